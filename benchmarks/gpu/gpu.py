@@ -23,14 +23,14 @@ from benchmarks.report import BenchmarkError, as_json, machine, progress
 from benchmarks.server import Served, command, server
 
 WHAT = (
-    ("Do shares hold?", "doctor gpu: beyond the share, other cards, escapes, at each level, on each card"),
-    ("The cards' own answers", "doctor gpu --record: what NVML tells, for tests/data/nvml"),
+    ("Do shares hold?", "doctor gpu: beyond the share, other GPUs, escapes, at each level, on each GPU"),
+    ("The GPUs' own answers", "doctor gpu --record: what NVML tells, for tests/data/nvml"),
     (
         "What sharing costs",
         "doctor gpu --measure: 2, 4, 8 shares against one workload; a neighbour of a greedy program",
     ),
-    ("What to ask for", "profile of a training on a whole card"),
-    ("Two trainings on one card", "two workloads with half a card each, at once, against one with a whole card"),
+    ("What to ask for", "profile of a training on a whole GPU"),
+    ("Two trainings on one GPU", "two workloads with half a GPU each, at once, against one with a whole GPU"),
 )
 """The parts of the report, and what is run for each."""
 _WITHIN_S = 3600
@@ -134,7 +134,7 @@ def _doctor(_out: Path, _seconds: float) -> list[Part]:
 
 def trial_lines(trials: Sequence[dict[str, Any]]) -> list[str]:
     """A row for each trial."""
-    lines = ["| card | level | a program tries to | outcome | found |", "|---|---|---|---|---|"]
+    lines = ["| GPU | level | a program tries to | outcome | found |", "|---|---|---|---|---|"]
     for one in trials:
         outcome = {True: "held", None: "not tried"}.get(one["held"], "**did not hold**")
         if one["held"] is False and not one["promised"]:
@@ -192,7 +192,7 @@ def _profile(served: Served, seconds: float) -> Part:
 
 
 def _trainings(served: Served, seconds: float) -> Part:
-    """One with a whole card, then two with half of one at once."""
+    """One with a whole GPU, then two with half of one at once."""
     title = WHAT[4][0]
     with ThreadPoolExecutor(2) as pool:
         alone = _training(served, "1", seconds)
@@ -201,7 +201,7 @@ def _trainings(served: Served, seconds: float) -> Part:
         "| share | work by | steps a second | peak of PyTorch | loss, first and last | |",
         "|---|---|---|---|---|---|",
     ]
-    for share, result in (("a whole card", alone), ("half a card", both[0]), ("half a card", both[1])):
+    for share, result in (("a whole GPU", alone), ("half a GPU", both[0]), ("half a GPU", both[1])):
         rate = result.get("steps", 0) / result["seconds"] if result.get("seconds") else 0.0
         losses = ", ".join(f"{loss:.4f}" for loss in result.get("losses", ()))
         peak = f"{result['peak_mib']} MiB" if "peak_mib" in result else ""

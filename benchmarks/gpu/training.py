@@ -3,7 +3,7 @@
     python benchmarks/gpu/training.py --seconds 20
 
 Prints one JSON object: what did the work, how many steps it made, in how many seconds. The benchmark `gpu` runs it as
-two workloads on shares of one card. A multilayer perceptron learns a made-up function, which shows that it computes:
+two workloads on shares of one GPU. A multilayer perceptron learns a made-up function, which shows that it computes:
 its loss falls.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
 def _with_torch(torch: Any, seconds: float) -> dict[str, Any]:
     answer: dict[str, Any] = {"by": f"PyTorch {torch.__version__}", "steps": 0, "seconds": 0.0, "error": ""}
     if not torch.cuda.is_available():
-        return {**answer, "error": "PyTorch sees no card"}
+        return {**answer, "error": "PyTorch sees no GPU"}
     torch.manual_seed(1)
     wide = [layer for _ in range(4) for layer in (torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.ReLU())]
     model = torch.nn.Sequential(*wide, torch.nn.Linear(_WIDTH, 1)).cuda()

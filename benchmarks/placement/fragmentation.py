@@ -15,7 +15,7 @@ from commonage.placement.shapes import NEVER, Bools, Floats, Ints
 class Fragmentation:
     """Of each node, the idle thousandths of GPUs that the mix cannot use: the sum over typical workloads of its weight
     times what is idle and of no use to it. Nothing is of use to one that does not fit, nor to one that takes no GPU;
-    to another, all cards that have what it takes of a card. VRAM counts beside compute, memory does not.
+    to another, all GPUs that have what it takes of a GPU. VRAM counts beside compute, memory does not.
     """
 
     def __init__(self, grid: Grid, mix: Mix) -> None:
@@ -36,7 +36,7 @@ class Fragmentation:
         return self.left(nodes, grid.cpus[nodes], grid.free_mib[nodes], grid.free_milli[nodes])
 
     def left(self, nodes: Ints, cpus: Ints, free_mib: Ints, free_milli: Ints) -> Floats:
-        """[n]: what it would be on these nodes [n] with so much free: cpus [n], VRAM and compute of cards [n, C]."""
+        """[n]: what it would be on these nodes [n] with so much free: cpus [n], VRAM and compute of GPUs [n, C]."""
         useful = self.useful(nodes, free_mib, free_milli)
         idle = np.where(self._grid.kind[nodes] >= 0, free_milli, 0)
         used = np.where(useful, idle[:, :, None], 0).sum(axis=1)
@@ -45,21 +45,21 @@ class Fragmentation:
         return lost
 
     def useful(self, nodes: Ints, free_mib: Ints, free_milli: Ints) -> Bools:
-        """[n, C, T]: which cards of these nodes, with so much free [n, C], have what each typical workload takes."""
+        """[n, C, T]: which GPUs of these nodes, with so much free [n, C], have what each typical workload takes."""
         self._tables()
         kind = self._grid.kind[nodes]
         enough: Bools = free_milli[:, :, None] >= self._need_milli[kind]
         enough &= free_mib[:, :, None] >= self._need_mib[kind]
         return enough
 
-    def fits(self, cpus: Ints, cards: Ints) -> Bools:
-        """[n, ..., T]: which of those that take GPUs fit where so many cpus [n] and useful cards [n, ..., T] are."""
-        wide = cpus.reshape(-1, *(1,) * (cards.ndim - 1))
-        fit: Bools = (cards >= self._cards) & (wide >= self._cpus)
+    def fits(self, cpus: Ints, devices: Ints) -> Bools:
+        """[n, ..., T]: which of those that take GPUs fit where so many cpus [n] and useful GPUs [n, ..., T] are."""
+        wide = cpus.reshape(-1, *(1,) * (devices.ndim - 1))
+        fit: Bools = (devices >= self._devices) & (wide >= self._cpus)
         return fit
 
     def _tables(self) -> None:
-        """What the typical workloads take of the kinds of cards that are there now."""
+        """What the typical workloads take of the kinds of GPUs that are there now."""
         if self._epoch == self._grid.epoch:
             return
         self._epoch = self._grid.epoch
@@ -67,5 +67,5 @@ class Fragmentation:
         kinds = len(self._grid.kinds) + 1
         self._need_mib = np.array([shape.need_mib for shape in shapes], np.int64).reshape(-1, kinds).T.copy()
         self._need_milli = np.array([shape.need_milli for shape in shapes], np.int64).reshape(-1, kinds).T.copy()
-        self._cards = np.array([shape.cards or NEVER for shape in shapes], np.int64)
+        self._devices = np.array([shape.devices or NEVER for shape in shapes], np.int64)
         self._cpus = np.array([shape.cpus_milli for shape in shapes], np.int64)

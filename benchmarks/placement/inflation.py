@@ -92,7 +92,7 @@ def _fill(arrivals: list[Request], workloads: Sequence[Request], enough: int, ch
             return
     while True:
         drawn = workloads[chance.below(len(workloads))]
-        # As published: of several cards only one must find place.
+        # As published: of several GPUs only one must find place.
         if asked + min(gpu_milli(drawn), 1000) > enough:
             return
         asked += gpu_milli(drawn)
@@ -149,5 +149,5 @@ def _place(grid: Grid, policy: Policy, request: Request, name: str) -> bool:
     node = int(costs.argmin())
     if costs[node] == np.inf:
         return False
-    grid.take(grid.lease(shape, node, policy.cards(shape, node), name, 0.0))
+    grid.take(grid.lease(shape, node, policy.devices(shape, node), name, 0.0))
     return True

@@ -83,14 +83,14 @@ def mixes(traces: Path, seeds: list[int], only: str, policy: tuple[str, Maker], 
 
 
 def _shares(mix: Mix, chance: random.Random) -> Mix:
-    """Each size of share becomes another, 5% to 99% of a card."""
+    """Each size of share becomes another, 5% to 99% of a GPU."""
     sizes = sorted({one.gpu.fraction_milli for one in mix if one.gpu and one.gpu.fraction_milli})
     other = {size: 10 * chance.randint(5, 99) for size in sizes}
     return [_with_gpu(one, lambda gpu: replace(gpu, fraction_milli=other[gpu.fraction_milli])) for one in mix]
 
 
 def _slots(mix: Mix, parts: int) -> Mix:
-    """All shares are so many equal parts of a card."""
+    """All shares are so many equal parts of a GPU."""
 
     def rounded(gpu: GpuRequest) -> GpuRequest:
         taken = max(1, round(gpu.fraction_milli * parts / 1000))
@@ -123,7 +123,7 @@ def _all_three(mix: Mix, chance: random.Random) -> Mix:
 
 
 def _with_gpu(one: Request, change: Callable[[GpuRequest], GpuRequest]) -> Request:
-    """The request, its share of a card changed if it asks for one."""
+    """The request, its share of a GPU changed if it asks for one."""
     return replace(one, gpu=change(one.gpu)) if one.gpu and one.gpu.fraction_milli else one
 
 
@@ -135,10 +135,10 @@ def _mixes(folder: Path, nodes: Sequence[Node]) -> Iterator[tuple[str, Sequence[
     for change in (_shares, _cpus, _popularity, _all_three):
         for number, (name, mix) in enumerate(lists.items()):
             yield f"{change.__name__[1:]} of {name}", nodes, change(mix, random.Random(number))
-    yield from ((f"{parts} slots a card", nodes, _slots(default, parts)) for parts in (2, 3, 4, 7, 10))
+    yield from ((f"{parts} slots a GPU", nodes, _slots(default, parts)) for parts in (2, 3, 4, 7, 10))
     yield "three times as many without GPU", nodes, default + [one for one in default if one.gpu is None] * 2
     yield "shares alone", nodes, [one for one in default if one.gpu and one.gpu.fraction_milli]
-    yield "whole cards alone", nodes, [one for one in default if not (one.gpu and one.gpu.fraction_milli)]
+    yield "whole GPUs alone", nodes, [one for one in default if not (one.gpu and one.gpu.fraction_milli)]
     yield "a quarter of the cpus", nodes, [replace(one, cpus_milli=one.cpus_milli // 4) for one in default]
     yield "half as many cpus again", nodes, [replace(one, cpus_milli=one.cpus_milli * 3 // 2) for one in default]
     yield "three times the memory", nodes, [replace(one, memory_mib=one.memory_mib * 3) for one in default]

@@ -3,7 +3,7 @@
 The folder holds `openb_node_list_gpu_node.csv` and `openb_pod_list_NAME.csv`, as the repository of the trace and that
 of the FGD simulator have them. `commonage.replay.records` reads a list with its times.
 
-The trace has shares of compute and no VRAM. A card has the memory that its model is sold with, and a share of a card
+The trace has shares of compute and no VRAM. A GPU has the memory that its model is sold with, and a share of a GPU
 takes that part of its memory, rounded down: so VRAM never decides what fits.
 """
 
@@ -21,7 +21,7 @@ from commonage.replay.records import request_of, rows_of
 NODES: Final = "openb_node_list_gpu_node.csv"
 LIST_PREFIX: Final = "openb_pod_list_"
 
-CARD_MIB: Final = {
+DEVICE_MIB: Final = {
     "T4": 16 * 1024,
     "P100": 16 * 1024,
     "V100M16": 16 * 1024,
@@ -30,7 +30,7 @@ CARD_MIB: Final = {
     "G2": 20 * 1000,  # G2 and G3 are not named in the trace; the simulator's authors give them so much
     "G3": 30 * 1000,
 }
-OTHER_CARD_MIB: Final = 16 * 1024
+OTHER_DEVICE_MIB: Final = 16 * 1024
 
 
 def folder_of(traces: Path) -> Path:
@@ -67,9 +67,9 @@ def read_list(folder: Path, name: str) -> list[Request]:
 
 def _node(row: Mapping[str, str]) -> Node:
     name, model = row["sn"], row["model"]
-    memory_mib = CARD_MIB.get(model, OTHER_CARD_MIB)
-    cards = tuple(Device(f"{name}/{index}", index, model, memory_mib) for index in range(int(row["gpu"])))
-    report = NodeReport(name, int(row["cpu_milli"]), int(row["memory_mib"]), cards)
+    memory_mib = DEVICE_MIB.get(model, OTHER_DEVICE_MIB)
+    devices = tuple(Device(f"{name}/{index}", index, model, memory_mib) for index in range(int(row["gpu"])))
+    report = NodeReport(name, int(row["cpu_milli"]), int(row["memory_mib"]), devices)
     return Node(name, "openb", "replay", NodeState.READY, report, 0.0)
 
 

@@ -1,6 +1,6 @@
 """A large fleet and a long queue, made up from a seed, for measuring how long the planner takes.
 
-Four models of cards, some hundred sorts of requests, users in tenants, time limits from ten minutes to none. Called by
+Four models of GPUs, some hundred sorts of requests, users in tenants, time limits from ten minutes to none. Called by
 passes.py.
 """
 
@@ -16,7 +16,7 @@ from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 
 NOW = 1_700_000_000.0
-CARDS = 8
+DEVICES = 8
 RUNNING, QUEUED = 10, 100  # for each node
 USERS, TENANTS, SORTS = 200, 20, 300
 MODELS = {"A100": 80, "H100": 80, "L40S": 48, "T4": 16}
@@ -86,6 +86,8 @@ def ended(workload: Workload, at: float) -> Workload:
 
 def _node(number: int) -> Node:
     name, model = f"node-{number:05}", list(MODELS)[number % len(MODELS)]
-    cards = [Device(f"{name}/{card}", card, model, MODELS[model] * 1024, numa=card // 4) for card in range(CARDS)]
-    report = NodeReport(name, 128_000, 1024 * 1024, tuple(cards))
+    devices = [
+        Device(f"{name}/{device}", device, model, MODELS[model] * 1024, numa=device // 4) for device in range(DEVICES)
+    ]
+    report = NodeReport(name, 128_000, 1024 * 1024, tuple(devices))
     return Node(name, "bench", "bench", NodeState.READY, report, NOW)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 
-from benchmarks.planner.crowd import CARDS, NOW, QUEUED, Crowd, ended
+from benchmarks.planner.crowd import DEVICES, NOW, QUEUED, Crowd, ended
 from commonage.control.board import Board
 from commonage.domain.workloads import State, Workload
 from commonage.placement.plan import Plan, plan
@@ -46,7 +46,7 @@ class Row:
     """
 
     nodes: int
-    cards: int
+    devices: int
     running: int
     queued: int
     sorts: int
@@ -89,7 +89,7 @@ def measured(nodes: int, steps: int = STEPS) -> Row:
         departures.append(_pass(crowd, board, at, partial(_end, board, gone))[0])
     return Row(
         nodes=nodes,
-        cards=nodes * CARDS,
+        devices=nodes * DEVICES,
         running=running,
         queued=queued,
         sorts=len({ask.request for ask in board.snapshot.queue}),

@@ -65,10 +65,13 @@ def _filled(shapes: int, nodes: int, limits: bool) -> Board:
     for number in range(QUEUED):
         board.put(factories.workload(State.QUEUED, spec_=specs[number % len(specs)]))
     for name in board.nodes:
-        for card in board.nodes[name].report.devices:
+        for device in board.nodes[name].report.devices:
             one: Workload = factories.workload(State.STARTING, time_limit_s=3600 if limits else None)
             lease = factories.lease(
-                f"{one.id}-1", node=name, shares=[factories.share(card, memory_mib=card.memory_mib)], cpus_milli=7900
+                f"{one.id}-1",
+                node=name,
+                shares=[factories.share(device, memory_mib=device.memory_mib)],
+                cpus_milli=7900,
             )
             held = factories.attempt(one.id, state=State.STARTING, lease=lease)
             board.put(factories.changed(one, attempt=held))

@@ -20,7 +20,7 @@ import click
 import httpx2
 from tests.acceptance.served import until
 from tests.contract.dockerd import IMAGE
-from tests.integration.swarm_site import CARD, WORKERS, SwarmSite, swarm_site
+from tests.integration.swarm_site import DEVICE, WORKERS, SwarmSite, swarm_site
 
 from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
 from benchmarks.sessions import baselines
@@ -50,7 +50,7 @@ def swarm_share(as_json: bool) -> None:
         for gpus in NOT_AVAILABLE:
             progress(f"{gpus}, which no node has")
             figures.append(_refused(site, gpus))
-        progress(f"{CARD}, which others hold")
+        progress(f"{DEVICE}, which others hold")
         with _all_gpus_held(site):
             figures.append(_waits(site))
         progress("40 GiB as a generic resource of SwarmSpawner")
@@ -85,14 +85,14 @@ def _waits(site: SwarmSite) -> Figure:
     """Others hold it: the page that shows the progress says the reason."""
     browser = site.browser("ada")
     began = time.monotonic()
-    request = threading.Thread(target=site.ask, args=("ada",), kwargs={"gpus": CARD})
+    request = threading.Thread(target=site.ask, args=("ada",), kwargs={"gpus": DEVICE})
     request.start()
     message = _message(browser, "ada", lambda event: "GiB" in event["message"])
     took = time.monotonic() - began
     request.join()
     browser.delete("/hub/api/users/ada/server")
     until(lambda: not site.live("ada"), 60)
-    return Figure(f"{CARD}, held by others", took, "s", message)
+    return Figure(f"{DEVICE}, held by others", took, "s", message)
 
 
 def _swarmspawner(site: SwarmSite) -> Figure:

@@ -269,7 +269,7 @@ local mount = either("Type", {
   tmpfs = object({Type = text("tmpfs"), Target = text("/dev/shm"), TmpfsOptions = object({SizeBytes = one, Mode = count(1023, 1023)})}),
 })
 
-local card = either("Driver", {
+local device = either("Driver", {
   cdi = object({Driver = text("cdi"), DeviceIDs = list(text("nvidia%.com/gpu=GPU%-[%w-]+", "nvidia%.com/gpu=MIG%-[%w-]+"), 1)}),
   nvidia = object({
     Driver = text("nvidia"), DeviceIDs = list(text("GPU%-[%w-]+", "MIG%-[%w-]+"), 1),
@@ -282,7 +282,7 @@ local host = object({
   SecurityOpt = list(text("no%-new%-privileges"), 1, 1), IpcMode = text("private"), CgroupnsMode = text("private"),
   RestartPolicy = object({Name = text("no")}), Init = word("true"), Memory = one, MemorySwap = one, PidsLimit = one, ShmSize = count(0),
   Ulimits = no_core, Mounts = list(mount), LogConfig = object({Type = text("json%-file"), Config = log_options}),
-}, {NanoCpus = one, CpuShares = one, DeviceRequests = list(card)})
+}, {NanoCpus = one, CpuShares = one, DeviceRequests = list(device)})
 
 local container = object({
   Image = text(), Entrypoint = texts, Cmd = texts, User = text("%d+:%d+"), HostConfig = host, Labels = labels,

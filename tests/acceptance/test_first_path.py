@@ -1,4 +1,4 @@
-"""The whole path on one machine: Alice's session holds most of a card, Bob's job waits for the rest, and runs."""
+"""The whole path on one machine: Alice's session holds most of a GPU, Bob's job waits for the rest, and runs."""
 
 import asyncio
 import json
@@ -37,11 +37,11 @@ def _answers(url: str, token: str) -> bool:
     return answer.status_code == 200
 
 
-def test_session_and_job_share_one_card(installation: Served) -> None:
+def test_session_and_job_share_one_device(installation: Served) -> None:
     alice, bob = installation.client("alice"), installation.client("bob")
     bobs_token = installation.token("bob")
 
-    # Alice takes 16 of the card's 24 GiB, as the launch page and the hub's form would ask for it.
+    # Alice takes 16 of the GPU's 24 GiB, as the launch page and the hub's form would ask for it.
     asked = installation.hub(
         "POST",
         "/users/alice/server",
@@ -95,14 +95,14 @@ def test_session_and_job_share_one_card(installation: Served) -> None:
     ended = alice.workload(session.id)
     assert ended.state == "stopped"
     assert finished.started_at is not None and ended.ended_at is not None
-    assert finished.started_at >= ended.ended_at > stopped_at, "the freed card was given on"
+    assert finished.started_at >= ended.ended_at > stopped_at, "the freed GPU was given on"
     log = "\n".join(line.text for line in bob.logs(job))
     assert "accuracy" in log
 
     # Both were accounted for.
     used = {row.subject: row.gpu_gib_h for row in installation.client("admin", "--admin").usage(by="owner").items}
     assert used["alice"] > 0 and used["bob"] > 0
-    # The card is held from the lease on, also while the environment is being made.
+    # The GPU is held from the lease on, also while the environment is being made.
     held_s = ended.ended_at - alice.attempts(session.id)[0].leased_at
     assert used["alice"] == pytest.approx(16 * held_s / 3600, rel=0.2)
 

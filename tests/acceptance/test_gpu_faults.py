@@ -1,4 +1,4 @@
-"""A card fails under a running server: its workload is told, nothing new starts, an admin has it taken in again."""
+"""A GPU fails under a running server: its workload is told, nothing new starts, an admin has it taken in again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.fakes.nvml.harness import FakeDriver, build_library
 from commonage.sdk import Client
 
 pytestmark = pytest.mark.needs("gcc")
-CARD = (
+DEVICE = (
     "driver 615.10", "cuda 13040", "device", "uuid GPU-aaaa", "name NVIDIA H100 80GB HBM3", "memory 81920 600 0",
     "utilisation 0", "power 90000 700000", "energy 5000000", "capability 9 0",
 )  # fmt: skip
@@ -21,7 +21,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     library = tmp_path / "library"
     library.mkdir()
     driver = FakeDriver(tmp_path / "nvml.state")
-    driver.says(*CARD)
+    driver.says(*DEVICE)
     for name, value in {
         "LD_LIBRARY_PATH": str(build_library(library).parent),
         "FAKE_NVML_STATE": str(driver.path),
@@ -40,11 +40,11 @@ def server(tmp_path: Path, driver: FakeDriver) -> Iterator[Served]:
 
 def faults(client: Client) -> list[str]:
     (node,) = client.nodes()
-    (card,) = node.devices
-    return card.faults
+    (device,) = node.devices
+    return device.faults
 
 
-def test_a_card_fails_and_comes_back(server: Served, driver: FakeDriver) -> None:
+def test_a_device_fails_and_comes_back(server: Served, driver: FakeDriver) -> None:
     ann, admin = server.token("ann"), server.token("admin", "--admin")
     client = Client(server.url, admin)
     shown = server.cli("node", "show", client.nodes()[0].name, token=ann).stdout
@@ -54,7 +54,7 @@ def test_a_card_fails_and_comes_back(server: Served, driver: FakeDriver) -> None
     (workload,) = client.workloads(owner="ann")
     until(lambda: client.workload(workload.id).state == "running")
 
-    driver.says(*CARD, "xid 1 95")
+    driver.says(*DEVICE, "xid 1 95")
     until(lambda: faults(client))
     told = next(one.reason for one in client.events(workload.id, after=0) if one.kind == "warning")
     assert (told.code, told.params["is_held"]) == ("GpuFault", True)

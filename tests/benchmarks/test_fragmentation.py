@@ -12,7 +12,7 @@ from benchmarks.placement.fragmentation import Fragmentation
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.placement.grid import Grid
 from commonage.placement.mix import Mix
-from commonage.placement.policies.cards import first_fitting
+from commonage.placement.policies.devices import first_fitting
 from commonage.testing import factories
 
 HALF = Request(1000, 0, parse_gpus("0.5"))
@@ -25,29 +25,29 @@ def test_without_a_mix_nothing_is_fragmented() -> None:
     assert Fragmentation(grid, Mix()).by_node().tolist() == [0.0]
 
 
-def hold(grid: Grid, node: int, request: Request, cards: list[int], name: str) -> None:
+def hold(grid: Grid, node: int, request: Request, devices: list[int], name: str) -> None:
     shape = grid.shape(request)
-    grid.take(grid.lease(shape, node, cards, name, 0.0))
+    grid.take(grid.lease(shape, node, devices, name, 0.0))
 
 
 def test_what_is_idle_counts_for_those_it_is_of_no_use_to() -> None:
     grid = Grid([factories.node("a", 2, cpus_milli=8000)])
     measure = Fragmentation(grid, Mix((HALF, PAIR, NO_GPU), (0.5, 0.25, 0.25)))
-    # Both cards are of use to half a card and to two cards, and to what takes none they never are.
+    # Both GPUs are of use to half a GPU and to two GPUs, and to what takes none they never are.
     assert measure.by_node()[0] == 0.25 * 2000
     hold(grid, 0, Request(1000, 0, parse_gpus("0.7")), [0], "first")
-    # 300 of the first card are too little for a half, and two whole cards there are no more.
+    # 300 of the first GPU are too little for a half, and two whole GPUs there are no more.
     assert measure.by_node()[0] == pytest.approx(0.5 * 300 + 0.25 * 1300 + 0.25 * 1300)
 
 
-def test_cards_without_cpus_beside_them_are_of_no_use() -> None:
+def test_devices_without_cpus_beside_them_are_of_no_use() -> None:
     grid = Grid([factories.node("a", 2, cpus_milli=8000)])
     measure = Fragmentation(grid, Mix((HALF, PAIR), (0.5, 0.5)))
     hold(grid, 0, Request(5000, 0), [], "cpus")
     assert measure.by_node()[0] == 0.5 * 2000
 
 
-def test_cards_of_another_model_are_of_no_use() -> None:
+def test_devices_of_another_model_are_of_no_use() -> None:
     grid = Grid([factories.node("a", 1)])
     other = Request(1000, 0, GpuRequest(whole=1, model="H100|H200"))
     same = Request(1000, 0, GpuRequest(whole=1, model=f"H100|{factories.MODEL}"))

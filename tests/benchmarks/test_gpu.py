@@ -1,4 +1,4 @@
-"""The report of the benchmark `gpu`: its rows, what a part that failed looks like, and a machine without a card."""
+"""The report of the benchmark `gpu`: its rows, what a part that failed looks like, and a machine without a GPU."""
 
 import subprocess
 from pathlib import Path
@@ -14,8 +14,8 @@ from benchmarks.gpu.gpu import Part, report, trial_lines
 
 def trial(held: bool | None, promised: bool = True) -> dict[str, Any]:
     return {
-        "index": 0, "model": "A100", "level": "mps", "check": "see another card", "promised": promised, "held": held,
-        "found": "it sees 1 other cards",
+        "index": 0, "model": "A100", "level": "mps", "check": "see another GPU", "promised": promised, "held": held,
+        "found": "it sees 1 other GPUs",
     }  # fmt: skip
 
 
@@ -54,10 +54,10 @@ def test_a_part_that_fails_is_in_the_report_and_the_rest_goes_on(
     assert [words[2] for words in asked] == ["--json", "--level", "--measure"]
 
 
-def test_without_a_card_it_says_what_it_would_have_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu, "gpu_or_why", lambda: "There is no real card here.")
+def test_without_a_device_it_says_what_it_would_have_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu, "gpu_or_why", lambda: "There is no real GPU here.")
     done = CliRunner().invoke(main, ["gpu", "--out", str(tmp_path / "report.md")])
     assert done.exit_code == 0
-    assert "There is no real card here." in done.output
+    assert "There is no real GPU here." in done.output
     assert all(title in done.output for title, _ in gpu.WHAT)
     assert not (tmp_path / "report.md").exists()

@@ -27,11 +27,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_machines_by_name_with_the_memory_of_their_cards(folder: Path) -> None:
+def test_machines_by_name_with_the_memory_of_their_devices(folder: Path) -> None:
     first, second = read_nodes(folder)
     assert (first.name, first.report.cpus_milli, first.report.memory_mib) == ("a", 64_000, 8192)
-    assert [(card.model, card.memory_mib) for card in first.report.devices] == [("V100M32", 32 * 1024)]
-    assert [card.uuid for card in second.report.devices] == ["b/0", "b/1"]
+    assert [(device.model, device.memory_mib) for device in first.report.devices] == [("V100M32", 32 * 1024)]
+    assert [device.uuid for device in second.report.devices] == ["b/0", "b/1"]
 
 
 def test_workloads_by_name(folder: Path) -> None:

@@ -20,7 +20,7 @@ FIELDS = {
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    nodes = "".join(f"n{i},32000,65536,{cards},T4\n" for i, cards in enumerate((2, 4, 4, 8)))
+    nodes = "".join(f"n{i},32000,65536,{devices},T4\n" for i, devices in enumerate((2, 4, 4, 8)))
     (tmp_path / "openb_node_list_gpu_node.csv").write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{nodes}")
     wishes = ["1,460", "1,1000", "2,1000", "1,300", "0,0"]
     workloads = "".join(f"p{i},2000,2048,{wish}\n" for i, wish in enumerate(wishes))

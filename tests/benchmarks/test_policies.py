@@ -33,12 +33,12 @@ def test_every_policy_places_what_fits_where_it_fits(name: str, fleet: list[Node
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_a_policy_sees_nodes_that_come_and_cards_that_are_new_to_it(name: str) -> None:
+def test_a_policy_sees_nodes_that_come_and_devices_that_are_new_to_it(name: str) -> None:
     sees_what_is_new(POLICIES[name])
 
 
 def test_dot_product_keeps_away_from_where_much_is_free_of_what_is_asked() -> None:
-    grid, policy = make(DotProduct, node("many-cards", 8, 8000), node("few-cards", 2, 16_000))
+    grid, policy = make(DotProduct, node("many-devices", 8, 8000), node("few-devices", 2, 16_000))
     assert put(grid, policy, wish("1"))[0] == 1
     assert put(grid, policy, wish(cpus=4000))[0] == 0
 
@@ -46,8 +46,8 @@ def test_dot_product_keeps_away_from_where_much_is_free_of_what_is_asked() -> No
 def test_gpu_packing_opens_as_little_as_it_can() -> None:
     grid, policy = make(GpuPacking, node("free", 2), node("used", 4))
     put(grid, policy, wish("0.5"), at=(1, [2]))
-    assert put(grid, policy, wish("0.5")) == (1, [2])  # a card in use
-    assert put(grid, policy, wish("1")) == (1, [0])  # a free card of a node in use
+    assert put(grid, policy, wish("0.5")) == (1, [2])  # a GPU in use
+    assert put(grid, policy, wish("1")) == (1, [0])  # a free GPU of a node in use
     assert put(grid, policy, wish("2")) == (1, [1, 3])
     assert put(grid, policy, wish("1")) == (0, [0])  # a free node, as there is nothing else
     assert put(grid, policy, wish())[0] == 0
@@ -61,7 +61,7 @@ def test_gpu_clustering_seeks_its_like() -> None:
     assert order == {"0.25": [0, 2, 3, 1], "1": [1, 2, 3, 0], "2": [3, 2, 1, 0]}
 
 
-def test_fgd_breaks_up_no_card_that_others_need() -> None:
+def test_fgd_breaks_up_no_device_that_others_need() -> None:
     grid, policy = make(Fgd, node("whole", 2), node("begun", 2))
     put(grid, policy, wish("0.5"), at=(1, [1]))
     assert put(grid, policy, wish("0.5")) == (1, [1])
@@ -81,7 +81,7 @@ def test_fgd_scores_by_what_placing_really_changes(fleet: list[Node], asked: lis
         before = Fragmentation(grid, mix).by_node()
         for number in np.flatnonzero(np.isfinite(costs)):
             with grid.trial():
-                grid.take(grid.lease(shape, int(number), policy.cards(shape, int(number)), "tried", 0.0))
+                grid.take(grid.lease(shape, int(number), policy.devices(shape, int(number)), "tried", 0.0))
                 fall = before[number] - Fragmentation(grid, mix).by_node()[number]
             assert abs(100 / (1 + np.exp(-fall / 1000)) + costs[number]) < 1 + 1e-6
         if (found := choose(grid, policy, shape)) is not None:

@@ -18,7 +18,7 @@ def test_the_same_crowd_comes_for_the_same_seed() -> None:
 
 def test_a_small_fleet_is_measured() -> None:
     row = measured(4, steps=2)
-    assert (row.nodes, row.cards) == (4, 32)
+    assert (row.nodes, row.devices) == (4, 32)
     assert RUNNING * 4 * 0.5 < row.running <= RUNNING * 4
     assert row.queued == QUEUED * 4
     assert row.started > 0

@@ -41,14 +41,14 @@ VOLUMES = (
     Volume("scratch", VolumeKind.SCRATCH, "", "/volumes/scratch", writable=True, size_mib=5),
     Volume("quick", VolumeKind.SCRATCH, "", "/volumes/quick", writable=True, size_mib=7, memory=True),
 )
-CARDS = (Share("GPU-a-1", 0, "A100", 1024, 500, False, 40960, False),)
+DEVICES = (Share("GPU-a-1", 0, "A100", 1024, 500, False, 40960, False),)
 
 
 def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "weight", **changes: object) -> Json:
     """What the Docker engine sends for an order that has all there is."""
     folders = Folders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
     around = docker.Surroundings(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
-    wish = order(lease=Lease("w-1", "here", 1500, 64, CARDS, 0.0), mounts=VOLUMES, **changes)
+    wish = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
     program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
     return docker.container_config(wish, program, around, "the entry", settings)
@@ -68,7 +68,7 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
         declares_vram=True,
         port=port,
     )
-    wish = order(lease=Lease("w-1", "here", 1500, 64, CARDS, 0.0), mounts=VOLUMES)
+    wish = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
     program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})
     spec = swarm.service_spec(wish, program, around, SwarmSettings(**settings))
     return {"Name": swarm.service_names(wish)[0], **spec}
@@ -279,7 +279,7 @@ CONTAINERS: list[tuple[str, str, object]] = [
         {"IPAMConfig": {"IPv4Address": "10.213.2.1"}},
     ),
     ("an alias", f"NetworkingConfig.EndpointsConfig.{NETWORK}", {"Aliases": ["hub"]}),
-    ("a card of the network", f"NetworkingConfig.EndpointsConfig.{NETWORK}", {"MacAddress": "02:42:ac:11:00:02"}),
+    ("a GPU of the network", f"NetworkingConfig.EndpointsConfig.{NETWORK}", {"MacAddress": "02:42:ac:11:00:02"}),
     *(
         (f"{name} of the machine", f"{H}.{name}", "host")
         for name in ("PidMode", "UTSMode", "UsernsMode", "IpcMode", "CgroupnsMode")
@@ -337,9 +337,9 @@ CONTAINERS: list[tuple[str, str, object]] = [
     ("a disk", f"{H}.BlkioDeviceWriteBps", [{"Path": "/dev/sda", "Rate": 1}]),
     ("what it says to a socket", f"{H}.LogConfig", {"Type": "syslog", "Config": {"syslog-address": "unix:///run/x"}}),
     ("what it says to a file", f"{H}.LogConfig", {"Type": "json-file", "Config": {"max-size": "1m", "env": "X"}}),
-    ("all cards", f"{H}.DeviceRequests", [{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}]),
+    ("all GPUs", f"{H}.DeviceRequests", [{"Driver": "nvidia", "Count": -1, "Capabilities": [["gpu"]]}]),
     (
-        "options of cards",
+        "options of GPUs",
         f"{H}.DeviceRequests",
         [
             {
@@ -351,7 +351,7 @@ CONTAINERS: list[tuple[str, str, object]] = [
         ],
     ),
     ("another's device by CDI", f"{H}.DeviceRequests", [{"Driver": "cdi", "DeviceIDs": ["vendor.com/disk=all"]}]),
-    ("all cards by CDI", f"{H}.DeviceRequests", [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]),
+    ("all GPUs by CDI", f"{H}.DeviceRequests", [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]),
     ("volumes as they once were said", "Volumes", {"/x": {}}),
     ("an address on the bridge", "MacAddress", "02:42:ac:11:00:02"),
     ("build steps", "OnBuild", ["RUN x"]),

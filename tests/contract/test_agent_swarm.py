@@ -122,8 +122,8 @@ def at(order: Order, node: str, *shares: Share) -> Order:
     return replace(order, lease=replace(order.lease, node=node, shares=shares))
 
 
-def part_of(card: Device, mib: int) -> Share:
-    return Share(card.uuid, card.index, card.model, mib, 250, False, card.memory_mib, simulated=True)
+def part_of(device: Device, mib: int) -> Share:
+    return Share(device.uuid, device.index, device.model, mib, 250, False, device.memory_mib, simulated=True)
 
 
 async def test_machines_are_what_their_agents_say_and_containers_are_measured(site: tuple[SwarmRig, Agents]) -> None:
@@ -141,11 +141,11 @@ async def test_machines_are_what_their_agents_say_and_containers_are_measured(si
     await rig.until(is_measured, "its container is measured by its machine's agent")
     await agents.linked.note_held([replace(order.lease, at=time.time() - 60)])
 
-    async def is_on_its_card() -> bool:
+    async def is_on_its_device() -> bool:
         sample = agents.heard("worker2").samples[0]
         return [one.attempt_id for one in sample.processes] == [order.attempt_id]
 
-    await rig.until(is_on_its_card, "the card of its machine shows it")
+    await rig.until(is_on_its_device, "the GPU of its machine shows it")
     assert agents.heard("worker1").samples[0].processes == ()
 
 

@@ -1,4 +1,4 @@
-"""The device port's contract, on simulated cards and on NVML with a fake driver; and what is NVML's alone."""
+"""The device port's contract, on simulated GPUs and on NVML with a fake driver; and what is NVML's alone."""
 
 import os
 import subprocess
@@ -40,8 +40,8 @@ T4 = ("device", "uuid GPU-bbbbbbbb-0000-0000-0000-000000000000", "name Tesla T4"
 class TestSimulated(DevicesContract):
     @pytest.fixture
     def devices(self) -> Devices:
-        cards = parse_simulated("simulated:1x80GiB:A100,2x24GiB")
-        return SimulatedDevices(cards, node_name="here", now=lambda: 1000.0)
+        gpus = parse_simulated("simulated:1x80GiB:A100,2x24GiB")
+        return SimulatedDevices(gpus, node_name="here", now=lambda: 1000.0)
 
 
 class TestSimulatedAndShared(DevicesContract):
@@ -53,7 +53,7 @@ class TestSimulatedAndShared(DevicesContract):
         return share_devices("simulated:1x80GiB:A100,2x24GiB", sharing, node_name="here", clock=FakeClock()).devices
 
     def test_slots_are_by_model(self, devices: Devices) -> None:
-        assert [card.slots for card in devices.inventory()] == [3, 0, 0]
+        assert [gpu.slots for gpu in devices.inventory()] == [3, 0, 0]
 
     def test_what_is_held_outlives_the_process(self, devices: Devices, tmp_path: Path) -> None:
         devices.confine(hold_of("a-1", devices))
@@ -88,8 +88,8 @@ class TestNvml(DevicesContract):
 
 
 @pytest.mark.needs("gcc")
-class TestNvmlWithALostCard(DevicesContract):
-    """One card lost before we look, one in the middle: the other keeps the contract."""
+class TestNvmlWithALostGpu(DevicesContract):
+    """One GPU lost before we look, one in the middle: the other keeps the contract."""
 
     @pytest.fixture
     def devices(self, nvml: NvmlProcess, driver: FakeDriver) -> Devices:
@@ -131,14 +131,14 @@ def test_nvml_sees_change_without_a_restart(nvml: NvmlProcess, driver: FakeDrive
 
 
 @needs_gcc
-def test_nvml_card_without_figures(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_nvml_gpu_without_figures(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*MACHINE, "device", "uuid GPU-cccc")
     (sample,) = nvml.measure()
     assert sample.uuid == "GPU-cccc"
     assert (sample.memory_used_mib, sample.utilisation, sample.power_w, sample.temperature_c) == (None,) * 4
-    (card,) = nvml.inventory()
-    assert (card.model, card.memory_mib) == ("unnamed card", 0)
-    assert "does not say how much memory" in card.faults[0]
+    (gpu,) = nvml.inventory()
+    assert (gpu.model, gpu.memory_mib) == ("unnamed GPU", 0)
+    assert "does not say how much memory" in gpu.faults[0]
 
 
 @needs_gcc
@@ -150,7 +150,7 @@ def test_nvml_older_driver_counts_by_the_older_calls(nvml: NvmlProcess, driver: 
 
 
 @needs_gcc
-def test_nvml_card_in_mig_mode_takes_no_work(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_nvml_gpu_in_mig_mode_takes_no_work(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*MACHINE, *(line.replace("mig 0", "mig 1") for line in A100), *T4)
     a100, t4 = nvml.inventory()
     assert "MIG mode" in a100.faults[0]
@@ -159,7 +159,7 @@ def test_nvml_card_in_mig_mode_takes_no_work(nvml: NvmlProcess, driver: FakeDriv
 
 @needs_gcc
 @pytest.mark.parametrize("code", [15, 16, 999])
-def test_nvml_card_that_is_lost_in_the_middle(nvml: NvmlProcess, driver: FakeDriver, code: int) -> None:
+def test_nvml_gpu_that_is_lost_in_the_middle(nvml: NvmlProcess, driver: FakeDriver, code: int) -> None:
     healthy = named(nvml)["Tesla T4"]
     driver.says(*MACHINE, *A100, *T4, f"lost {code}")
     assert [sample.uuid for sample in nvml.measure()] == ["GPU-aaaaaaaa-0000-0000-0000-000000000000"]
@@ -171,7 +171,7 @@ def test_nvml_card_that_is_lost_in_the_middle(nvml: NvmlProcess, driver: FakeDri
 
 
 @needs_gcc
-def test_nvml_card_that_is_no_longer_listed(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_nvml_gpu_that_is_no_longer_listed(nvml: NvmlProcess, driver: FakeDriver) -> None:
     nvml.inventory()
     driver.says(*MACHINE, *T4)
     gone = named(nvml)["NVIDIA A100-SXM4-80GB"]
@@ -187,10 +187,10 @@ def test_nvml_driver_that_goes_in_the_middle_and_comes_back(nvml: NvmlProcess, d
     driver.path.unlink()
     assert list(nvml.measure()) == []
     assert all(
-        "cannot be used: the NVIDIA driver is installed but not loaded" in card.faults[0] for card in nvml.inventory()
+        "cannot be used: the NVIDIA driver is installed but not loaded" in gpu.faults[0] for gpu in nvml.inventory()
     )
     driver.says(*MACHINE, "fail nvmlInitWithFlags 18", "fail nvmlDeviceGetCount_v2 1", *A100, *T4)
-    assert all("version mismatch" in card.faults[0] for card in nvml.inventory())
+    assert all("version mismatch" in gpu.faults[0] for gpu in nvml.inventory())
     driver.says(*MACHINE, *A100, *T4)
     assert list(nvml.inventory()) == before
 
@@ -218,14 +218,14 @@ def test_nvml_that_cannot_be_used(
 
 
 @needs_gcc
-def test_nvml_that_breaks_before_a_card_was_seen(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_nvml_that_breaks_before_a_gpu_was_seen(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says("fail nvmlDeviceGetCount_v2 999")
     with pytest.raises(DevicesUnavailable):
         nvml.inventory()
 
 
 def test_nvml_without_a_library(tmp_path: Path) -> None:
-    # Not a library, but first on the path: it hides a real one, so that this holds on a machine with cards
+    # Not a library, but first on the path: it hides a real one, so that this holds on a machine with GPUs
     # too.
     (tmp_path / "libnvidia-ml.so.1").write_text("nothing")
     with pytest.raises(DevicesUnavailable, match="install the NVIDIA driver"):
@@ -242,14 +242,14 @@ def test_nvml_takes_off_a_measured_context(library: Path, driver: FakeDriver) ->
 
 
 @needs_gcc
-def test_nvml_is_what_a_machine_with_cards_opens(library: Path, driver: FakeDriver) -> None:
+def test_nvml_is_what_a_machine_with_gpus_opens(library: Path, driver: FakeDriver) -> None:
     assert said_by(library, driver, "auto") == (
         "GPUs found by NVML (driver 615.10, CUDA 13.1): 1 x NVIDIA A100-SXM4-80GB (79.4 GiB), 1 x Tesla T4 (14.5 GiB)."
     )
 
 
 @needs_gcc
-def test_nvml_that_is_broken_is_said_where_a_card_is_simulated_instead(library: Path, driver: FakeDriver) -> None:
+def test_nvml_that_is_broken_is_said_where_a_gpu_is_simulated_instead(library: Path, driver: FakeDriver) -> None:
     driver.says("fail nvmlInitWithFlags 18")
     said = said_by(library, driver, "auto")
     assert said.startswith("No real GPU can be used, so one is simulated")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.fleet import Device, Lease, Share
-from commonage.gpus.simulated import Cards, SimulatedDevices
+from commonage.gpus.simulated import Devices, SimulatedDevices
 from commonage.ports.devices import DeviceSample, Hold, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 
@@ -15,7 +15,7 @@ suite = DevicesContract()
 
 class Sound(SimulatedDevices):
     def __init__(self) -> None:
-        super().__init__([Cards(2, 24576)], node_name="here", now=lambda: 0.0)
+        super().__init__([Devices(2, 24576)], node_name="here", now=lambda: 0.0)
 
 
 class Twins(Sound):
@@ -191,21 +191,21 @@ class Repeating(Remembering):
         (Bytes, suite.test_figures_are_possible),
         (Gossip, suite.test_a_held_share_of_another_machine_is_no_error),
         (Namesakes, suite.test_people_can_tell_devices_apart),
-        (Double, suite.test_instances_stand_in_the_place_of_their_card),
+        (Double, suite.test_instances_stand_in_the_place_of_their_device),
         (Lonely, suite.test_peers_are_others),
         (Terse, suite.test_what_is_wrong_is_said_in_words),
         (Hasty, suite.test_resuming_harms_no_healthy_device),
         (Tiring, suite.test_energy_only_rises),
         (Bits, suite.test_figures_are_possible),
-        (Inheriting, suite.test_without_a_share_no_card_is_seen),
-        (Generous, suite.test_a_share_shows_its_card_and_its_limits),
-        (Stingy, suite.test_a_whole_card_has_no_limits),
-        (Pretender, suite.test_simulated_cards_say_so),
+        (Inheriting, suite.test_without_a_share_no_device_is_seen),
+        (Generous, suite.test_a_share_shows_its_device_and_its_limits),
+        (Stingy, suite.test_a_whole_device_has_no_limits),
+        (Pretender, suite.test_simulated_devices_say_so),
         (Counting, suite.test_confining_twice_is_confining_once),
         (Leaking, suite.test_confining_twice_is_confining_once),
         (Leaking, suite.test_releasing_twice_is_no_error),
         (Unhiding, suite.test_confining_does_not_widen_what_is_seen),
-        (Fussy, suite.test_a_whole_card_is_not_confined),
+        (Fussy, suite.test_a_whole_device_is_not_confined),
         (Forgiving, suite.test_settling_releases_what_does_not_live),
         (Sweeping, suite.test_settling_releases_what_does_not_live),
         (Repeating, suite.test_warnings_are_given_once),

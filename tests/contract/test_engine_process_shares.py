@@ -1,4 +1,4 @@
-"""The process engine and the cards: shares are held before a command runs and released when its last process ended."""
+"""The process engine and the GPUs: shares are held before a command runs and released when its last process ended."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
 
 
-class Cards(NoDevices):
+class Devices(NoDevices):
     """Keeps holds on disk and says what it was asked, and what of the attempt was there meanwhile."""
 
     def __init__(self, folder: Path) -> None:
@@ -62,13 +62,13 @@ class Rig(EngineRig):
     def __init__(self, data: Path, cgroups: bool) -> None:
         self.data = data
         self.settings = ProcessSettings(node_name="here", cgroups=cgroups)
-        self.cards = Cards(data)
+        self.devices = Devices(data)
         self.orders = Orders(HERE, "here", shell_command, time.time)
         self._engine: ProcessEngine | None = None
 
     async def engine(self) -> ProcessEngine:
         if self._engine is None:
-            self._engine = ProcessEngine("site", self.data, devices=self.cards, settings=self.settings)
+            self._engine = ProcessEngine("site", self.data, devices=self.devices, settings=self.settings)
             await self._engine.open()
         return self._engine
 
@@ -105,38 +105,38 @@ async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: R
     await rig.ended(order)
     assert await rig.lines(order.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
     confined = "confine with groups" if rig.settings.cgroups else "confine with 0"
-    assert rig.cards.calls == [confined, "release while its groups are there"]
-    assert not rig.cards.holds.ids()
+    assert rig.devices.calls == [confined, "release while its groups are there"]
+    assert not rig.devices.holds.ids()
 
 
-async def test_without_a_share_the_cards_are_not_asked(rig: Rig) -> None:
+async def test_without_a_share_the_devices_are_not_asked(rig: Rig) -> None:
     await rig.ended(rig.orders(Behaviour()))
-    assert not rig.cards.calls
+    assert not rig.devices.calls
 
 
 async def test_what_cannot_be_held_does_not_run_and_leaves_nothing(rig: Rig) -> None:
-    rig.cards.fails = "the driver answers no"
+    rig.devices.fails = "the driver answers no"
     order = rig.order(FOREVER)
     with pytest.raises(EngineFailure, match="the driver answers no"):
         await (await rig.engine()).start(order)
     assert await rig.sighting(order.attempt_id) is None
-    assert not rig.cards.holds.ids()
+    assert not rig.devices.holds.ids()
     assert Runs(rig.data / "runs").all() == []
 
 
 async def test_a_stop_releases_and_so_does_a_child_that_was_left_behind(rig: Rig) -> None:
     stopped = await rig.started(rig.order(replace(FOREVER, leaves_child=True)))
-    assert rig.cards.holds.ids() == [stopped.attempt_id]
+    assert rig.devices.holds.ids() == [stopped.attempt_id]
     await (await rig.engine()).stop(stopped.attempt_id, 0)
     await rig.seen(stopped.attempt_id, Seen.ENDED)
-    assert not rig.cards.holds.ids()
+    assert not rig.devices.holds.ids()
 
 
 async def test_after_a_restart_the_living_keep_their_shares_and_others_lose_theirs(rig: Rig) -> None:
     living = await rig.started(rig.order(FOREVER))
-    rig.cards.holds.put(Hold("w-unknown-1", (SHARE,)))
+    rig.devices.holds.put(Hold("w-unknown-1", (SHARE,)))
     await rig.restart()
-    assert rig.cards.holds.ids() == [living.attempt_id]
+    assert rig.devices.holds.ids() == [living.attempt_id]
 
 
 async def test_one_that_was_held_but_not_started_is_held_again_and_runs(rig: Rig) -> None:
@@ -144,25 +144,25 @@ async def test_one_that_was_held_but_not_started_is_held_again_and_runs(rig: Rig
     runs = Runs(rig.data / "runs")
     runs.open()
     runs.create(order, None)
-    rig.cards.holds.put(Hold(order.attempt_id, (SHARE,)))  # and here the server was killed
+    rig.devices.holds.put(Hold(order.attempt_id, (SHARE,)))  # and here the server was killed
     await rig.seen(order.attempt_id, Seen.ENDED)
     assert await rig.lines(order.attempt_id) == ["ran"]
-    assert not rig.cards.holds.ids()
+    assert not rig.devices.holds.ids()
 
 
 OWNER = """
 import asyncio, os, sys
 from pathlib import Path
-from tests.contract.test_engine_process_shares import FOREVER, Cards, Rig
+from tests.contract.test_engine_process_shares import FOREVER, Devices, Rig
 
-class Deadly(Cards):
+class Deadly(Devices):
     def confine(self, hold):
         super().confine(hold)
         os.kill(os.getpid(), 9)
 
 async def main():
     rig = Rig(Path(sys.argv[1]), cgroups=False)
-    rig.cards = Deadly(rig.data)
+    rig.devices = Deadly(rig.data)
     await (await rig.engine()).start(rig.order(FOREVER))
 
 asyncio.run(main())
@@ -173,11 +173,11 @@ async def test_killed_between_holding_and_starting_nothing_leaks(tmp_path: Path)
     owner = await asyncio.create_subprocess_exec(sys.executable, "-c", OWNER, str(tmp_path), cwd=os.getcwd())
     assert await owner.wait() == -signal.SIGKILL
     rig = Rig(tmp_path, cgroups=False)
-    (attempt,) = rig.cards.holds.ids()
+    (attempt,) = rig.devices.holds.ids()
     engine = await rig.engine()
     await rig.seen(attempt, Seen.RUNNING)
-    assert rig.cards.calls == ["confine with 0"]
+    assert rig.devices.calls == ["confine with 0"]
     await engine.stop(attempt, 0)
     await rig.seen(attempt, Seen.ENDED)
-    assert not rig.cards.holds.ids()
+    assert not rig.devices.holds.ids()
     await engine.close()

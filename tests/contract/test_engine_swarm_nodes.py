@@ -46,7 +46,7 @@ def at(order: Order, node: str, *shares: Share) -> Order:
     return replace(order, lease=replace(order.lease, node=node, shares=shares))
 
 
-def card(gib: int) -> Share:
+def device(gib: int) -> Share:
     return Share("GPU-1", 0, "Simulated", gib * 1024, 500, False, VRAM_MIB, simulated=True)
 
 
@@ -210,8 +210,8 @@ async def test_machines_say_what_they_and_their_agents_know(tmp_path: Path, swar
 async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), patience_s=3.0) as rig:
         engine = await rig.engine()
-        holder = await rig.started(at(rig.orders(FOREVER), "worker1", card(20)))
-        late = at(rig.orders(Behaviour(prints=("here",))), "worker1", card(20))
+        holder = await rig.started(at(rig.orders(FOREVER), "worker1", device(20)))
+        late = at(rig.orders(Behaviour(prints=("here",))), "worker1", device(20))
         await engine.start(late)
 
         told = []
@@ -234,13 +234,13 @@ async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_pat
             return not any(state_of(one) == "running" for one in tasks if attempt_of(one) == holder.attempt_id)
 
         await rig.until(is_let_go, "Swarm has let go of what it held")
-        await rig.started(at(rig.orders(FOREVER), "worker1", card(20)))
+        await rig.started(at(rig.orders(FOREVER), "worker1", device(20)))
 
 
 async def test_shares_are_held_by_the_machines_agent(rig: SwarmRig) -> None:
     agents = rig.agents
     assert agents is not None
-    order = at(rig.orders(Behaviour(shows=("CONFINED_AT",))), "worker2", card(2))
+    order = at(rig.orders(Behaviour(shows=("CONFINED_AT",))), "worker2", device(2))
     await rig.ended(order)
     assert await rig.lines(order.attempt_id) == ["CONFINED_AT=worker2"]
     assert [(node, hold.attempt_id) for node, hold in agents.confined] == [("worker2", order.attempt_id)]

@@ -43,17 +43,17 @@ claims, contexts = Claims("test", data), Contexts(data / "contexts.json", lambda
 devices = IsolatedDevices(NvmlDevices(), Sharing(data), levels=levels, claims=claims, contexts=contexts)
 said = {}
 for word in sys.argv[4:]:
-    card = devices.inventory()[0]
+    device = devices.inventory()[0]
     if word == "confine":
         try:
-            said["variables"] = dict(devices.confine(Hold("a-1", (share_of(card, 2048),), (str(group),))))
+            said["variables"] = dict(devices.confine(Hold("a-1", (share_of(device, 2048),), (str(group),))))
         except NotConfined as error:
             said["refused"] = error.message
     elif word == "release":
         devices.release("a-1")
     elif word == "settle":
         devices.settle([])
-said |= {"isolation": card.isolation, "unavailable": dict(card.unavailable), "confined": list(devices.confined())}
+said |= {"isolation": device.isolation, "unavailable": dict(device.unavailable), "confined": list(devices.confined())}
 print(json.dumps(said))
 sys.stdout.flush()
 os._exit(9)  # as kill -9 would end it

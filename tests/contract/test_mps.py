@@ -1,4 +1,4 @@
-"""MPS with a program in the place of NVIDIA's daemon: started with the first share of a card, looked after, ended."""
+"""MPS with a program in the place of NVIDIA's daemon: started with the first share of a GPU, looked after, ended."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined
 
 FAKE = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
-CARD = Device("GPU-1", 0, "A100", 40960, compute_capability="8.0")
+DEVICE = Device("GPU-1", 0, "A100", 40960, compute_capability="8.0")
 
 
 class Clock:
@@ -99,7 +99,7 @@ def test_the_first_share_starts_the_daemon_and_the_last_ends_it(world: World) ->
     assert world.daemon().pid() is None
 
 
-def test_each_card_has_its_own_and_sees_nothing_else(world: World) -> None:
+def test_each_device_has_its_own_and_sees_nothing_else(world: World) -> None:
     mps = world.mps()
     mps.apply(hold("a-1"))
     mps.apply(hold("a-2", uuid="GPU-2"))
@@ -135,18 +135,18 @@ def test_one_that_cannot_be_started_again_is_tried_later_and_said_meanwhile(worl
     kill(world.daemon())
     world.fails("no room for MPS")
     assert any("ended at" in notice for notice in mps.watch()["GPU-1"])
-    assert "no room for MPS" in mps.available(CARD)
+    assert "no room for MPS" in mps.available(DEVICE)
     assert len(world.told) == 1
     world.works()
     world.clock.at += 61
     mps.watch()
     assert world.daemon().pid() is not None
-    assert mps.available(CARD) == ""
+    assert mps.available(DEVICE) == ""
 
 
 def test_a_daemon_that_does_not_start_is_the_reason(world: World) -> None:
-    world.fails("the MPS server does not like this card")
-    with pytest.raises(NotConfined, match="does not like this card") as raised:
+    world.fails("the MPS server does not like this GPU")
+    with pytest.raises(NotConfined, match="does not like this GPU") as raised:
         world.mps().apply(hold("a-1"))
     assert raised.value.is_retryable
 
@@ -210,7 +210,7 @@ def test_what_an_admin_is_told_of_faults(world: World) -> None:
     assert any("clears its variables" in notice for notice in notices)  # there is no driver to ask for exclusive mode
 
 
-def test_parts_of_two_cards_cannot_be_held(world: World) -> None:
+def test_parts_of_two_devices_cannot_be_held(world: World) -> None:
     both = Hold("a-1", hold("a-1").shares + hold("a-1", uuid="GPU-2").shares)
     with pytest.raises(NotConfined, match="daemon of its own"):
         world.mps().apply(both)

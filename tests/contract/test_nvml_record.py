@@ -34,7 +34,7 @@ def test_a_record_holds_values_errors_and_names_of_handles(library: Path, tmp_pa
         (one["call"], json.dumps(one["args"])): one["answers"]
         for one in json.loads((tmp_path / "here.json").read_text())["calls"]
     }
-    card, part = {"handle": "card 0"}, {"handle": "card 0/1"}
-    assert calls["nvmlDeviceGetRetiredPagesPendingStatus", json.dumps([card])] == [{"error": 3}]
+    device, part = {"handle": "GPU 0"}, {"handle": "GPU 0/1"}
+    assert calls["nvmlDeviceGetRetiredPagesPendingStatus", json.dumps([device])] == [{"error": 3}]
     assert calls["nvmlDeviceGetGpuInstanceId", json.dumps([part])] == [{"value": 2}]
-    assert calls["nvmlDeviceGetMigDeviceHandleByIndex", json.dumps([card, 1])] == [{"value": part}]
+    assert calls["nvmlDeviceGetMigDeviceHandleByIndex", json.dumps([device, 1])] == [{"value": part}]

@@ -1,6 +1,6 @@
-"""AMD's Python module `amdsmi`, without a card: the calls that we make, with the shapes and units of amdsmi 7.
+"""AMD's Python module `amdsmi`, without a GPU: the calls that we make, with the shapes and units of amdsmi 7.
 
-`FakeAmdSmi(cards)` stands in for the module. A call that a card has no answer for raises what the module raises.
+`FakeAmdSmi(gpus)` stands in for the module. A call that a GPU has no answer for raises what the module raises.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class AmdSmiLinkType(IntEnum):
 
 
 @dataclass
-class Card:
-    """A card: `says` over FIGURES; None for what it does not support. `dead`: every call about it fails with that."""
+class Gpu:
+    """A GPU: `says` over FIGURES; None for what it does not support. `dead`: every call about it fails with that."""
 
     says: dict[str, Any] = field(default_factory=dict)
     dead: int = 0
@@ -106,8 +106,8 @@ class FakeAmdSmi:
     AmdSmiClkType = AmdSmiClkType
     AmdSmiLinkType = AmdSmiLinkType
 
-    def __init__(self, *cards: Card, init: int = 0) -> None:
-        self.cards, self.init, self.is_open = list(cards), init, False
+    def __init__(self, *gpus: Gpu, init: int = 0) -> None:
+        self.gpus, self.init, self.is_open = list(gpus), init, False
 
     def amdsmi_init(self) -> None:
         if self.init:
@@ -117,19 +117,19 @@ class FakeAmdSmi:
     def amdsmi_shut_down(self) -> None:
         self.is_open = False
 
-    def amdsmi_get_processor_handles(self) -> list[Card]:
+    def amdsmi_get_processor_handles(self) -> list[Gpu]:
         if not self.is_open or self.init:
             raise AmdSmiLibraryException(self.init or NOT_INIT)
-        return list(self.cards)
+        return list(self.gpus)
 
-    def amdsmi_topo_get_link_type(self, one: Card, other: Card) -> dict[str, int]:
+    def amdsmi_topo_get_link_type(self, one: Gpu, other: Gpu) -> dict[str, int]:
         return {"hops": 1, "type": AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI}
 
     def __getattr__(self, name: str) -> Any:
         if name not in FIGURES:
             raise AttributeError(name)
 
-        def call(handle: Card, *which: IntEnum) -> Any:
+        def call(handle: Gpu, *which: IntEnum) -> Any:
             found = handle.says.get(name, FIGURES[name])
             if name in ("amdsmi_get_temp_metric", "amdsmi_get_clock_info") and found is not None:
                 found = found.get(which[0].name)

@@ -29,7 +29,7 @@ from commonage.domain.requests import parse_gpus
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume, VolumeKind
 from commonage.domain.workloads import Kind
-from commonage.gpus.simulated import Cards, SimulatedDevices
+from commonage.gpus.simulated import SimulatedDevices, SimulatedSpec
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
@@ -136,14 +136,14 @@ class MemoryMetrics(Metrics):
 
 
 def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:
-    """Two machines with simulated cards and one without."""
+    """Two machines with simulated GPUs and one without."""
     devices = SimulatedDevices(
-        (Cards(2, 24 * GIB, "RTX 4090"), Cards(1, 80 * GIB, "A100")), node_name="demo", now=clock.now
+        (SimulatedSpec(2, 24 * GIB, "RTX 4090"), SimulatedSpec(1, 80 * GIB, "A100")), node_name="demo", now=clock.now
     )
-    cards = devices.inventory()
+    gpus = devices.inventory()
     return devices, [
-        NodeReport("gpu-1", 16_000, 64 * GIB, tuple(cards[:2]), disk_free_mib=412 * GIB),
-        NodeReport("gpu-2", 32_000, 256 * GIB, (replace(cards[2], index=0),), disk_free_mib=1730 * GIB),
+        NodeReport("gpu-1", 16_000, 64 * GIB, tuple(gpus[:2]), disk_free_mib=412 * GIB),
+        NodeReport("gpu-2", 32_000, 256 * GIB, (replace(gpus[2], index=0),), disk_free_mib=1730 * GIB),
         NodeReport("cpu-1", 8_000, 32 * GIB),
     ]
 

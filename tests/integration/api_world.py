@@ -166,8 +166,8 @@ class KeptMetrics:
 
 
 @dataclass(frozen=True)
-class Cards:
-    """What measures the card of `gpu-1`, and how often."""
+class SampledDevices:
+    """What measures the GPU of `gpu-1`, and how often."""
 
     devices: Devices
     sample_every_s: float = 5.0
@@ -203,13 +203,13 @@ def make_control(
     folder: Path,
     store: Store | None = None,
     identity: FakeIdentity | None = None,
-    cards: Cards | None = None,
+    devices: SampledDevices | None = None,
     rules: Rules | None = None,
     engine: Engine | None = None,
     limits: Limits = PLENTY,
     bundles: BundleLimits | None = None,
 ) -> tuple[Control, FakeEngine]:
-    """Control with two nodes: `gpu-1` with a card of 24 GiB, `cpu-1` without; or with another engine than the fake."""
+    """Control with two nodes: `gpu-1` with a GPU of 24 GiB, `cpu-1` without; or with another engine than the fake."""
     clock = WallClock()
     nodes = [factories.node("gpu-1", 1).report, factories.node("cpu-1").report]
     fake = FakeEngine("here", nodes, clock)
@@ -219,7 +219,7 @@ def make_control(
         clock=clock,
         identity=identity or FakeIdentity(),
         bundles=BundleFiles(folder / "bundles"),
-        devices=cards.devices if cards else NoDevices(),
+        devices=devices.devices if devices else NoDevices(),
         engines=[engine or fake],
         environments=ENVIRONMENTS if engine is None else [HERE],
         chance=random.randrange,
@@ -227,7 +227,7 @@ def make_control(
     settings = ControlSettings(
         prices=Prices(gpu_gib_h=0.5, cpu_h=0.1, currency="EUR"),
         session_appears_within_s=0.2,
-        sample_every_s=cards.sample_every_s if cards else 5.0,
+        sample_every_s=devices.sample_every_s if devices else 5.0,
         rules=rules or Rules(),
         bundles=bundles or BundleLimits(),
         volumes=VOLUMES,
@@ -263,7 +263,7 @@ async def serving(
     store: Store | None = None,
     *,
     run: bool = True,
-    cards: Cards | None = None,
+    devices: SampledDevices | None = None,
     rules: Rules | None = None,
     engine: Callable[[], Engine] | None = None,
     limits: Limits = PLENTY,
@@ -272,7 +272,7 @@ async def serving(
     """The API over a control that runs (or only stands, with its machines known and its ledger writing)."""
     identity = FakeIdentity()
     other = engine() if engine is not None else None
-    control, fake = make_control(folder, store, identity, cards, rules, other, limits, bundles)
+    control, fake = make_control(folder, store, identity, devices, rules, other, limits, bundles)
     identity.control = control
     await control.store.open()
     await control.open()
@@ -294,7 +294,7 @@ def served(
     folder: Path,
     *,
     run: bool = True,
-    cards: Cards | None = None,
+    devices: SampledDevices | None = None,
     prepare: Callable[[Api], None] | None = None,
     rules: Rules | None = None,
     engine: Callable[[], Engine] | None = None,
@@ -307,7 +307,7 @@ def served(
     over = asyncio.Event()
 
     async def serve() -> None:
-        async with serving(folder, run=run, cards=cards, rules=rules, engine=engine) as api:
+        async with serving(folder, run=run, devices=devices, rules=rules, engine=engine) as api:
             if prepare is not None:
                 prepare(api)
             config = uvicorn.Config(

@@ -30,7 +30,7 @@ from commonage.server.data_dir import free_port
 from commonage.wire.workloads import SubmitIn, WorkloadOut
 
 WORKERS = ("worker1", "worker2")
-CARD = "24GiB"
+DEVICE = "24GiB"
 _AGENTS_PORT = 8444
 _VOLUMES = """
 [[volumes]]
@@ -74,7 +74,7 @@ class SwarmSite:
             control=(f"{self.swarm.manager.address}:{_AGENTS_PORT}",),
             docker=machine.daemon.url,
             docker_config=str(logins),
-            gpus=f"simulated:1x{CARD}",
+            gpus=f"simulated:1x{DEVICE}",
             fence_after_s=2.0,
             walls=True,
         )

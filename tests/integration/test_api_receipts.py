@@ -1,4 +1,4 @@
-"""Shares of a card through the API: who is over is told, what was used is on the receipt, the next ask is advised."""
+"""Shares of a GPU through the API: who is over is told, what was used is on the receipt, the next ask is advised."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.api_world import STORES, Api, Cards, make_store, serving, until
+from tests.integration.api_world import STORES, Api, Devices, make_store, serving, until
 
 from commonage.domain.sightings import ProcessOwner
 from commonage.domain.workloads import State
@@ -20,8 +20,8 @@ UUID = "GPU-gpu-1-0"
 ASK = {"command": ["python", "train.py"], "gpus": "8GiB"}
 
 
-class Card(NoDevices):
-    """One card that measures what a test says."""
+class Device(NoDevices):
+    """One GPU that measures what a test says."""
 
     processes: tuple[ProcessMemory, ...] = ()
 
@@ -31,14 +31,14 @@ class Card(NoDevices):
 
 
 @pytest.fixture
-def card() -> Card:
-    return Card()
+def device() -> Device:
+    return Device()
 
 
 @pytest.fixture(params=STORES)
-async def api(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str, card: Card) -> AsyncIterator[Api]:
+async def api(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str, device: Device) -> AsyncIterator[Api]:
     store = await make_store(request.param, tmp_path, request)
-    async with serving(tmp_path, store, cards=Cards(card)) as running:
+    async with serving(tmp_path, store, devices=Devices(device)) as running:
         running.engine.default = Behaviour(lasts_s=None, holds_mib=300)
         yield running
 
@@ -51,16 +51,16 @@ async def started(api: Api, ask: dict[str, Any], token: str = "ann") -> str:
     return workload_id
 
 
-async def measured(api: Api, card: Card, workload_id: str, mib: int, rounds: int = 2) -> None:
-    card.processes = (ProcessMemory(7, mib, utilisation=0.5),)
+async def measured(api: Api, device: Device, workload_id: str, mib: int, rounds: int = 2) -> None:
+    device.processes = (ProcessMemory(7, mib, utilisation=0.5),)
     api.engine.owned[7] = ProcessOwner(7, f"{workload_id}-1", "python3", 0.0)
     for _ in range(rounds):
         await api.control.sampling.tick()
 
 
-async def test_asked_used_and_advised(api: Api, card: Card) -> None:
+async def test_asked_used_and_advised(api: Api, device: Device) -> None:
     one = await started(api, ASK)
-    await measured(api, card, one, 4000)
+    await measured(api, device, one, 4000)
     async with api.client("ann") as ann, api.client("bob") as bob:
         so_far = (await ann.get(f"/workloads/{one}")).json()["receipt"]
         assert (so_far["final"], so_far["vram_mib"], so_far["vram_peak_mib"]) == (False, 8192, 4000)
@@ -68,7 +68,7 @@ async def test_asked_used_and_advised(api: Api, card: Card) -> None:
         await until(lambda: api.control.board.get(one) is None)
         receipt = (await ann.get(f"/workloads/{one}")).json()["receipt"]
         assert receipt["final"] is True
-        assert (receipt["cards"], receipt["would_do_mib"], receipt["memory_peak_mib"]) == (1, 4608, 300)
+        assert (receipt["devices"], receipt["would_do_mib"], receipt["memory_peak_mib"]) == (1, 4608, 300)
         assert receipt["summary"].startswith("asked 8 GiB of VRAM, peak 4000 MiB, 4.5 GiB would have done; ")
         assert receipt["gpu_utilisation"] == pytest.approx(0.5)
         assert receipt["energy_wh"] > 0
@@ -86,16 +86,16 @@ async def test_asked_used_and_advised(api: Api, card: Card) -> None:
         assert (await bob.post("/workloads/dry-run", json=ASK)).json()["suggestion"] is None, "that is Ann's"
 
 
-async def test_who_is_over_its_share_is_told_and_others_strays_are_shown(api: Api, card: Card) -> None:
+async def test_who_is_over_its_share_is_told_and_others_strays_are_shown(api: Api, device: Device) -> None:
     one = await started(api, ASK)
-    await measured(api, card, one, 12_000, rounds=3)
+    await measured(api, device, one, 12_000, rounds=3)
     async with api.client("ann") as ann, api.client("admin:root") as root:
         events = (await ann.get(f"/workloads/{one}/events")).json()["items"]
         (warning,) = [each for each in events if each["kind"] == "warning"]
         assert warning["reason"]["code"] == "OverGpuShareWarning"
         over = warning["reason"]["params"]
         assert (over["gpu"], over["used_mib"], over["share_mib"]) == ("0", 12_000, 8 * 1024)
-        card.processes = (ProcessMemory(99, 700),)
+        device.processes = (ProcessMemory(99, 700),)
         api.engine.owned[99] = ProcessOwner(99, None, "blender", 0.0)
         for _ in range(2):
             await api.control.sampling.tick()

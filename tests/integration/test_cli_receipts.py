@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.integration.api_world import Api, Cards, served
+from tests.integration.api_world import Api, Devices, served
 
 from commonage.cli import main
 from commonage.domain.fleet import Lease
@@ -21,8 +21,8 @@ UUID = "GPU-gpu-1-0"
 Run = Callable[..., Result]
 
 
-class Card(NoDevices):
-    """One card, of which every attempt that holds a part uses 3 GiB."""
+class Device(NoDevices):
+    """One GPU, of which every attempt that holds a part uses 3 GiB."""
 
     held: Sequence[Lease] = ()
 
@@ -40,16 +40,18 @@ class Card(NoDevices):
 
 
 def prepare(api: Api) -> None:
-    """A real card, and jobs that run for a second."""
-    card = factories.device(uuid=UUID, simulated=False)
-    api.engine.add_node(factories.node("gpu-1", [card]).report)
+    """A real GPU, and jobs that run for a second."""
+    device = factories.device(uuid=UUID, simulated=False)
+    api.engine.add_node(factories.node("gpu-1", [device]).report)
     api.engine.default = Behaviour(lasts_s=1.0, holds_mib=500, prints=("hello",))
     api.engine.behave(Behaviour(lasts_s=0.0), command=("quick",))
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("api"), cards=Cards(Card(), sample_every_s=0.1), prepare=prepare) as address:
+    with served(
+        tmp_path_factory.mktemp("api"), devices=Devices(Device(), sample_every_s=0.1), prepare=prepare
+    ) as address:
         yield address
 
 
@@ -80,7 +82,7 @@ def test_run_ends_with_the_receipt_and_hints_the_next_time(commonage: Run) -> No
     assert "It asked 12 GiB of VRAM, peak 3000 MiB" in shown.stdout
 
 
-def test_a_job_without_a_card_ends_quietly(commonage: Run) -> None:
+def test_a_job_without_a_device_ends_quietly(commonage: Run) -> None:
     done = commonage("run", "--no-files", "--", "count")
     assert "asked" not in done.stderr
 

@@ -294,7 +294,7 @@ def _agent_on(site: Host, admin: str, machine: Machine) -> None:
 
 def _agent_is_heard(site: Host, admin: str, name: str = "worker1") -> bool:
     node = site.visit("nodes", admin)[name]
-    return bool((node["state"], node["reason"], node["cards"]) == ("ready", "", 1))
+    return bool((node["state"], node["reason"], node["devices"]) == ("ready", "", 1))
 
 
 def test_jobs_are_services_on_both_machines(site: Host, admin: str, token: str, agent: dict[str, Any]) -> None:

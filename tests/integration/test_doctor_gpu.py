@@ -26,7 +26,7 @@ from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
 pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
 MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
-# Which server gives out a card is known on the whole machine, so no two runs of the tests have the same cards.
+# Which server gives out a GPU is known on the whole machine, so no two runs of the tests have the same GPUs.
 UUIDS = [f"GPU-{secrets.token_hex(4)}-0000-0000-0000-{secrets.token_hex(6)}" for _ in range(2)]
 A100 = (
     "device",
@@ -138,9 +138,9 @@ def tried(machine: FakeMachine, level: str) -> Result:
 
 BEYOND = "take memory beyond the share"
 NEIGHBOUR = "disturb the neighbour meanwhile"
-HIDDEN = "see another card"
+HIDDEN = "see another GPU"
 EMPTY = "take memory beyond the share with an empty environment"
-EMPTY_HIDDEN = "see another card with an empty environment"
+EMPTY_HIDDEN = "see another GPU with an empty environment"
 GROUP = "take memory beyond the share from another control group"
 
 
@@ -149,7 +149,7 @@ def test_limits_of_the_driver_hold_also_without_variables_but_not_outside_the_gr
     result = tried(machine, "driver-limit")
     for index in (0, 1):
         assert [result.held(check, index) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
-        # Workloads of this engine run as the server does: they can leave their group, and open any card.
+        # Workloads of this engine run as the server does: they can leave their group, and open any GPU.
         assert [result.held(check, index) for check in (GROUP, EMPTY_HIDDEN)] == [False] * 2
     assert result.code == 0
 
@@ -165,7 +165,7 @@ def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(machine: FakeMachine) 
     machine.driver.says(*MACHINE, *A100, *T4)
     result = tried(machine, "mps")
     assert [result.held(check) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
-    # The second card cannot be switched to exclusive mode here: what clears its variables leaves MPS, as is said.
+    # The second GPU cannot be switched to exclusive mode here: what clears its variables leaves MPS, as is said.
     assert [result.held(check, 1) for check in (BEYOND, EMPTY)] == [True, False]
     assert not result.broken
     assert result.code == 0
@@ -173,13 +173,13 @@ def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(machine: FakeMachine) 
 
 
 @pytest.mark.parametrize(
-    ("ignored", "found", "cards"),
+    ("ignored", "found", "devices"),
     [("mps", BEYOND, A100), ("visible", HIDDEN, (*A100, *T4)), ("exclusive", EMPTY, A100)],
 )
 def test_what_mps_does_not_hold_is_found(
-    machine: FakeMachine, ignored: str, found: str, cards: tuple[str, ...]
+    machine: FakeMachine, ignored: str, found: str, devices: tuple[str, ...]
 ) -> None:
-    machine.driver.says(*MACHINE, *cards)
+    machine.driver.says(*MACHINE, *devices)
     machine.wishes(f"ignores {ignored}")
     result = tried(machine, "mps")
     assert found in result.broken
@@ -188,7 +188,7 @@ def test_what_mps_does_not_hold_is_found(
 
 def test_cooperative_promises_next_to_nothing_and_holds_no_more(machine: FakeMachine) -> None:
     result = tried(machine, "cooperative")
-    assert [result.held(check) for check in (BEYOND, HIDDEN, EMPTY)] == [False, None, False]  # there is one card only
+    assert [result.held(check) for check in (BEYOND, HIDDEN, EMPTY)] == [False, None, False]  # there is one GPU only
     assert result.code == 0
 
 
@@ -201,12 +201,12 @@ def test_an_instance_is_tried_as_it_is(machine: FakeMachine) -> None:
     assert result.code == 0
 
 
-def test_a_card_that_breaks_under_the_neighbour_is_found(machine: FakeMachine) -> None:
+def test_a_device_that_breaks_under_the_neighbour_is_found(machine: FakeMachine) -> None:
     machine.wishes("breaks 700")
     assert NEIGHBOUR in tried(machine, "driver-limit").broken
 
 
-def test_a_card_in_use_is_not_tried(machine: FakeMachine) -> None:
+def test_a_device_in_use_is_not_tried(machine: FakeMachine) -> None:
     machine.driver.says(*MACHINE, *(line.replace("192 0", "192 7000") for line in A100))
     result = tried(machine, "driver-limit")
     assert [one["held"] for one in result.trials] == [None]
@@ -233,10 +233,10 @@ def test_the_command_prints_it(machine: FakeMachine, tmp_path: Path, commonage_c
     assert ended.returncode == 0, ended.stderr
     assert "GPU 0: NVIDIA A100, cooperative" in ended.stdout
     assert f"not promised  {BEYOND}" in ended.stdout
-    assert f"not tried     {HIDDEN}: there is no other card" in ended.stdout
+    assert f"not tried     {HIDDEN}: there is no other GPU" in ended.stdout
 
 
-def test_without_a_card_the_command_says_so(tmp_path: Path, commonage_command: str) -> None:
+def test_without_a_device_the_command_says_so(tmp_path: Path, commonage_command: str) -> None:
     ended = subprocess.run(
         [commonage_command, "doctor", "gpu"],
         env={**os.environ, "COMMONAGE_GPUS": "simulated"},

@@ -38,17 +38,17 @@ def test_shares_together_and_a_greedy_neighbour(machine: FakeMachine, tmp_path: 
         env=machine.variables(tmp_path / "bin"), cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    (card,) = json.loads(ended.stdout)
-    assert card["alone"] > 0
+    (device,) = json.loads(ended.stdout)
+    assert device["alone"] > 0
     # Of 5000 MiB an eighth is less than a share worth having.
-    assert [(one["level"], one["count"]) for one in card["together"]] == [
+    assert [(one["level"], one["count"]) for one in device["together"]] == [
         ("mps", 2), ("mps", 4), ("cooperative", 2), ("cooperative", 4),
     ]  # fmt: skip
-    assert all(one["slowest"] > 0 and not one["error"] for one in card["together"])
-    got = {one["level"]: one["got_mib"] <= one["share_mib"] for one in card["beside"]}
+    assert all(one["slowest"] > 0 and not one["error"] for one in device["together"])
+    got = {one["level"]: one["got_mib"] <= one["share_mib"] for one in device["beside"]}
     assert got == {"mps": True, "cooperative": False}
-    assert all(one["meanwhile"] > 0 and not one["error"] for one in card["beside"])
-    assert [one["level"] for one in card["left_out"]] == ["driver-limit", "mig"]
+    assert all(one["meanwhile"] > 0 and not one["error"] for one in device["beside"])
+    assert [one["level"] for one in device["left_out"]] == ["driver-limit", "mig"]
     assert [line.split()[-1] for line in machine.modes()][-1] == "0", "the compute mode is as before"
 
 
@@ -65,7 +65,7 @@ def test_training_without_a_framework(machine: FakeMachine, library: str, error:
     assert bool(result["steps"]) is not bool(error)
 
 
-def test_without_a_card_nothing_is_measured(tmp_path: Path, commonage_command: str) -> None:
+def test_without_a_device_nothing_is_measured(tmp_path: Path, commonage_command: str) -> None:
     ended = subprocess.run(
         [commonage_command, "doctor", "gpu", "--measure"],
         env={**os.environ, "COMMONAGE_GPUS": "simulated"}, cwd=tmp_path, capture_output=True, text=True, check=False,

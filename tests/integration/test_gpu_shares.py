@@ -1,4 +1,4 @@
-"""Shares from the request to the workload's own environment: simulated cards, the process engine, the whole API."""
+"""Shares from the request to the workload's own environment: simulated GPUs, the process engine, the whole API."""
 
 import asyncio
 import random
@@ -103,7 +103,7 @@ async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Ins
         await control.close()
 
 
-async def test_a_third_of_a_card_and_a_third_of_its_memory_are_the_same_share(tmp_path: Path) -> None:
+async def test_a_third_of_a_device_and_a_third_of_its_memory_are_the_same_share(tmp_path: Path) -> None:
     async with installed(tmp_path, "simulated:1x36GiB", "3") as here:
         held = []
         for gpus in ("1/3", "12GiB", "4GiB"):
@@ -115,7 +115,7 @@ async def test_a_third_of_a_card_and_a_third_of_its_memory_are_the_same_share(tm
         assert fourth.json()["startable_now"] is False
 
 
-async def test_the_launch_form_offers_slots_of_cards_that_have_some(tmp_path: Path) -> None:
+async def test_the_launch_form_offers_slots_of_devices_that_have_some(tmp_path: Path) -> None:
     async with installed(tmp_path, "simulated:1x36GiB", "3") as here:
         offered = (await here.client.get("/launch-options")).json()["gpu_choices"]
         assert [one["gpus"] for one in offered] == ["1/3", "2/3", "1"]

@@ -160,10 +160,10 @@ async def test_refused_in_the_words_of_the_control_plane(here: Installation, use
         "type": "about:blank",
         "title": "Unplaceable",
         "status": 422,
-        "detail": "40 GiB of VRAM are more than any card here has; the largest has 24 GiB",
+        "detail": "40 GiB of VRAM are more than any GPU here has; the largest has 24 GiB",
         "code": "unplaceable",
     }
-    with pytest.raises(InvalidInput, match="more than any card here has; the largest has 24 GiB"):
+    with pytest.raises(InvalidInput, match="more than any GPU here has; the largest has 24 GiB"):
         await here.identity.start_session(user, "", {"gpus": "40GiB"})
     await until(lambda: gone(here, user))
 

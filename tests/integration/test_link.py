@@ -403,26 +403,26 @@ async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path
 
 
 async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: Path) -> None:
-    """Its cards are not gone because nobody was there to hear of them; and who was there is waited for a moment."""
+    """Its GPUs are not gone because nobody was there to hear of them; and who was there is waited for a moment."""
     site, memory = Site(tmp_path), tmp_path / "agents.json"
     first = site.agents = LinkedAgents(site.authority, memory=memory)
     await first.open("127.0.0.1", 0)
     machine = Machine(site.config())
-    card = factories.device()
-    machine.report = Report(1, NodeReport(NODE, 4000, 8000, (card,)), fenced=("a-1",), notices=("hot",))
+    device = factories.device()
+    machine.report = Report(1, NodeReport(NODE, 4000, 8000, (device,)), fenced=("a-1",), notices=("hot",))
     async with machine:
         await site.connected()
         port = first.port
         await first.close()
         site.agents = LinkedAgents(site.authority, memory=memory)
         await site.agents.open("127.0.0.1", port)
-        assert (await site.connected()).report.devices == (card,)
+        assert (await site.connected()).report.devices == (device,)
     await site.gone()
     await site.agents.close()
     third = LinkedAgents(site.authority, memory=memory)
     await third.open("127.0.0.1", port)
     [heard] = third.heard()
-    assert (heard.connected, heard.report.devices, heard.fenced) == (False, (card,), ("a-1",))
+    assert (heard.connected, heard.report.devices, heard.fenced) == (False, (device,), ("a-1",))
     assert heard.notices == ("hot",)
     await third.revoke(NODE)
     await third.close()
@@ -570,14 +570,14 @@ async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
     assert caught.value.is_retryable
 
 
-async def test_leases_are_told_to_those_that_simulate_cards_once(site: Site) -> None:
+async def test_leases_are_told_to_those_that_simulate_devices_once(site: Site) -> None:
     lease = Lease("a-1", NODE, 1000, 1024, (), 1.0)
     program = AgentProgram(site.folder / NODE, site.config())
     try:
         heard = await site.connected()
-        heard = await until(lambda: (one := site.heard()) is not None and one.report.devices and one, "its cards")
-        card = heard.report.devices[0]
-        share = Share(card.uuid, 0, card.model, card.memory_mib, 1000, True, card.memory_mib, simulated=True)
+        heard = await until(lambda: (one := site.heard()) is not None and one.report.devices and one, "its GPUs")
+        device = heard.report.devices[0]
+        share = Share(device.uuid, 0, device.model, device.memory_mib, 1000, True, device.memory_mib, simulated=True)
         await site.agents.note_held([replace(lease, shares=(share,), at=time.time() - 100)])
         # What it simulates is what the lease holds.
         busy = await until(

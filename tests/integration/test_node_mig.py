@@ -20,7 +20,7 @@ from commonage.store.upgrade import upgrade
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import Orders
 
-CARD = Device("GPU-aaaa", 0, "NVIDIA A100", 40960, driver="580.1")
+DEVICE = Device("GPU-aaaa", 0, "NVIDIA A100", 40960, driver="580.1")
 INSTANCE = Device(
     "MIG-cccc", 100, "NVIDIA A100", 4864, mig_profile="1g.5gb", parent_uuid="GPU-aaaa", parent_memory_mib=40960
 )
@@ -31,23 +31,23 @@ cat "$0.says" 2>/dev/null
 """
 
 
-class Cards(NoDevices):
-    def __init__(self, cards: Sequence[Device]) -> None:
-        self.cards = cards
+class Devices(NoDevices):
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self.devices = devices
 
     def inventory(self) -> Sequence[Device]:
-        return self.cards
+        return self.devices
 
 
 class Machine:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.data = folder / "data"
-        self.cards: list[Device] = [CARD]
+        self.devices: list[Device] = [DEVICE]
         self.smi = folder / "bin" / "nvidia-smi"
         self.smi.parent.mkdir()
         self.smi.write_text(SMI)
         self.smi.chmod(0o755)
-        monkeypatch.setattr(node_mig, "_devices", lambda _name: Cards(self.cards))
+        monkeypatch.setattr(node_mig, "_devices", lambda _name: Devices(self.devices))
         monkeypatch.setenv("PATH", f"{self.smi.parent}:/usr/bin:/bin")
         monkeypatch.setenv("COMMONAGE_NODE_NAME", "gpu-1")
         monkeypatch.chdir(folder)
@@ -98,20 +98,20 @@ def test_the_plan_is_shown_first_and_done_with_yes(machine: Machine) -> None:
     assert machine.calls == ["-i 0 -mig 1", "mig -i 0 -cgi 1g.5gb,2g.10gb -C"]
 
 
-def test_a_card_that_is_split_is_made_one_again(machine: Machine) -> None:
-    machine.cards = [INSTANCE]
+def test_a_device_that_is_split_is_made_one_again(machine: Machine) -> None:
+    machine.devices = [INSTANCE]
     assert machine.mig("gpu-1", "MIG-cccc", "off", "--yes")[0] == 0
     assert machine.calls == ["mig -i 0 -dci", "mig -i 0 -dgi", "-i 0 -mig 0"]
 
 
-def test_a_card_in_mig_mode_without_instances_gets_some(machine: Machine) -> None:
-    machine.cards = [replace(CARD, faults=("is in MIG mode and has no instance",))]
+def test_a_device_in_mig_mode_without_instances_gets_some(machine: Machine) -> None:
+    machine.devices = [replace(DEVICE, faults=("is in MIG mode and has no instance",))]
     assert machine.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
     assert machine.calls == ["mig -i 0 -cgi 1g.5gb -C"]
 
 
 def test_what_is_so_already_needs_nothing(machine: Machine) -> None:
-    machine.cards = [INSTANCE]
+    machine.devices = [INSTANCE]
     assert "Nothing is to be done" in machine.mig("gpu-1", "0", "1g.5gb", "--yes")[1]
     assert not machine.calls
 
@@ -142,7 +142,7 @@ def test_running_work_is_not_touched(machine: Machine) -> None:
     ("arguments", "said"),
     [
         (("other", "0", "off"), "this machine is 'gpu-1'"),
-        (("gpu-1", "7", "off"), "there is no card '7'"),
+        (("gpu-1", "7", "off"), "there is no GPU '7'"),
         (("gpu-1", "0", "1g.5gb,small"), "'small' is no MIG profile"),
         (("gpu-1", "0", "1g.5gb; rm -rf /"), "is no MIG profile"),
     ],
@@ -158,7 +158,7 @@ def test_bad_input_is_named(machine: Machine, arguments: tuple[str, ...], said: 
     ("ending", "text", "said"),
     [
         (".fails", "In use by another client", "`nvidia-smi -i 0 -mig 1` failed: In use by another client"),
-        (".says", "MIG mode is in pending enable state", "after a reset of the card"),
+        (".says", "MIG mode is in pending enable state", "after a reset of the GPU"),
     ],
 )
 def test_what_the_driver_refuses_ends_it(machine: Machine, ending: str, text: str, said: str) -> None:

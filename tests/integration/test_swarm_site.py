@@ -1,4 +1,4 @@
-"""A whole site on a real Swarm, as its people meet it: a machine dies under their sessions, a share that no card has,
+"""A whole site on a real Swarm, as its people meet it: a machine dies under their sessions, a share that no GPU has,
 images of the site's own registry, data that is nobody else's.
 """
 
@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from tests.acceptance.served import USERS_PASSWORD, until
 from tests.contract.local_agents import processes_of
-from tests.integration.swarm_site import CARD, WORKERS, SwarmSite, push_image, swarm_site
+from tests.integration.swarm_site import DEVICE, WORKERS, SwarmSite, push_image, swarm_site
 
 from commonage.wire.hub import PORTAL_PATH
 from commonage.wire.workloads import SubmitIn
@@ -40,7 +40,7 @@ def site() -> Iterator[SwarmSite]:
         ("H100:8GiB", "No GPU of the model H100 here. Available: Simulated GPU"),
     ],
 )
-def test_a_share_that_no_card_has_is_refused_with_its_numbers(site: SwarmSite, gpus: str, words: str) -> None:
+def test_a_share_that_no_device_has_is_refused_with_its_numbers(site: SwarmSite, gpus: str, words: str) -> None:
     site.browser("ada")
     began = time.monotonic()
     asked = site.ask("ada", gpus=gpus)
@@ -59,7 +59,7 @@ def test_a_share_that_others_hold_is_waited_for_with_its_numbers(site: SwarmSite
     # At each change of a machine Swarm looks whether its tasks still fit: those that hold all of it do.
     for name in WORKERS:
         site.swarm.label(name, "changed", "1")
-    said, seconds = _progress_until(site, "ada", CARD.replace("G", " G"), gpus=CARD)
+    said, seconds = _progress_until(site, "ada", DEVICE.replace("G", " G"), gpus=DEVICE)
     print(f"it waits, which was told after {seconds:.2f} s: {said}")
     assert [one.state for one in site.live("ada")] == ["queued"]
     assert [(one, bob.workload(one).state, bob.workload(one).attempts) for one in holders] == [

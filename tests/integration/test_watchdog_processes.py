@@ -1,4 +1,4 @@
-"""Real processes on a card that only the test knows of: whose they are, and who is ended when it holds too much."""
+"""Real processes on a GPU that only the test knows of: whose they are, and who is ended when it holds too much."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ SHELL = Environment("base", "This machine's own shell", python="/bin/sh")
 DETACHES = "setsid env -i sleep 60 & echo $!; wait"
 
 
-class Card(NoDevices):
-    """One card, on which the processes are that a test names."""
+class OneDevice(NoDevices):
+    """One GPU, on which the processes are that a test names."""
 
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
@@ -56,12 +56,12 @@ class Site:
     """Control over the process engine."""
 
     def __init__(self, data: Path, *, cgroups: bool) -> None:
-        self.card, self.cgroups = Card(), cgroups
+        self.device, self.cgroups = OneDevice(), cgroups
         settings = ProcessSettings(node_name="here", memory_mib=4096, cgroups=cgroups)
-        self.engine = ProcessEngine("local", data, devices=self.card, settings=settings)
+        self.engine = ProcessEngine("local", data, devices=self.device, settings=settings)
         world = World(
             store=MemoryStore(), metrics=KeptMetrics(), clock=WallClock(), identity=FakeIdentity(),
-            bundles=BundleFiles(data / "bundles"), devices=self.card, engines=[self.engine], environments=[SHELL],
+            bundles=BundleFiles(data / "bundles"), devices=self.device, engines=[self.engine], environments=[SHELL],
             chance=random.randrange,
         )  # fmt: skip
         self.control = Control(world, ControlSettings(gpu_over_share="stop", gpu_over_share_after_s=0))
@@ -89,7 +89,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     loops = asyncio.create_task(site.control.run())
     await until(site.control.fleet.nodes)
     yield site
-    for pid in site.card.held.keys() - {os.getpid()}:
+    for pid in site.device.held.keys() - {os.getpid()}:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     await site.control.stand_down()
@@ -100,7 +100,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 async def test_the_culprit_is_ended_with_its_detached_child_and_its_neighbour_goes_on(site: Site) -> None:
     (mine, child), (theirs, beside) = await site.runs(), await site.runs()
-    site.card.held = {child: 10 * GIB, beside: 8 * GIB, os.getpid(): 700}
+    site.device.held = {child: 10 * GIB, beside: 8 * GIB, os.getpid(): 700}
     for _ in range(2):
         await site.control.sampling.tick()
     assert site.control.sampling.vram == {f"{mine.id}-1": 10 * GIB, f"{theirs.id}-1": 8 * GIB}

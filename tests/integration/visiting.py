@@ -105,10 +105,10 @@ def all_stopped(token: str) -> int:
 
 
 def nodes(token: str) -> dict[str, dict[str, object]]:
-    """The machines, by name: how they stand, why, and how many cards they have."""
+    """The machines, by name: how they stand, why, and how many GPUs they have."""
     with closing(Client(URL, token)) as client:
         return {
-            one.name: {"state": one.state, "reason": one.reason, "notes": one.notes, "cards": len(one.devices)}
+            one.name: {"state": one.state, "reason": one.reason, "notes": one.notes, "devices": len(one.devices)}
             for one in client.nodes()
         }
 

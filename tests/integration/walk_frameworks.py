@@ -1,7 +1,7 @@
 """The limits of a GPU share in real frameworks: Debian's PyTorch (python3-torch) and TensorFlow (tensorflow-cpu).
 
 There is no GPU here, so each program tells its framework of one; which calls a framework takes, and when, is its own.
-That the files reach a container is in tests/contract/cards_contract.py.
+That the files reach a container is in tests/contract/devices_contract.py.
 
 Not collected with the others, as TensorFlow alone takes 1 GiB. `apt-get install python3-torch`, make a virtual
 environment with tensorflow-cpu, and run
@@ -36,13 +36,13 @@ TENSORFLOW = """
 import sys
 import tensorflow as tf
 from tensorflow.python.eager import context
-card = context.PhysicalDevice(name="/physical_device:GPU:0", device_type="GPU")
-context.context()._physical_devices.append(card)
-context.context()._physical_device_to_index[card] = 0
+device = context.PhysicalDevice(name="/physical_device:GPU:0", device_type="GPU")
+context.context()._physical_devices.append(device)
+context.context()._physical_device_to_index[device] = 0
 finder = next(one for one in sys.meta_path if type(one).__module__ == "sitecustomize")
 type(finder).find_spec.__globals__["_limit_tensorflow"](tf)  # as at the import, had there been a GPU
-tf.config.experimental.set_memory_growth(card, True)
-print([one.memory_limit for one in tf.config.get_logical_device_configuration(card)])
+tf.config.experimental.set_memory_growth(device, True)
+print([one.memory_limit for one in tf.config.get_logical_device_configuration(device)])
 """
 
 

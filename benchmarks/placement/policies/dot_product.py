@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.placement.policies.cards import idle_milli, largest, taken_milli
+from commonage.placement.policies.devices import idle_milli, largest, taken_milli
 from commonage.placement.policies.scored import Scored
 from commonage.placement.shapes import Floats, Ints, Shape
 

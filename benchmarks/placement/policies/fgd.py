@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.placement.fragmentation import Fragmentation
 from commonage.placement.grid import Grid, Rows
 from commonage.placement.mix import Mix
-from commonage.placement.policies.cards import first_fitting
+from commonage.placement.policies.devices import first_fitting
 from commonage.placement.shapes import Floats, Ints, Shape
 
 
@@ -34,14 +34,14 @@ class Fgd:
         costs: Floats = self._rows.of(shape)[:, 0]
         return costs
 
-    def cards(self, shape: Shape, node: int) -> Sequence[int]:
-        """The card whose loss makes least useless, or the first whole ones."""
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
+        """The GPU whose loss makes least useless, or the first whole ones."""
         if shape.is_part:
             return [int(self._rows.of(shape)[node, 1])]
         return first_fitting(self._grid, shape, node)
 
     def _compute(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n, 2]: the cost, and for a part of a card the best card."""
+        """[n, 2]: the cost, and for a part of a GPU the best GPU."""
         grid = self._grid
         result = np.zeros((len(nodes), 2))
         result[:, 0] = np.inf
@@ -57,31 +57,31 @@ class Fgd:
         return result
 
     def _after_whole(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n, 1]: the nodes' fragmentation once whole cards, or none, are taken."""
+        """[n, 1]: the nodes' fragmentation once whole GPUs, or none, are taken."""
         grid = self._grid
         free_mib, free_milli, kind = grid.free_mib[nodes], grid.free_milli[nodes], grid.kind[nodes]
-        if shape.cards:
-            fitting = grid.cards_fit(shape, nodes)
-            taken = fitting & (fitting.cumsum(axis=1) <= shape.cards)
+        if shape.devices:
+            fitting = grid.devices_fit(shape, nodes)
+            taken = fitting & (fitting.cumsum(axis=1) <= shape.devices)
             free_mib -= np.where(taken, shape.need_mib[kind], 0)
             free_milli -= np.where(taken, shape.need_milli[kind], 0)
         left = self._fragmentation.left(nodes, grid.cpus[nodes] - shape.cpus_milli, free_mib, free_milli)
         return left[:, None]
 
     def _after_part(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n, C]: the nodes' fragmentation once a part of each card in turn is taken; inf of cards without it."""
+        """[n, C]: the nodes' fragmentation once a part of each GPU in turn is taken; inf of GPUs without it."""
         grid, measure = self._grid, self._fragmentation
         free_mib, free_milli, kind = grid.free_mib[nodes], grid.free_milli[nodes], grid.kind[nodes]
-        fitting = grid.cards_fit(shape, nodes)
+        fitting = grid.devices_fit(shape, nodes)
         need_mib, need_milli = (np.where(fitting, need[kind], 0) for need in (shape.need_mib, shape.need_milli))
         before = measure.useful(nodes, free_mib, free_milli)
         after = measure.useful(nodes, free_mib - need_mib, free_milli - need_milli)
         idle = np.where(kind >= 0, free_milli, 0)
-        # Only the card itself changes: take its old part out of the sums over the node, and put its new one in.
+        # Only the GPU itself changes: take its old part out of the sums over the node, and put its new one in.
         used = np.where(before, idle[:, :, None], 0)
         used = used.sum(axis=1)[:, None, :] - used + np.where(after, (idle - need_milli)[:, :, None], 0)
-        cards = before.sum(axis=1)[:, None, :] - before.astype(np.int64) + after
-        fits = measure.fits(grid.cpus[nodes] - shape.cpus_milli, cards)
+        devices = before.sum(axis=1)[:, None, :] - before.astype(np.int64) + after
+        fits = measure.fits(grid.cpus[nodes] - shape.cpus_milli, devices)
         left = idle.sum(axis=1)[:, None] - need_milli
         lost: Floats = (left[:, :, None] - np.where(fits, used, 0)) @ measure.weights
         return np.where(fitting, lost, np.inf)

@@ -1,4 +1,4 @@
-"""`gpu-clustering`: beside its like, so that a node takes either parts of cards, or one card, or two, and so on.
+"""`gpu-clustering`: beside its like, so that a node takes either parts of GPUs, or one GPU, or two, and so on.
 
 As compared in "Beware of Fragmentation" (USENIX ATC 2023), which has the idea from Gandiva (OSDI 2018). What takes no
 GPU goes to the first node that has room.
@@ -10,12 +10,12 @@ import numpy as np
 
 from commonage.placement.grid import Grid, Row
 from commonage.placement.mix import Mix
-from commonage.placement.policies.cards import idle_milli, largest
+from commonage.placement.policies.devices import idle_milli, largest
 from commonage.placement.policies.scored import Scored
 from commonage.placement.shapes import Bools, Ints, Shape
 
 KINDS = 64
-"""Parts of cards, one card, two, ... ; whatever takes more counts as the last kind."""
+"""Parts of GPUs, one GPU, two, ... ; whatever takes more counts as the last kind."""
 
 
 class GpuClustering(Scored):
@@ -27,11 +27,11 @@ class GpuClustering(Scored):
 
     def score(self, shape: Shape, nodes: Ints) -> Ints:
         """[n]: up to 100 among its like alone, to 75 among others as well, to 50 alone, to 25 among others only."""
-        if not shape.cards:
+        if not shape.devices:
             return np.zeros(len(nodes), np.int64)
         present = self._kinds.of(self._present)[nodes]
         kinds = present.sum(axis=1)
-        like = present[:, 0 if shape.is_part else min(shape.cards, KINDS - 1)]
+        like = present[:, 0 if shape.is_part else min(shape.devices, KINDS - 1)]
         company = np.where(like, np.where(kinds == 1, 75, 50), np.where(kinds == 0, 25, 0))
         most = largest(self.grid)[1]
         fuller: Ints = 25 * (most - idle_milli(self.grid, nodes)) // most

@@ -1,4 +1,4 @@
-"""`gpu-packing`: on cards in use first, then on free cards of nodes in use, then on free nodes.
+"""`gpu-packing`: on GPUs in use first, then on free GPUs of nodes in use, then on free nodes.
 
 The rule and its numbers are those compared in "Beware of Fragmentation" (USENIX ATC 2023), which has it from how jobs
 that share GPUs are packed in practice. What takes no GPU goes to the first node that has room.
@@ -12,29 +12,29 @@ from commonage.placement.policies.scored import Scored
 from commonage.placement.shapes import Ints, Shape
 
 FREE = 1000
-"""Thousandths of a card that nobody uses."""
+"""Thousandths of a GPU that nobody uses."""
 
 
 class GpuPacking(Scored):
     """Opening something new is bad, and the worse the more."""
 
     def score(self, shape: Shape, nodes: Ints) -> Ints:
-        """[n]: 50 to 100 on cards in use, less for what is free of them; 33 to 50 with free cards of a node in use,
-        less for each; up to 33 on a node with all cards free, less for each.
+        """[n]: 50 to 100 on GPUs in use, less for what is free of them; 33 to 50 with free GPUs of a node in use,
+        less for each; up to 33 on a node with all GPUs free, less for each.
         """
-        if not shape.cards:
+        if not shape.devices:
             return np.zeros(len(nodes), np.int64)
         grid = self.grid
         there = grid.kind[nodes] >= 0
-        free_cards = (there & (grid.free_milli[nodes] == FREE)).sum(axis=1)
-        # Of the cards that have it, those with least free are taken; the others are as if they had more than all.
-        left = np.sort(np.where(grid.cards_fit(shape, nodes), grid.free_milli[nodes], FREE + 1), axis=1)
-        taken = left[:, : shape.cards]
+        free_devices = (there & (grid.free_milli[nodes] == FREE)).sum(axis=1)
+        # Of the GPUs that have it, those with least free are taken; the others are as if they had more than all.
+        left = np.sort(np.where(grid.devices_fit(shape, nodes), grid.free_milli[nodes], FREE + 1), axis=1)
+        taken = left[:, : shape.devices]
         opened = (taken == FREE).sum(axis=1)
         on_used = np.maximum(100 - (taken * 100 // FREE).sum(axis=1) // 10, 50)
-        on_new_cards = np.maximum(50 - opened, 33)
-        on_new_node = np.maximum(33 - free_cards, free_cards)
+        on_new_devices = np.maximum(50 - opened, 33)
+        on_new_node = np.maximum(33 - free_devices, free_devices)
         score: Ints = np.select(
-            [free_cards == there.sum(axis=1), opened > 0], [on_new_node, on_new_cards], default=on_used
+            [free_devices == there.sum(axis=1), opened > 0], [on_new_node, on_new_devices], default=on_used
         )
         return score

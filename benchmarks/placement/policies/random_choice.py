@@ -1,4 +1,4 @@
-"""`random`: any node that has room, any card that has it; the floor that every other policy must beat.
+"""`random`: any node that has room, any GPU that has it; the floor that every other policy must beat.
 
 It decides by the seed, the shape and what has changed so far: asked twice about the same grid it says the same.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from commonage.placement.grid import Grid, Rows
 from commonage.placement.mix import Mix
-from commonage.placement.policies.cards import first_fitting
+from commonage.placement.policies.devices import first_fitting
 from commonage.placement.shapes import Bools, Floats, Ints, Shape
 
 
@@ -30,16 +30,16 @@ class RandomChoice:
         fits = self._fits.of(shape)
         return np.where(fits, self._chance(shape, 0).random(len(fits)), np.inf)
 
-    def cards(self, shape: Shape, node: int) -> Sequence[int]:
-        """Any card that has it; the first whole ones, which are all alike."""
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
+        """Any GPU that has it; the first whole ones, which are all alike."""
         if not shape.is_part:
             return first_fitting(self._grid, shape, node)
-        fitting = np.flatnonzero(self._grid.cards_fit(shape, np.array([node]))[0])
+        fitting = np.flatnonzero(self._grid.devices_fit(shape, np.array([node]))[0])
         return [int(self._chance(shape, 1).choice(fitting))]
 
     def _fit(self, shape: Shape, nodes: Ints) -> Bools:
         return self._grid.fits(shape, nodes)
 
     def _chance(self, shape: Shape, of: int) -> np.random.Generator:
-        """Dice for one throw: of nodes (0), or of the cards of one (1)."""
+        """Dice for one throw: of nodes (0), or of the GPUs of one (1)."""
         return np.random.default_rng([self._seed, of, shape.number, self._grid.epoch, len(self._grid.changed)])

@@ -203,5 +203,5 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--docker", default="unix:///var/run/docker.sock", metavar="URL", help="the machine's daemon, as seen from here"
     )
-    add("--gpus", default="none", metavar="WHICH", help="cards on offer: auto, none, or simulated:1x24GiB")
+    add("--gpus", default="none", metavar="WHICH", help="GPUs on offer: auto, none, or simulated:1x24GiB")
     return made

@@ -58,7 +58,7 @@ class Machine:
         """Set the folder in which the daemon keeps images and containers."""
         self._docker_root = root
 
-    def report(self, cards: tuple[Device, ...], faults: tuple[str, ...]) -> NodeReport:
+    def report(self, devices: tuple[Device, ...], faults: tuple[str, ...]) -> NodeReport:
         """The full report. Configured values replace detected ones. Blocks for a moment."""
         config, found = self._config, list(faults)
         if self._shared is not None and (fault := self._shared.fault(time.monotonic())):
@@ -70,7 +70,7 @@ class Machine:
             config.node,
             config.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
             config.memory_mib or memory_mib(),
-            cards,
+            devices,
             free_mib,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
             tuple(found),

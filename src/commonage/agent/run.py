@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from commonage.agent.cards import Cards, Look
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
 from commonage.agent.contact import SWARM_PORT, Contact, answers
 from commonage.agent.container_gateway import ContainerGateway
 from commonage.agent.containers import Containers
+from commonage.agent.devices import AgentDevices, Look
 from commonage.agent.dialling import Dialler
 from commonage.agent.docker import DaemonGone, DockerDaemon
 from commonage.agent.exec import Execs
@@ -35,7 +35,7 @@ from commonage.agent.vigil import Answer, Vigil
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.sightings import ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
-from commonage.engines.dockerd.cards import services_fault
+from commonage.engines.dockerd.gpus import services_fault
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.link import messages
 from commonage.link.execs import EXEC
@@ -64,7 +64,7 @@ class Agent:
         self._containers = Containers(self._daemon)
         self._holding = Holding(self._daemon, weighs=config.cpu_hold == "share")
         self._fences = Fences(self._daemon, state)
-        self._cards = Cards(config)
+        self._devices = AgentDevices(config)
         self._machine = Machine(config, self._fences.root)
         self._mounts = Mounts(Path(config.mounts), config.shared)
         self._execs = Execs(self._daemon)
@@ -110,7 +110,7 @@ class Agent:
         finally:
             await self._execs.close()
             await self._puller.close()
-            await self._cards.close()
+            await self._devices.close()
             self._pausing.shutdown(wait=False)
             self._mounting.shutdown(wait=False)
 
@@ -162,7 +162,7 @@ class Agent:
         info = self._daemon.info()
         self._unfit = swarm_faults(info)
         self._containers.daemon_lets_gain(may_gain(info) or False)
-        self._cards.note_not_given(services_fault(info))
+        self._devices.note_not_given(services_fault(info))
         self._bounds_volumes = self._daemon.holds_volume_sizes()
         root = str(info["DockerRootDir"])
         self._machine.note_docker_root(root)
@@ -188,13 +188,13 @@ class Agent:
 
     async def _look_at_machine(self) -> None:
         while True:
-            self._look = await self._cards.look(self._owners)
-            new = [(0, one) for one in await self._warnings_of_cards()]
+            self._look = await self._devices.look(self._owners)
+            new = [(0, one) for one in await self._warnings_of_devices()]
             self._warnings = [*self._warnings, *new][-_MOST_WARNINGS:]
             await asyncio.sleep(messages.REPORT_EVERY_S)
 
-    async def _warnings_of_cards(self) -> Sequence[tuple[str, str]]:
-        return () if self._cards.is_silent else await self._cards.take_warnings()
+    async def _warnings_of_devices(self) -> Sequence[tuple[str, str]]:
+        return () if self._devices.is_silent else await self._devices.take_warnings()
 
     async def _report_to(self, peer: Peer, welcome: Welcome) -> None:
         self._execs.speak_to(peer)
@@ -272,10 +272,10 @@ class Agent:
         return messages.Owned(tuple(await asyncio.to_thread(self._owners, pids.each)))
 
     async def _confine(self, hold: Hold, _told: Told) -> messages.Variables:
-        return messages.Variables(tuple((await self._cards.confine(hold)).items()))
+        return messages.Variables(tuple((await self._devices.confine(hold)).items()))
 
     async def _release(self, attempts: messages.Attempts, _told: Told) -> messages.Nothing:
-        await self._cards.release(attempts.ids)
+        await self._devices.release(attempts.ids)
         return messages.Nothing()
 
     async def _mount(self, asked: messages.Mounts, _told: Told) -> messages.Mounted:
@@ -310,18 +310,18 @@ class Agent:
         return messages.Reached(await answers(place.address, SWARM_PORT, refused=False))
 
     async def _note_held(self, leases: messages.Leases, _told: Told) -> messages.Nothing:
-        await self._cards.note_held(leases.each)
+        await self._devices.note_held(leases.each)
         return messages.Nothing()
 
-    async def _resume(self, card: messages.Card, _told: Told) -> messages.Nothing:
-        await self._cards.resume(card.uuid)
+    async def _resume(self, device: messages.Device, _told: Told) -> messages.Nothing:
+        await self._devices.resume(device.uuid)
         return messages.Nothing()
 
     async def _release_unseen(self) -> None:
         while True:
             await asyncio.sleep(_RELEASE_EVERY_S)
             live = set(self._containers.of_attempts().values())
-            await self._cards.release_unseen(live, time.monotonic())
+            await self._devices.release_unseen(live, time.monotonic())
             unmount = partial(self._mounts.remove_unseen, live, time.monotonic())
             try:
                 await asyncio.get_running_loop().run_in_executor(self._mounting, unmount)

@@ -27,20 +27,20 @@ class Nvidia:
 
     def look(self, case: Case) -> Look:
         """Check. Not needed without a GPU, or if it is to be skipped."""
-        cards = len(cards_on_the_bus(case.host))
-        if not cards:
-            return not_here("no NVIDIA card in this machine")
+        devices = len(devices_on_the_bus(case.host))
+        if not devices:
+            return not_here("no NVIDIA GPU in this machine")
         if case.options.nvidia == "skip":
-            return not_here(f"{_many(cards)} left alone, as asked: no driver is installed")
+            return not_here(f"{_many(devices)} left alone, as asked: no driver is installed")
         lacks = _lacks(case)
         if not lacks:
-            return done(f"{_many(cards)}, driver {_driver_version(case.host)}, container toolkit")
+            return done(f"{_many(devices)}, driver {_driver_version(case.host)}, container toolkit")
         packages = _packages(case, lacks)
         if case.options.nvidia == "ask":
             return bad(
-                f"{_many(cards)} without {' and '.join(lacks.values())}: `--nvidia install` installs "
+                f"{_many(devices)} without {' and '.join(lacks.values())}: `--nvidia install` installs "
                 f"{', '.join(packages)} (from {case.options.mirror or 'the package sources of this machine'}), "
-                "`--nvidia skip` joins without the card"
+                "`--nvidia skip` joins without the GPU"
             )
         return needed(f"install {', '.join(packages)}", *(["load the driver"] if _DRIVER in lacks else []))
 
@@ -55,7 +55,7 @@ class Nvidia:
             _load(host)
 
 
-def cards_on_the_bus(host: Host) -> list[str]:
+def devices_on_the_bus(host: Host) -> list[str]:
     """PCI addresses of NVIDIA's GPUs, found also without a driver."""
     if not PCI.is_dir():
         return []
@@ -70,7 +70,7 @@ def cards_on_the_bus(host: Host) -> list[str]:
 def has_driver(case: Case) -> bool:
     """Whether containers get NVIDIA's GPUs here."""
     host = case.host
-    return bool(cards_on_the_bus(host)) and case.options.nvidia != "skip" and bool(_driver_version(host))
+    return bool(devices_on_the_bus(host)) and case.options.nvidia != "skip" and bool(_driver_version(host))
 
 
 def vram_mib(case: Case) -> int:
@@ -154,5 +154,5 @@ def _headers(host: Host) -> list[str]:
     return [f"linux-headers-{kernel}", *([f"linux-headers-{flavour[1]}"] if flavour else [])]
 
 
-def _many(cards: int) -> str:
-    return "an NVIDIA card" if cards == 1 else f"{cards} NVIDIA cards"
+def _many(devices: int) -> str:
+    return "an NVIDIA GPU" if devices == 1 else f"{devices} NVIDIA GPUs"

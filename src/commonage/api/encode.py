@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from commonage.api import encode_cards
+from commonage.api import encode_devices
 from commonage.api.encode_reasons import optional, reason
 from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
@@ -129,7 +129,7 @@ def request(asked: Request) -> RequestOut:
 
 
 def share(held: Share) -> ShareOut:
-    """Part of a card."""
+    """Part of a GPU."""
     return ShareOut(
         device=held.device_uuid,
         index=held.device_index,
@@ -262,7 +262,7 @@ def node(view: NodeView, who: Principal) -> NodeOut:
         free_cpus_milli=view.free_cpus_milli,
         memory_mib=report.memory_mib,
         free_memory_mib=view.free_memory_mib,
-        devices=[encode_cards.device(one) for one in view.devices],
+        devices=[encode_devices.device(one) for one in view.devices],
         workloads=view.workloads,
         labels=dict(report.labels),
         notes=list(view.notes),

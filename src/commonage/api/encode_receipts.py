@@ -21,7 +21,7 @@ def receipt(found: Receipt) -> ReceiptOut:
         memory_mib=found.memory_mib,
         memory_peak_mib=figures.memory_peak_mib,
         memory_would_do_mib=found.memory_would_do_mib,
-        cards=found.cards,
+        devices=found.devices,
         vram_mib=found.vram_mib,
         vram_peak_mib=found.vram_peak_mib,
         vram_mean_mib=found.vram_mean_mib,

@@ -27,7 +27,7 @@ _OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
 
 
 @router.get(
-    "/nodes", summary="The machines, their cards, and what is free", response_model=NodeList, responses=problems()
+    "/nodes", summary="The machines, their GPUs, and what is free", response_model=NodeList, responses=problems()
 )
 async def list_nodes(request: Request) -> Response:
     """Every machine ever seen and not removed, by name."""
@@ -38,7 +38,7 @@ async def list_nodes(request: Request) -> Response:
 
 @router.get(
     "/nodes/{site}/{name}/metrics",
-    summary="What a machine and its cards measured",
+    summary="What a machine and its GPUs measured",
     response_model=MetricsOut,
     responses=problems("node-not-found", "invalid-parameter", "unknown-field"),
 )

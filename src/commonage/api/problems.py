@@ -124,7 +124,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "invalid-gpus": (
             "Not a share of a GPU",
-            "Write `2` (cards), `0.25` or `1/3` (of one), `6GiB` (VRAM), `A100:6GiB` (of a model).",
+            "Write `2` (GPUs), `0.25` or `1/3` (of one), `6GiB` (VRAM), `A100:6GiB` (of a model).",
         ),
         "invalid-time": (
             "Not a duration",
@@ -208,7 +208,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     },
     503: {
         "unavailable": ("A part does not answer", "The hub, the database or a site does not answer now; try again."),
-        "devices-unavailable": ("The cards do not answer", "The driver of the GPUs does not answer now."),
+        "devices-unavailable": ("The GPUs do not answer", "The driver of the GPUs does not answer now."),
         "engine-failure": ("The machine would not", "An engine refused or failed; the sentence is its own."),
         "not-confined": (
             "The share would not hold",

@@ -39,7 +39,7 @@ VERBS: dict[str, Verb] = {
         "commonage.cli.explain:explain", "Say why a workload waits, or whether a request could start.", WORK
     ),
     "stop": Verb("commonage.cli.stop:stop", "End workloads.", WORK),
-    "top": Verb("commonage.cli.top:top", "Watch machines, cards and workloads.", MACHINES),
+    "top": Verb("commonage.cli.top:top", "Watch machines, GPUs and workloads.", MACHINES),
     "node": Verb("commonage.cli.node:node", "List machines; join, drain, remove them.", MACHINES),
     "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", MACHINES),
     "image": Verb(
@@ -62,7 +62,7 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb("commonage.server.commands.doctor:doctor", "Check this machine and its server.", SERVER),
     "db": Verb("commonage.server.commands.db:db", "Check or upgrade the database.", SERVER),
     "replay": Verb(
-        "commonage.server.commands.replay:replay", "Play the past again, under other rules or with more cards.", SERVER
+        "commonage.server.commands.replay:replay", "Play the past again, under other rules or with more GPUs.", SERVER
     ),
 }
 

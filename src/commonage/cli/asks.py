@@ -29,7 +29,7 @@ _OPTIONS_WITH_UNITS = {"time": "--time", "memory": "--mem", "grace": "--grace"}
 CONDITIONS = ("afterok", "afternotok", "afterany", "after")
 
 _REQUEST = (
-    click.option("--gpus", metavar="SHARE", help="GPU: 6GiB of VRAM, 0.25 or 1/3 of a card, 2 cards, A100|H100:6GiB."),
+    click.option("--gpus", metavar="SHARE", help="GPU: 6GiB of VRAM, 0.25 or 1/3 of a GPU, 2 GPUs, A100|H100:6GiB."),
     click.option("--cpus", metavar="N", help="Cores: 2, 0.5 or 1500m."),
     click.option("--mem", "memory", metavar="SIZE", help="Memory: 4GiB or 512MiB; 4096 is MiB, as in Slurm."),
     click.option("--time", metavar="LIMIT", help="Time limit: 90s, 30m, 1h30m, 2d, or 01:30:00 as in Slurm."),
@@ -40,7 +40,7 @@ _REQUEST = (
     click.option("--volume", "volumes", multiple=True, metavar="NAME[:rw]", help="Data; see `commonage volume ls`."),
     click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such a machine: zone=a, node=gpu-1."),
     click.option("--site", metavar="NAME", help="Only at this site; short for --on site=NAME."),
-    click.option("--one-numa", is_flag=True, default=None, help="Several cards must hang on the same NUMA node."),
+    click.option("--one-numa", is_flag=True, default=None, help="Several GPUs must hang on the same NUMA node."),
 )  # fmt: skip
 
 

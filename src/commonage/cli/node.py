@@ -1,4 +1,4 @@
-"""`commonage node`: machines and their cards."""
+"""`commonage node`: machines and their GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import click
 
-from commonage.cli import cards, show
+from commonage.cli import devices, show
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from commonage.sdk import Client
-    from commonage.wire.cards import DeviceOut
+    from commonage.wire.devices import DeviceOut
     from commonage.wire.platform import NodeOut
     from commonage.wire.receipts import StrayOut
 
@@ -59,7 +59,7 @@ def node() -> None:
 @as_json
 @asks_server
 def ls(server: Server, as_json: bool) -> None:
-    """List the machines, their cards, and what is free.
+    """List the machines, their GPUs, and what is free.
 
     A machine is ready; draining, as somebody wishes that it takes no work; faulty, as something is wrong with it; or
     lost. Why is said below the list.
@@ -86,7 +86,7 @@ def ls(server: Server, as_json: bool) -> None:
 @as_json
 @asks_server
 def show_one(server: Server, name: str, as_json: bool) -> None:
-    """Show all that is known of a machine and its cards.
+    """Show all that is known of a machine and its GPUs.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
     if as_json:
         show.print_json(found)
     else:
-        cards.print_node(found)
+        devices.print_node(found)
 
 
 @node.command("drain")
@@ -136,12 +136,12 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
 @node.command("resume")
 @click.argument("name")
 @click.option(
-    "--gpu", metavar="INDEX|UUID", help="Only forget the faults of this card; what is still wrong shows again."
+    "--gpu", metavar="INDEX|UUID", help="Only forget the faults of this GPU; what is still wrong shows again."
 )
 @as_json
 @asks_server
 def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
-    """Let a machine take work again, its cards included. For admins.
+    """Let a machine take work again, its GPUs included. For admins.
 
     The opposite of drain. One that is faulty stays so until what is wrong is mended: `commonage node ls` says what.
 
@@ -155,7 +155,7 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
         changed = client.resume(site, machine, gpu=gpu)
     _say(changed, as_json)
     if not as_json:
-        for line in cards.faults(changed):
+        for line in devices.faults(changed):
             click.echo(line, err=True)
 
 
@@ -181,20 +181,20 @@ def _say(changed: NodeOut, as_json: bool) -> None:
 
 
 def node_table(found: Sequence[NodeOut]) -> Table:
-    """Machines, with a line for each card."""
+    """Machines, with a line for each GPU."""
     made = show.table(
         "NODE", "STATE", "CORES FREE", "MEMORY FREE", "GPU", "FREE", "USED", "BUSY", "RUNS", right=["RUNS"]
     )
     for one in found:
-        cards = [_card(device) for device in one.devices] or [("none", "", "", "")]
-        for number, card in enumerate(cards):
+        devices = [_device(device) for device in one.devices] or [("none", "", "", "")]
+        for number, device in enumerate(devices):
             machine = (
                 f"{show.text(one.name)}",
                 show.state(one.state),
                 f"{show.cpus(one.free_cpus_milli)} of {show.cpus(one.cpus_milli)}",
                 f"{show.memory(one.free_memory_mib)} of {show.memory(one.memory_mib)}",
             )
-            made.add_row(*(machine if number == 0 else ("",) * 4), *card, str(one.workloads) if number == 0 else "")
+            made.add_row(*(machine if number == 0 else ("",) * 4), *device, str(one.workloads) if number == 0 else "")
     return made
 
 
@@ -216,7 +216,7 @@ def _stray(stray: StrayOut) -> str:
     return name if stray.pid is None else f"{name} (process {stray.pid})"
 
 
-def _card(device: DeviceOut) -> tuple[str, str, str, str]:
+def _device(device: DeviceOut) -> tuple[str, str, str, str]:
     simulated = " (simulated)" if device.simulated and "simulated" not in device.model.lower() else ""
     faults = f" [red]{show.text('; '.join(device.faults))}[/]" if device.faults else ""
     busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"

@@ -1,4 +1,4 @@
-"""`commonage profile`: run a command on a whole card, and say what to ask for next time."""
+"""`commonage profile`: run a command on a whole GPU, and say what to ask for next time."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _MEMORY_STEP_MIB = 256
 def profile(
     server: Server, command: tuple[str, ...], files: tuple[str, ...], no_files: bool, as_json: bool, **ask: Any
 ) -> None:
-    """Run a command once on a whole card without limits, and print the request to make for it.
+    """Run a command once on a whole GPU without limits, and print the request to make for it.
 
-    It takes a card of its own and all cores and memory that are free beside it, unless you say otherwise, is measured
+    It takes a GPU of its own and all cores and memory that are free beside it, unless you say otherwise, is measured
     every few seconds, and ends with the job's exit code. Give it a run that is short but typical: a minute of training
     needs the memory of an hour. What it prints on stdout are options of `commonage run`.
 
@@ -90,22 +90,22 @@ def _output_on_stderr() -> Any:
 
 
 def _without_limits(client: Client) -> dict[str, Any]:
-    """A whole card with all that is free beside it, on the machine with the most; without cards only the latter."""
+    """A whole GPU with all that is free beside it, on the machine with the most; without GPUs only the latter."""
     nodes = [node for node in client.nodes() if node.state == "ready"]
-    with_cards = [node for node in nodes if _free_card(node)]
-    chosen = max(with_cards or nodes, key=lambda node: node.free_memory_mib, default=None)
+    with_devices = [node for node in nodes if _free_device(node)]
+    chosen = max(with_devices or nodes, key=lambda node: node.free_memory_mib, default=None)
     if chosen is None:
         raise Failure("no machine takes work now; `commonage node ls` says why", FAILED)
-    any_card = any(device for node in nodes for device in node.devices)
+    any_device = any(device for node in nodes for device in node.devices)
     memory = chosen.free_memory_mib // _MEMORY_STEP_MIB * _MEMORY_STEP_MIB
     return {
-        **({"gpus": "1"} if any_card else {}),
+        **({"gpus": "1"} if any_device else {}),
         **({"memory_mib": memory} if memory else {}),
         **({"cpus": f"{chosen.free_cpus_milli}m"} if chosen.free_cpus_milli > 0 else {}),
     }
 
 
-def _free_card(node: NodeOut) -> bool:
+def _free_device(node: NodeOut) -> bool:
     return any(one.free_mib == one.memory_mib and one.free_compute_milli == 1000 for one in node.devices)
 
 
@@ -115,11 +115,11 @@ def _measured(receipt: ReceiptOut) -> list[str]:
         f"cores: {show.cpus(receipt.cpu_peak_milli)} at most",
         f"memory: {show.memory(receipt.memory_peak_mib)} at most",
     ]
-    if receipt.cards:
+    if receipt.devices:
         peak = receipt.vram_peak_mib
         vram = "not measured" if peak is None else f"{show.memory(peak)} at most" if peak else "none used"
-        idle = "" if receipt.gpu_idle_share is None else f"; the card idled {receipt.gpu_idle_share:.0%} of the time"
+        idle = "" if receipt.gpu_idle_share is None else f"; the GPU idled {receipt.gpu_idle_share:.0%} of the time"
         lines.append(f"VRAM: {vram}{idle}")
     if receipt.simulated:
-        lines.append("the card is simulated: what is said of VRAM means nothing real")
+        lines.append("the GPU is simulated: what is said of VRAM means nothing real")
     return lines

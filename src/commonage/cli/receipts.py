@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def used(workload: WorkloadOut) -> str | None:
-    """What it used of its cards; None without cards, or where nothing was measured."""
+    """What it used of its GPUs; None without GPUs, or where nothing was measured."""
     receipt = workload.receipt
-    return receipt.summary if receipt is not None and receipt.cards else None
+    return receipt.summary if receipt is not None and receipt.devices else None
 
 
 def hint(client: Client, ask: SubmitIn) -> str | None:
@@ -37,11 +37,11 @@ def hint(client: Client, ask: SubmitIn) -> str | None:
 def request_line(receipt: ReceiptOut) -> str:
     """The options of the request to make, from what was measured."""
     options = []
-    if receipt.would_do_mib is not None and receipt.cards == 1:
+    if receipt.would_do_mib is not None and receipt.devices == 1:
         whole = receipt.would_do_mib >= receipt.vram_mib
         options.append(f"--gpus {'1' if whole else amount(receipt.would_do_mib)}")
     elif receipt.would_do_mib is not None:
-        options.append(f"--gpus {receipt.cards}")
+        options.append(f"--gpus {receipt.devices}")
     if receipt.memory_would_do_mib is not None:
         options.append(f"--mem {amount(receipt.memory_would_do_mib)}")
     return " ".join([*options, f"--cpus {cores(receipt.cpu_peak_milli)}"])

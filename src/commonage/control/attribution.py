@@ -162,12 +162,12 @@ def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> fl
     return None if sample is None or sample.utilisation is None else sample.utilisation * part
 
 
-def unattributed(card: Device, found: Sequence[Stray]) -> UnattributedGpuMemory:
+def unattributed(device: Device, found: Sequence[Stray]) -> UnattributedGpuMemory:
     """Reason for admins about unattributed processes; it names at most three of them."""
     known = [one.memory_mib for one in found if one.memory_mib is not None]
     return UnattributedGpuMemory(
-        gpu=card.label,
-        model=card.model,
+        gpu=device.label,
+        model=device.model,
         used_mib=sum(known) if known else None,
         processes=tuple(ProcessInfo(one.pid, one.name) for one in found[:MOST_NAMED]),
         more=max(0, len(found) - MOST_NAMED),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from commonage.control.advice import Advice
 from commonage.control.again import Again
-from commonage.control.all_cards import AllCards
+from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import Round
 from commonage.control.board import Board
 from commonage.control.bundles import SentBundles
@@ -45,7 +45,7 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
 from commonage.domain.turns import Loop, LoopHealth
-from commonage.ports.agents import CardsElsewhere
+from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
@@ -74,7 +74,7 @@ class World:
     engines: Sequence[Engine]
     environments: Sequence[Environment]
     chance: Callable[[int], int]
-    elsewhere: CardsElsewhere | None = None
+    elsewhere: RemoteDevices | None = None
     clouds: Sequence[tuple[FleetPolicy, Cloud]] = ()
     joining: Joining | None = None
     homes: Homes | None = None
@@ -94,9 +94,9 @@ class Control:
         self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
         everywhere = self.settings.prepull
         self.prepulls = Prepulls(self._engines, self.board, self.catalogue, world.clock, everywhere=everywhere)
-        cards = AllCards(world.devices, world.elsewhere)
+        devices = AllDevices(world.devices, world.elsewhere)
         self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
-        sources = Sources(self._engines, cards, self.watchdog, self.prepulls.status)
+        sources = Sources(self._engines, devices, self.watchdog, self.prepulls.status)
         self.fleet = Fleet(sources, self.catalogue, self.board, self.ledger, world.clock, self.settings)
         self.reservations = Reservations(
             world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
@@ -122,10 +122,10 @@ class Control:
             world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s, self.catalogue.lack
         )
         self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
-        self.device_warnings = DeviceWarnings(cards, self.board, self.ledger, world.clock)
+        self.device_warnings = DeviceWarnings(devices, self.board, self.ledger, world.clock)
         self.advice = Advice(self.receipts, self.catalogue, self.settings)
         self.sampling = Sampling(
-            self._engines, cards, self.board, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,
+            self._engines, devices, self.board, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,
             self._measured,
         )  # fmt: skip
         self.images = Images(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from commonage.control.all_cards import AllCards
+from commonage.control.all_devices import AllDevices
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.domain.events import Event, EventKind
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 class DeviceWarnings:
     """Writes an event for each warning; warnings that could not be written are kept for the next round."""
 
-    def __init__(self, cards: AllCards, board: Board, ledger: Ledger, clock: Clock) -> None:
-        self._cards, self._board, self._ledger, self._clock = cards, board, ledger, clock
+    def __init__(self, devices: AllDevices, board: Board, ledger: Ledger, clock: Clock) -> None:
+        self._devices, self._board, self._ledger, self._clock = devices, board, ledger, clock
         self._left: list[tuple[str, str]] = []
 
     async def look(self) -> None:
         """Write the warnings since the last call. Raises Unavailable while the store does not answer."""
-        self._left += await self._cards.take_warnings()
+        self._left += await self._devices.take_warnings()
         events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
         if events:
             await self._ledger.write(events=events)

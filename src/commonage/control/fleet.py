@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commonage.control.all_cards import AllCards
+from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import Stray
 from commonage.control.board import Board
-from commonage.control.card_alarms import alarms, card_of
 from commonage.control.catalogue import Catalogue
+from commonage.control.device_alarms import alarms, device_of
 from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants_of
 from commonage.control.node_states import drained, essence, judged, undecided
@@ -122,7 +122,7 @@ class Sources:
     """Sources: engines by site. `image_status` gives the status of environments that come from an image."""
 
     engines: Mapping[str, Engine]
-    cards: AllCards
+    devices: AllDevices
     watchdog: Watchdog
     image_status: Callable[[Environment], EnvironmentStatus | None]
 
@@ -142,7 +142,7 @@ class Fleet:
         self._engines, self.catalogue, self._board, self._ledger = sources.engines, catalogue, board, ledger
         self._clock, self._settings = clock, settings
         self._statuses: dict[str, EnvironmentStatus] = {}
-        self._cards, self._watchdog, self._image_status = sources.cards, sources.watchdog, sources.image_status
+        self._devices, self._watchdog, self._image_status = sources.devices, sources.watchdog, sources.image_status
         self._measured: Mapping[str, DeviceSample] = {}
         self._suspects: set[str] = set()  # nodes on which a workload was lost since their last report
         self._woken = asyncio.Event()
@@ -278,13 +278,13 @@ class Fleet:
         grid = self._board.snapshot.grid
         number = grid.number[node.name]
         devices = []
-        for card, device in enumerate(node.report.devices):
+        for index, device in enumerate(node.report.devices):
             sample = self._measured.get(device.uuid)
             devices.append(
                 DeviceView(
                     device=device,
-                    free_mib=int(grid.free_mib[number, card]),
-                    free_compute_milli=int(grid.free_milli[number, card]),
+                    free_mib=int(grid.free_mib[number, index]),
+                    free_compute_milli=int(grid.free_milli[number, index]),
                     used_mib=sample.memory_used_mib if sample else None,
                     utilisation=sample.utilisation if sample else None,
                     holders=tuple(holders.get(device.uuid, ())),
@@ -336,9 +336,9 @@ class Fleet:
         """
         who.need(Scope.ADMIN)
         node = self.known(name)
-        cards = node.report.devices if gpu is None else (card_of(node, gpu),)
-        for uuid in dict.fromkeys(card.parent_uuid or card.uuid for card in cards):
-            await self._cards.resume(uuid)
+        devices = node.report.devices if gpu is None else (device_of(node, gpu),)
+        for uuid in dict.fromkeys(index.parent_uuid or index.uuid for index in devices):
+            await self._devices.resume(uuid)
         if gpu is None:
             await self.drain(who, name, False)
         await self.look()

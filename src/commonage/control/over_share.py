@@ -37,7 +37,7 @@ class Excess:
 
     attempt_id: str
     uuid: str
-    card: Device
+    device: Device
     used_mib: int
     share_mib: int
     since: float
@@ -58,8 +58,8 @@ class Excesses:
         self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
         self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
 
-    def take(self, round_: Round, held: Iterable[Lease], cards: dict[str, Device]) -> list[Excess]:
-        """Return the attempts over their share in this round. GPUs missing from `cards` (by uuid) are not judged."""
+    def take(self, round_: Round, held: Iterable[Lease], devices: dict[str, Device]) -> list[Excess]:
+        """Return the attempts over their share in this round. GPUs missing from `devices` (by uuid) are not judged."""
         found: list[Excess] = []
         still: dict[tuple[str, str], tuple[Excess, float]] = {}
         shares = {lease.attempt_id: _shares(lease) for lease in held}
@@ -67,10 +67,10 @@ class Excesses:
             if attempt_id in shares and 0 <= round_.at - last_at <= self._gap_s:
                 still[attempt_id, uuid] = (before, last_at)
         for (attempt_id, uuid), use in round_.uses.items():
-            card = cards.get(uuid)
-            if attempt_id not in shares or card is None or use.memory_mib is None:
+            device = devices.get(uuid)
+            if attempt_id not in shares or device is None or use.memory_mib is None:
                 continue  # no figure is known: the last excess stays valid until it is too old
-            excess = self._judged(attempt_id, card, use.memory_mib, shares[attempt_id])
+            excess = self._judged(attempt_id, device, use.memory_mib, shares[attempt_id])
             if excess is None:
                 still.pop((attempt_id, uuid), None)
                 continue
@@ -85,12 +85,12 @@ class Excesses:
         self._open = still
         return found
 
-    def _judged(self, attempt_id: str, card: Device, used_mib: int, shares: dict[str, int]) -> Excess | None:
-        share_mib = shares.get(card.uuid, 0)
-        allowed = share_mib + max(self._tolerance_mib, card.context_mib) if share_mib else 0
-        if used_mib <= allowed or share_mib >= card.memory_mib or used_mib > card.memory_mib * IMPOSSIBLE_PART:
+    def _judged(self, attempt_id: str, device: Device, used_mib: int, shares: dict[str, int]) -> Excess | None:
+        share_mib = shares.get(device.uuid, 0)
+        allowed = share_mib + max(self._tolerance_mib, device.context_mib) if share_mib else 0
+        if used_mib <= allowed or share_mib >= device.memory_mib or used_mib > device.memory_mib * IMPOSSIBLE_PART:
             return None
-        return Excess(attempt_id, card.uuid, card, used_mib, share_mib, 0.0, 0)
+        return Excess(attempt_id, device.uuid, device, used_mib, share_mib, 0.0, 0)
 
 
 def _shares(lease: Lease) -> dict[str, int]:
@@ -116,17 +116,17 @@ def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: It
         used = round_.memory_of(lease.attempt_id, excess.uuid)
         if lease.attempt_id != excess.attempt_id and used is not None:
             owed += max(0, mine - used)
-    free = max(0, excess.card.memory_mib - sample.memory_used_mib)
+    free = max(0, excess.device.memory_mib - sample.memory_used_mib)
     if owed > free:
         return NeededBy(is_queued=False, needed_mib=owed, free_mib=free)
-    room = excess.card.memory_mib - leased + excess.share_mib
+    room = excess.device.memory_mib - leased + excess.share_mib
     for gpu in queue:
-        part = part_of(excess.card, gpu) if _wants(gpu, excess.card) else None
+        part = part_of(excess.device, gpu) if _wants(gpu, excess.device) else None
         if part is not None and part.memory_mib <= room:
             return NeededBy(is_queued=True, needed_mib=part.memory_mib)
     return None
 
 
-def _wants(gpu: GpuRequest, card: Device) -> bool:
+def _wants(gpu: GpuRequest, device: Device) -> bool:
     """True if one GPU of this model satisfies the request."""
-    return gpu.whole <= 1 and (gpu.model is None or gpu.model.casefold() in card.model.casefold())
+    return gpu.whole <= 1 and (gpu.model is None or gpu.model.casefold() in device.model.casefold())

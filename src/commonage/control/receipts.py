@@ -27,7 +27,7 @@ ALIKE = 5  # suggestions use this many of the last runs
 
 
 @dataclass(frozen=True, slots=True)
-class _Card:
+class _Device:
     """Figures of a GPU in one round: its energy since the last round, and the part of each holder."""
 
     energy_j: float | None
@@ -67,22 +67,22 @@ class Receipts:
     async def look(self, round_: Round, over: frozenset[str]) -> None:
         """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
         held = [one.lease for one in self._board.held()]
-        cards = self._cards(round_, held)
+        devices = self._devices(round_, held)
         measured = {one.attempt_id: one for one in round_.measurements}
         for number, lease in enumerate(held, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)  # thousands of attempts take a while; let other tasks of the event loop run
-            self._grow(lease, round_, cards, measured.get(lease.attempt_id), lease.attempt_id in over)
+            self._grow(lease, round_, devices, measured.get(lease.attempt_id), lease.attempt_id in over)
         self._forget({lease.attempt_id for lease in held})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
 
-    def _cards(self, round_: Round, held: Sequence[Lease]) -> dict[str, _Card]:
+    def _devices(self, round_: Round, held: Sequence[Lease]) -> dict[str, _Device]:
         holders: dict[str, dict[str, Share]] = {}
         for lease in held:
             for share in lease.shares:
                 holders.setdefault(share.device_uuid, {})[lease.attempt_id] = share
         return {
-            uuid: _Card(self._energy_of(uuid, round_), parts_of(round_, uuid, holders.get(uuid, {})))
+            uuid: _Device(self._energy_of(uuid, round_), parts_of(round_, uuid, holders.get(uuid, {})))
             for uuid in round_.samples
         }
 
@@ -97,7 +97,7 @@ class Receipts:
         return None if sample.power_w is None else sample.power_w * max(0.0, span)
 
     def _grow(
-        self, lease: Lease, round_: Round, cards: Mapping[str, _Card], use: Measurement | None, over: bool
+        self, lease: Lease, round_: Round, devices: Mapping[str, _Device], use: Measurement | None, over: bool
     ) -> None:
         workload = self._board.get(workload_of(lease.attempt_id))
         attempt = workload.attempt if workload is not None else None
@@ -120,8 +120,8 @@ class Receipts:
             memory_mib=use.memory_mib if use else None,
             vram_mib=sum(known) if known and len(known) == len(vram) else None,
             vram_most_mib=max(known, default=0),
-            gpu=_utilisation(attempt.id, lease, round_, cards),
-            energy_j=_energy(attempt.id, lease, cards),
+            gpu=_utilisation(attempt.id, lease, round_, devices),
+            energy_j=_energy(attempt.id, lease, devices),
             over_share=over,
         )
         self._open[workload.id] = replace(receipt, figures=grown(receipt.figures, look))
@@ -225,9 +225,9 @@ def _begun(workload: Workload, attempt: Attempt) -> Receipt:
         ended_at=None,
         cpus_milli=attempt.lease.cpus_milli,
         memory_mib=attempt.lease.memory_mib,
-        cards=len({share.device_uuid for share in shares}),
+        devices=len({share.device_uuid for share in shares}),
         vram_mib=largest.memory_mib if largest else 0,
-        card_mib=largest.device_memory_mib if largest else 0,
+        device_mib=largest.device_memory_mib if largest else 0,
         gpu_milli=sum(share.compute_milli for share in shares),
         whole=bool(shares) and all(share.whole for share in shares),
         simulated=bool(shares) and all(share.simulated for share in shares),
@@ -243,12 +243,12 @@ def _gpu_h(receipt: Receipt, until: float) -> float:
     return receipt.gpu_milli / 1000 * max(0.0, until - receipt.began_at) / 3600
 
 
-def _utilisation(attempt_id: str, lease: Lease, round_: Round, cards: Mapping[str, _Card]) -> float | None:
+def _utilisation(attempt_id: str, lease: Lease, round_: Round, devices: Mapping[str, _Device]) -> float | None:
     """Mean over its GPUs; None unless all figures are known."""
     known = []
     for share in lease.shares:
-        card = cards.get(share.device_uuid)
-        part = card.parts.get(attempt_id, 0.0) if card else 0.0
+        device = devices.get(share.device_uuid)
+        part = device.parts.get(attempt_id, 0.0) if device else 0.0
         busy = utilisation_of(round_, share.device_uuid, attempt_id, part)
         if busy is None:
             return None
@@ -256,12 +256,12 @@ def _utilisation(attempt_id: str, lease: Lease, round_: Round, cards: Mapping[st
     return sum(known) / len(known) if known else None
 
 
-def _energy(attempt_id: str, lease: Lease, cards: Mapping[str, _Card]) -> float | None:
+def _energy(attempt_id: str, lease: Lease, devices: Mapping[str, _Device]) -> float | None:
     """Its part of the energy of its GPUs; None unless all figures are known."""
     total = 0.0
     for share in lease.shares:
-        card = cards.get(share.device_uuid)
-        if card is None or card.energy_j is None:
+        device = devices.get(share.device_uuid)
+        if device is None or device.energy_j is None:
             return None
-        total += card.energy_j * card.parts.get(attempt_id, 0.0)
+        total += device.energy_j * device.parts.get(attempt_id, 0.0)
     return total if lease.shares else None

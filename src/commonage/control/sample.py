@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.all_cards import AllCards
+from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
@@ -29,13 +29,13 @@ TIDY_EVERY_S = 60.0
 
 @dataclass(slots=True)
 class Sampling:
-    """One loop for all sites; `cards` are the GPUs of all nodes. `on_round` is awaited with every round.
+    """One loop for all sites; `devices` are the GPUs of all nodes. `on_round` is awaited with every round.
 
     `vram` is the VRAM of each attempt at the last measurement, in MiB.
     """
 
     engines: Mapping[str, Engine]
-    cards: AllCards
+    devices: AllDevices
     board: Board
     fleet: Fleet
     metrics: Metrics
@@ -99,13 +99,13 @@ class Sampling:
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """Measure the GPUs, then look up the owners of the processes on them."""
-        await self.cards.note_held([one.lease for one in self.board.held()], self._running())
-        found = await self.cards.measure()
+        await self.devices.note_held([one.lease for one in self.board.held()], self._running())
+        found = await self.devices.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
         for engine in self.engines.values() if pids else ():
             owners += await engine.owners(pids)
-        round_ = self.cards.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
+        round_ = self.devices.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
         self.fleet.note_measured(round_.samples)
         return round_
 

@@ -61,13 +61,13 @@ class Watchdog:
         now = self._clock.now()
         if not 0 <= now - round_.at <= self._fresh_s or self._ledger.stuck:
             return
-        cards = {device.uuid: device for node in self._board.nodes.values() for device in node.report.devices}
+        devices = {device.uuid: device for node in self._board.nodes.values() for device in node.report.devices}
         held = [one.lease for one in self._board.held()]
-        self.over = [one for one in self._excesses.take(round_, held, cards) if one.sure]
+        self.over = [one for one in self._excesses.take(round_, held, devices) if one.sure]
         for excess in self.over:
             await self._act(excess, round_, now)
         self._warned = {key: at for key, at in self._warned.items() if now - at < WARN_AGAIN_S}
-        await self._tell_of_strays(round_, cards, now)
+        await self._tell_of_strays(round_, devices, now)
 
     # --- attempts over their share --------------------------------------------------------------------------------
 
@@ -85,10 +85,10 @@ class Watchdog:
     def _why_to_end(self, excess: Excess, round_: Round, now: float) -> OverGpuShare | None:
         lasts_s = now - excess.since
         over = OverGpuShare(
-            gpu=excess.card.label,
+            gpu=excess.device.label,
             used_mib=excess.used_mib,
             share_mib=excess.share_mib,
-            request_mib=enough_for(excess.used_mib, excess.card.memory_mib),
+            request_mib=enough_for(excess.used_mib, excess.device.memory_mib),
         )
         if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
             return replace(over, lasted_s=lasts_s, allowed_s=self._after_s)
@@ -110,7 +110,7 @@ class Watchdog:
 
     async def _warn(self, workload: Workload, excess: Excess, now: float) -> None:
         warning = OverGpuShareWarning(
-            gpu=excess.card.label,
+            gpu=excess.device.label,
             used_mib=excess.used_mib,
             share_mib=excess.share_mib,
             lasted_s=now - excess.since,
@@ -128,31 +128,33 @@ class Watchdog:
 
     # --- unattributed processes -----------------------------------------------------------------------------------
 
-    async def _tell_of_strays(self, round_: Round, cards: Mapping[str, Device], now: float) -> None:
+    async def _tell_of_strays(self, round_: Round, devices: Mapping[str, Device], now: float) -> None:
         """Report processes that were also in the last round: one that is just ending does not matter."""
-        self.strays = {uuid: self._lasting(uuid, found) for uuid, found in round_.strays.items() if uuid in cards}
+        self.strays = {uuid: self._lasting(uuid, found) for uuid, found in round_.strays.items() if uuid in devices}
         self._strays_before = {uuid: {_key(one) for one in found} for uuid, found in round_.strays.items()}
         for uuid in {*self.strays, *self._strays_told}:
-            if uuid in round_.samples and uuid in cards:
-                await self._tell_of_card(cards[uuid], self.strays.get(uuid, ()), now)
+            if uuid in round_.samples and uuid in devices:
+                await self._tell_of_device(devices[uuid], self.strays.get(uuid, ()), now)
 
     def _lasting(self, uuid: str, found: Sequence[Stray]) -> tuple[Stray, ...]:
         before = self._strays_before.get(uuid, set())
         mine = (one for one in found if _key(one) in before and not one.name.startswith(MPS_SERVER))
         return tuple(sorted(mine, key=lambda one: -(one.memory_mib or 0)))
 
-    async def _tell_of_card(self, card: Device, found: Sequence[Stray], now: float) -> None:
+    async def _tell_of_device(self, device: Device, found: Sequence[Stray], now: float) -> None:
         holds = sum(one.memory_mib or 0 for one in found)
         there = frozenset(_key(one) for one in found) if holds >= STRAY_WORTH_A_WARNING_MIB else frozenset()
-        before, told_at = self._strays_told.get(card.uuid, (frozenset(), 0.0))
+        before, told_at = self._strays_told.get(device.uuid, (frozenset(), 0.0))
         if there <= before and (there or not before):
             return
         if there and now - told_at < WARN_AGAIN_S:
             return
-        told = unattributed(card, found) if there else UnattributedGpuMemoryFreed(gpu=card.label, model=card.model)
+        told = (
+            unattributed(device, found) if there else UnattributedGpuMemoryFreed(gpu=device.label, model=device.model)
+        )
         log.warning("%s", told)
         await self._ledger.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, told)])
-        self._strays_told[card.uuid] = (there, now)
+        self._strays_told[device.uuid] = (there, now)
 
 
 def _key(stray: Stray) -> tuple[int | None, str]:

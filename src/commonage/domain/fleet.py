@@ -79,8 +79,8 @@ class Share:
 def _label(index: int, *, is_instance: bool) -> str:
     if not is_instance:
         return str(index)
-    card, place = divmod(index, INSTANCE_INDEX)
-    return f"{card - 1}:{place}"
+    device, place = divmod(index, INSTANCE_INDEX)
+    return f"{device - 1}:{place}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,8 +130,9 @@ def completed(figures: Figures, used: LastUse, ran_s: float) -> Figures:
 class Receipt:
     """The usage report of one attempt (or, summed, of all attempts of a workload): requested and used resources.
 
-    `likeness` identifies repetitions of the same work by the same owner: see `likeness_of`. `cards` is the number of
-    GPUs on which it held a share, `vram_mib` its share on one of them (the largest), `card_mib` the memory of that GPU,
+    `likeness` identifies repetitions of the same work by the same owner: see `likeness_of`. `devices` is the number of
+    GPUs on which it held a share, `vram_mib` its share on one of them (the largest), `device_mib` the memory of that
+    GPU,
     `gpu_milli` the sum of its shares in thousandths of a GPU. `ended_at` is None while it still runs: then these are
     the figures so far. `gpu_h` are GPUs times hours held, whether used or not. `simulated`: no GPU was real.
     """
@@ -144,9 +145,9 @@ class Receipt:
     ended_at: float | None
     cpus_milli: int
     memory_mib: int
-    cards: int = 0
+    devices: int = 0
     vram_mib: int = 0
-    card_mib: int = 0
+    device_mib: int = 0
     gpu_milli: int = 0
     whole: bool = False
     simulated: bool = False
@@ -155,7 +156,7 @@ class Receipt:
 
     @property
     def vram_peak_mib(self) -> int | None:
-        """The most VRAM on any one card; None where it was never measured."""
+        """The most VRAM on any one GPU; None where it was never measured."""
         return self.figures.vram_peak_mib if self.figures.vram_s else None
 
     @property
@@ -182,7 +183,7 @@ class Receipt:
     def would_do_mib(self) -> int | None:
         """The VRAM that would have sufficed on each GPU; None if it was not measured or it never used a GPU."""
         peak = self.vram_peak_mib
-        return enough_for(peak, self.card_mib) if peak else None
+        return enough_for(peak, self.device_mib) if peak else None
 
     @property
     def memory_would_do_mib(self) -> int | None:

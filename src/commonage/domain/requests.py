@@ -127,13 +127,13 @@ def _amount(amount: str, asked: object) -> GpuRequest | None:
     if re.fullmatch(r"\d{1,6}", amount, re.ASCII):
         whole = int(amount)
         if whole > MAX_WHOLE_GPUS:
-            raise _invalid(asked, f"is more than {MAX_WHOLE_GPUS} cards; for VRAM add a unit, like {amount}MiB")
+            raise _invalid(asked, f"is more than {MAX_WHOLE_GPUS} GPUs; for VRAM add a unit, like {amount}MiB")
         return GpuRequest(whole=whole) if whole else None
     if re.fullmatch(r"\d*\.\d{1,6}|\d{1,4}/\d{1,4}", amount, re.ASCII):
         return _fraction(amount, asked)
     if re.fullmatch(r"\d.*[A-Za-z]", amount, re.ASCII):
         return _vram(amount, asked)
-    raise _invalid(asked, "is not a share of a GPU; write 2 (cards), 0.25 or 1/3 (of a card), 6GiB (VRAM) or A100:1")
+    raise _invalid(asked, "is not a share of a GPU; write 2 (GPUs), 0.25 or 1/3 (of a GPU), 6GiB (VRAM) or A100:1")
 
 
 def _vram(amount: str, asked: object) -> GpuRequest:
@@ -151,12 +151,12 @@ def _fraction(amount: str, asked: object) -> GpuRequest | None:
     if fraction == 0:
         return None
     if fraction > 1:
-        raise _invalid(asked, "is more than one card; ask for whole cards (2) or a fraction of one (0.5)")
+        raise _invalid(asked, "is more than one GPU; ask for whole GPUs (2) or a fraction of one (0.5)")
     if fraction == 1:
         return GpuRequest(whole=1)
     milli = int(fraction * 1000)
     if milli < 1:
-        raise _invalid(asked, "is less than a thousandth of a card, the smallest share there is")
+        raise _invalid(asked, "is less than a thousandth of a GPU, the smallest share there is")
     return GpuRequest(fraction_milli=milli)
 
 

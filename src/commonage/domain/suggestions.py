@@ -38,12 +38,12 @@ def suggestion_of(receipts: Sequence[Receipt], asked: GpuRequest | None) -> Sugg
     """The suggestion from usage reports of the same work, newest first. None if nothing was measured."""
     real = [each for each in receipts if not each.simulated]
     chosen = real or receipts
-    on_cards = [each for each in chosen if each.cards == 1 and each.vram_peak_mib]
-    if not chosen or not (on_cards or any(each.figures.memory_peak_mib for each in chosen)):
+    on_devices = [each for each in chosen if each.devices == 1 and each.vram_peak_mib]
+    if not chosen or not (on_devices or any(each.figures.memory_peak_mib for each in chosen)):
         return None
-    most = max(on_cards, key=lambda each: each.vram_peak_mib or 0, default=None)
+    most = max(on_devices, key=lambda each: each.vram_peak_mib or 0, default=None)
     vram = most.would_do_mib if most is not None else None
-    wanted = asked.memory_on(most.card_mib) if most is not None and asked is not None and asked.whole < 2 else 0
+    wanted = asked.memory_on(most.device_mib) if most is not None and asked is not None and asked.whole < 2 else 0
     memory = max((each.figures.memory_peak_mib for each in chosen), default=0)
     cores = max((each.figures.cpu_peak_milli for each in chosen), default=0)
     return Suggestion(
@@ -88,21 +88,21 @@ def memory_text(mib: int) -> str:
 
 def receipt_in_words(receipt: Receipt) -> str:
     """One line: requested, used and sufficient resources, and the cost in hours and energy."""
-    parts = [_vram(receipt)] if receipt.cards else []
-    parts += [_memory(receipt)] if not receipt.cards else []
-    if receipt.cards:
+    parts = [_vram(receipt)] if receipt.devices else []
+    parts += [_memory(receipt)] if not receipt.devices else []
+    if receipt.devices:
         parts.append(f"{_figure(receipt.gpu_h)} GPU-hours")
-    if receipt.energy_wh is not None and receipt.cards:
+    if receipt.energy_wh is not None and receipt.devices:
         parts.append(f"{_figure(receipt.energy_wh)} Wh")
     if receipt.idle_share is not None:
         parts.append(f"idle {receipt.idle_share:.0%} of the time")
     if receipt.figures.over_share_s:
         parts.append(f"over its share for {format_duration(receipt.figures.over_share_s)}")
-    return f"{'; '.join(parts)}{' (simulated card)' if receipt.simulated else ''}"
+    return f"{'; '.join(parts)}{' (simulated GPU)' if receipt.simulated else ''}"
 
 
 def _vram(receipt: Receipt) -> str:
-    each = f" on each of {receipt.cards} cards" if receipt.cards > 1 else ""
+    each = f" on each of {receipt.devices} GPUs" if receipt.devices > 1 else ""
     asked = f"asked {format_memory(receipt.vram_mib)} of VRAM{each}"
     peak, enough = receipt.vram_peak_mib, receipt.would_do_mib
     if peak is None:

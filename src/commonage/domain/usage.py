@@ -13,7 +13,7 @@ from commonage.domain.tenants import Amounts
 class Usage:
     """Held resources times hours, of one owner, tenant or workload. Shares count as held, used or not.
 
-    `gpu_gib_h`: GiB of VRAM times hours. `gpu_h`: fractions of cards times hours.
+    `gpu_gib_h`: GiB of VRAM times hours. `gpu_h`: fractions of GPUs times hours.
     """
 
     subject: str

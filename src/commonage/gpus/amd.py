@@ -27,7 +27,7 @@ _HIDDEN = "-1"  # an invalid index ends the list; an empty list would count as u
 
 
 @dataclass(frozen=True, slots=True)
-class _Card:
+class _Gpu:
     """A GPU that answers. `number` is its HIP index."""
 
     handle: Any
@@ -64,12 +64,12 @@ class AmdDevices(Devices):
                     raise
                 faults = (f"cannot be used: {error.message}",)
                 return tuple(replace(device, faults=faults) for device in self._known.values())
-            cards = {number: self._card(handle, number) for number, handle in enumerate(handles)}
-            answering = [card for card in cards.values() if isinstance(card, _Card)]
-            self._by_uuid = all(card.by_uuid for card in answering)
+            gpus = {number: self._gpu(handle, number) for number, handle in enumerate(handles)}
+            answering = [gpu for gpu in gpus.values() if isinstance(gpu, _Gpu)]
+            self._by_uuid = all(gpu.by_uuid for gpu in answering)
             seen = [
-                self._device(card, answering) if isinstance(card, _Card) else self._at_fault(number, card)
-                for number, card in cards.items()
+                self._device(gpu, answering) if isinstance(gpu, _Gpu) else self._at_fault(number, gpu)
+                for number, gpu in gpus.items()
             ]
             uuids = {device.uuid for device in seen}
             taken = {device.index for device in seen}
@@ -83,8 +83,8 @@ class AmdDevices(Devices):
         """A sample of every GPU that answers; for the others, `inventory` gives the reason."""
         with self._lock:
             handles = self._ask("amdsmi_get_processor_handles") or ()
-            cards = (self._card(handle, number) for number, handle in enumerate(handles))
-            return tuple(self._sample(card) for card in cards if isinstance(card, _Card))
+            gpus = (self._gpu(handle, number) for number, handle in enumerate(handles))
+            return tuple(self._sample(gpu) for gpu in gpus if isinstance(gpu, _Gpu))
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         """As for other GPUs, plus the variables that ROCm reads.
@@ -139,7 +139,7 @@ class AmdDevices(Devices):
         version = _text(found.get("driver_version"))
         return f"{_text(found.get('driver_name')) or 'amdgpu'} {version}".strip()
 
-    def _card(self, handle: Any, number: int) -> _Card | str:
+    def _gpu(self, handle: Any, number: int) -> _Gpu | str:
         """The GPU, or its error. HIP knows its uuid as `GPU-` and sixteen digits, if it has one."""
         try:
             own = str(self._api.amdsmi_get_gpu_device_uuid(handle))
@@ -149,28 +149,28 @@ class AmdDevices(Devices):
         uuid = _text(hip.get("hip_uuid"))
         known = uuid.startswith("GPU-") and uuid != "GPU-XX"
         place = _number(hip.get("hip_id"))
-        return _Card(handle, number if place is None else int(place), uuid if known else f"AMD-{own}", known)
+        return _Gpu(handle, number if place is None else int(place), uuid if known else f"AMD-{own}", known)
 
     def _at_fault(self, number: int, why: str) -> Device:
         faults = (_SILENT.format(why),)
         known = next((device for device in self._known.values() if device.index == number), None)
-        return replace(known or Device(f"AMD-UNREADABLE-{number}", number, "unreadable card", 0), faults=faults)
+        return replace(known or Device(f"AMD-UNREADABLE-{number}", number, "unreadable GPU", 0), faults=faults)
 
-    def _device(self, card: _Card, cards: Sequence[_Card]) -> Device:
-        asic = self._ask("amdsmi_get_gpu_asic_info", card.handle) or {}
-        memory = self._figure("amdsmi_get_gpu_vram_usage", card.handle, "vram_total")
+    def _device(self, gpu: _Gpu, gpus: Sequence[_Gpu]) -> Device:
+        asic = self._ask("amdsmi_get_gpu_asic_info", gpu.handle) or {}
+        memory = self._figure("amdsmi_get_gpu_vram_usage", gpu.handle, "vram_total")
         device = Device(
-            uuid=card.uuid,
-            index=card.number,
-            model=_text(asic.get("market_name")) or "unnamed card",
+            uuid=gpu.uuid,
+            index=gpu.number,
+            model=_text(asic.get("market_name")) or "unnamed GPU",
             memory_mib=int(memory or 0),
             faults=() if memory else (_NO_MEMORY,),
-            driver=self._driver(card.handle),
+            driver=self._driver(gpu.handle),
             compute_capability=_text(asic.get("target_graphics_version")),
-            pci=_text(self._ask("amdsmi_get_gpu_device_bdf", card.handle)).lower(),
-            numa=self._numa(card.handle),
-            peers=tuple((other.uuid, 1) for other in cards if other is not card and self._linked(card, other)),
-            notices=self._notices(card.handle),
+            pci=_text(self._ask("amdsmi_get_gpu_device_bdf", gpu.handle)).lower(),
+            numa=self._numa(gpu.handle),
+            peers=tuple((other.uuid, 1) for other in gpus if other is not gpu and self._linked(gpu, other)),
+            notices=self._notices(gpu.handle),
         )
         self._known[device.uuid] = device
         return device
@@ -179,9 +179,9 @@ class AmdDevices(Devices):
         node = self._figure("amdsmi_topo_get_numa_node_number", handle, "")
         return int(node) if node is not None and node < 1 << 16 else None
 
-    def _linked(self, card: _Card, other: _Card) -> bool:
+    def _linked(self, gpu: _Gpu, other: _Gpu) -> bool:
         """Whether XGMI, AMD's link between GPUs, connects them."""
-        link = self._ask("amdsmi_topo_get_link_type", card.handle, other.handle)
+        link = self._ask("amdsmi_topo_get_link_type", gpu.handle, other.handle)
         kinds = getattr(self._api, "AmdSmiLinkType", None)
         return bool(link) and kinds is not None and link["type"] == int(kinds.AMDSMI_LINK_TYPE_XGMI)
 
@@ -195,13 +195,13 @@ class AmdDevices(Devices):
             notices.append(f"{len(pages)} bad pages of memory are retired or wait for it")
         return tuple(notices)
 
-    def _sample(self, card: _Card) -> DeviceSample:
-        handle = card.handle
+    def _sample(self, gpu: _Gpu) -> DeviceSample:
+        handle = gpu.handle
         used = self._figure("amdsmi_get_gpu_vram_usage", handle, "vram_used")
         busy = self._figure("amdsmi_get_gpu_activity", handle, "gfx_activity")
         cap_uw = self._figure("amdsmi_get_power_cap_info", handle, "power_cap")
         return DeviceSample(
-            uuid=card.uuid,
+            uuid=gpu.uuid,
             memory_used_mib=None if used is None else int(used),
             utilisation=None if busy is None else min(100.0, busy) / 100,
             power_w=self._power_w(handle),
@@ -257,7 +257,7 @@ def load_library() -> Any:
             return importlib.import_module("amdsmi")
     except ImportError as error:
         raise DevicesUnavailable(
-            "AMD cards need Python's amdsmi: install Commonage with its extra `amd`", retryable=False
+            "AMD GPUs need Python's amdsmi: install Commonage with its extra `amd`", retryable=False
         ) from error
     except (KeyError, OSError, AttributeError) as error:  # how it fails without AMD's library
         raise DevicesUnavailable(

@@ -83,7 +83,7 @@ def describe(devices: Sequence[Device]) -> str:
     """`2 x NVIDIA A100 (79.2 GiB), 1 x …`, followed by the faults of each."""
     kinds = Counter((device.model, device.memory_mib) for device in devices)
     listed = ", ".join(f"{count} x {model} ({format_memory(mib)})" for (model, mib), count in kinds.items())
-    faults = [f"card {device.label} {fault}" for device in devices for fault in device.faults]
+    faults = [f"GPU {device.label} {fault}" for device in devices for fault in device.faults]
     return "; ".join([listed or "none", *faults])
 
 
@@ -102,20 +102,20 @@ def _nvidia_or_amd(faults: Path | None) -> Opened:
 
 
 def _nvidia(faults: Path | None) -> Opened:
-    return _with_cards(NvmlDevices(faults=faults), "NVIDIA", "nvidia-smi", "NVML")
+    return _with_devices(NvmlDevices(faults=faults), "NVIDIA", "nvidia-smi", "NVML")
 
 
 def _amd() -> Opened:
-    return _with_cards(AmdDevices(), "AMD", "amd-smi list", "AMD SMI")
+    return _with_devices(AmdDevices(), "AMD", "amd-smi list", "AMD SMI")
 
 
-def _with_cards(devices: NvmlDevices | AmdDevices, vendor: str, command: str, by: str) -> Opened:
+def _with_devices(devices: NvmlDevices | AmdDevices, vendor: str, command: str, by: str) -> Opened:
     """The devices if they list a GPU; otherwise closes them. Raises DevicesUnavailable."""
     try:
         found = devices.inventory()
         if not found:
             raise DevicesUnavailable(
-                f"the {vendor} driver works but lists no card: check `{command}` and `lspci`, and that this "
+                f"the {vendor} driver works but lists no GPU: check `{command}` and `lspci`, and that this "
                 "container or virtual machine was given one",
                 retryable=False,
             )

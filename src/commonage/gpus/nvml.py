@@ -2,7 +2,7 @@
 
 Opened by `detect.open_devices`. A value that a GPU does not give is None; a GPU that is lost or broken stays in the
 inventory with its fault; only a driver that cannot be used at all is an error. A GPU's properties are read in
-`nvml_inventory`, its health in `nvml_health` and `card_faults`, its samples in `nvml_sample`. Isolation is not done
+`nvml_inventory`, its health in `nvml_health` and `device_faults`, its samples in `nvml_sample`. Isolation is not done
 here. Nothing is ever changed on a GPU: several servers may read the same one.
 """
 
@@ -20,15 +20,15 @@ import pynvml
 
 from commonage.domain.fleet import Device, Lease, Share
 from commonage.gpus import nvml_errors
-from commonage.gpus.card_faults import CardFaults, Life, boot_id
+from commonage.gpus.device_faults import DeviceFaults, Life, boot_id
 from commonage.gpus.environment import share_environment
 from commonage.gpus.nvml_inventory import Machine, cuda_version, devices_of, instances_of, life_of, machine_of
-from commonage.gpus.nvml_library import Card, Library, Message
+from commonage.gpus.nvml_library import Gpu, Library, Message
 from commonage.gpus.nvml_sample import Measuring
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable
 
-_REMADE = "is not there any more: its card was split anew while it was held"
-_BESIDE = "is a part of a card that was split anew under running work, and takes none until that has ended"
+_REMADE = "is not there any more: its GPU was split anew while it was held"
+_BESIDE = "is a part of a GPU that was split anew under running work, and takes none until that has ended"
 _UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
 
 
@@ -51,7 +51,7 @@ class NvmlDevices(Devices):
         self._lock = threading.Lock()
         self._context_mib = dict(context_mib or {})
         self._library = Library(api)
-        self._faults = CardFaults(faults, now)
+        self._faults = DeviceFaults(faults, now)
         self._measuring = Measuring()
         self._boot = boot_id()
         self._known: dict[str, tuple[Device, ...]] = {}  # by the uuid of the GPU
@@ -90,17 +90,17 @@ class NvmlDevices(Devices):
         with self._lock:
             try:
                 self._library.open()
-                cards = self._cards()
+                gpus = self._gpus()
             except DevicesUnavailable:
                 self._trouble = True
                 return ()
-            self._hear([card for card in cards if isinstance(card, Card)])
+            self._hear([gpu for gpu in gpus if isinstance(gpu, Gpu)])
             samples: list[DeviceSample] = []
-            for card in cards:
+            for gpu in gpus:
                 try:
-                    if isinstance(card, pynvml.NVMLError):
-                        raise card
-                    samples += self._measuring.samples(card, self._faults.last.get(card.uuid))
+                    if isinstance(gpu, pynvml.NVMLError):
+                        raise gpu
+                    samples += self._measuring.samples(gpu, self._faults.last.get(gpu.uuid))
                 except pynvml.NVMLError:
                     self._trouble = True
             self._let_go_if_broken([device for devices in self._known.values() for device in devices])
@@ -117,7 +117,7 @@ class NvmlDevices(Devices):
     def resume(self, uuid: str | None = None) -> None:
         """Clear the fatal errors of this GPU (or of this MIG instance's), or of all."""
         with self._lock:
-            of = {device.uuid: card for card, devices in self._known.items() for device in devices}
+            of = {device.uuid: gpu for gpu, devices in self._known.items() for device in devices}
             self._faults.forget(None if uuid is None else of.get(uuid, uuid))
 
     def close(self) -> None:
@@ -127,29 +127,29 @@ class NvmlDevices(Devices):
 
     # --- under the lock ---------------------------------------------------------------------------------------------
 
-    def _cards(self) -> list[Card | pynvml.NVMLError]:
+    def _gpus(self) -> list[Gpu | pynvml.NVMLError]:
         """By index; for a GPU that does not answer, its error."""
-        found: list[Card | pynvml.NVMLError] = []
+        found: list[Gpu | pynvml.NVMLError] = []
         for index in range(self._library.whole("nvmlDeviceGetCount")):
             try:
-                found.append(self._library.card(index))
+                found.append(self._library.gpu(index))
             except pynvml.NVMLError as error:
                 found.append(error)
         return found
 
     def _look_at_all(self) -> tuple[Device, ...]:
-        cards = self._cards()
-        answering = [card for card in cards if isinstance(card, Card)]
+        gpus = self._gpus()
+        answering = [gpu for gpu in gpus if isinstance(gpu, Gpu)]
         self._hear(answering)
         self._trouble = False
         machine = machine_of(self._library, answering, self._boot)
         seen: dict[str, tuple[Device, ...]] = {}
         lost: list[Device] = []
-        for index, card in enumerate(cards):
+        for index, gpu in enumerate(gpus):
             try:
-                if isinstance(card, pynvml.NVMLError):
-                    raise card
-                seen[card.uuid] = self._with_those_held(card.uuid, devices_of(card, machine, self._faults))
+                if isinstance(gpu, pynvml.NVMLError):
+                    raise gpu
+                seen[gpu.uuid] = self._with_those_held(gpu.uuid, devices_of(gpu, machine, self._faults))
             except pynvml.NVMLError as error:
                 lost += self._at_fault(index, error, machine)
         self._known |= seen
@@ -157,14 +157,14 @@ class NvmlDevices(Devices):
         here += self._unlisted({*seen, *(device.parent_uuid or device.uuid for device in lost)}, here)
         return tuple(sorted(here, key=lambda device: (device.index, device.uuid)))
 
-    def _with_those_held(self, card: str, here: tuple[Device, ...]) -> tuple[Device, ...]:
+    def _with_those_held(self, gpu: str, here: tuple[Device, ...]) -> tuple[Device, ...]:
         """Adds the held devices of this GPU that no longer exist, because MIG was changed by hand.
 
         The new instances are made of the same memory, and holders of the old ones may open any of them: until those are
         released, the new ones are not allocated.
         """
         listed = {device.uuid for device in here}
-        gone = [one for one in self._known.get(card, ()) if one.uuid in self._held and one.uuid not in listed]
+        gone = [one for one in self._known.get(gpu, ()) if one.uuid in self._held and one.uuid not in listed]
         if not gone:
             return here
         parts = [one if one.uuid in self._held else replace(one, faults=(*one.faults, _BESIDE)) for one in here]
@@ -181,12 +181,12 @@ class NvmlDevices(Devices):
         for devices in self._known.values():
             if _place(devices) == index:
                 return [replace(device, faults=faults) for device in devices]
-        unknown = Device(f"GPU-UNREADABLE-{index}", index, "unreadable card", 0, faults=faults, driver=machine.driver)
+        unknown = Device(f"GPU-UNREADABLE-{index}", index, "unreadable GPU", 0, faults=faults, driver=machine.driver)
         return [unknown]
 
-    def _unlisted(self, cards: set[str], here: Sequence[Device]) -> list[Device]:
+    def _unlisted(self, gpus: set[str], here: Sequence[Device]) -> list[Device]:
         """GPUs that were listed before. Others may have their index by now, so they come after those."""
-        gone = [device for card, devices in self._known.items() if card not in cards for device in devices]
+        gone = [device for gpu, devices in self._known.items() if gpu not in gpus for device in devices]
         self._trouble = self._trouble or bool(gone)
         taken = {device.index for device in here}
         found = []
@@ -203,28 +203,28 @@ class NvmlDevices(Devices):
         faults = (f"cannot be used: {error.message}",)
         return tuple(replace(device, faults=faults) for devices in self._known.values() for device in devices)
 
-    def _hear(self, cards: Sequence[Card]) -> None:
+    def _hear(self, gpus: Sequence[Gpu]) -> None:
         """Read the driver's events since the last time."""
-        by_uuid = {card.uuid: card for card in cards}
-        for card in cards:
-            self._library.listen(card)
+        by_uuid = {gpu.uuid: gpu for gpu in gpus}
+        for gpu in gpus:
+            self._library.listen(gpu)
         for message in self._library.messages():
-            self._note(message, by_uuid.get(message.card))
+            self._note(message, by_uuid.get(message.gpu))
 
-    def _note(self, message: Message, card: Card | None) -> None:
+    def _note(self, message: Message, gpu: Gpu | None) -> None:
         driver = str(self._library.try_to("nvmlSystemGetDriverVersion") or "")
         instance = None
         try:
-            if card is None:
+            if gpu is None:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-            life = life_of(card, driver, self._boot)
+            life = life_of(gpu, driver, self._boot)
             if message.gpu_instance is not None:
                 ids = (message.gpu_instance, message.compute_instance)
-                found = (one for one in instances_of(card) if (one.gpu_instance, one.compute_instance) == ids)
+                found = (one for one in instances_of(gpu) if (one.gpu_instance, one.compute_instance) == ids)
                 instance = next((one.uuid for one in found), None)
         except pynvml.NVMLError:  # it is gone by now, and gives no more data
             life = Life(self._boot, driver)
-        self._faults.heard(message.card, message.number, life, instance)
+        self._faults.heard(message.gpu, message.number, life, instance)
 
     def _let_go_if_broken(self, devices: Sequence[Device]) -> None:
         """Close NVML while a GPU waits for a reset, except for moments.

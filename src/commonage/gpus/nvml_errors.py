@@ -48,7 +48,7 @@ _DRIVER_RETRYABLE = frozenset(
         pynvml.NVML_ERROR_NOT_READY,
     }
 )
-_CARD = {
+_GPU = {
     pynvml.NVML_ERROR_GPU_IS_LOST: (
         "fell off the bus or cannot be reached; look for `Xid` in `dmesg`; a reboot often brings it back"
     ),
@@ -82,7 +82,7 @@ def unavailable(error: Any) -> DevicesUnavailable:
 
 def fault(error: Any, index: int) -> str:
     """The fault of GPU `index` for an NVMLError of a call that concerns it alone."""
-    known = _CARD.get(error.value)
+    known = _GPU.get(error.value)
     if known is not None:
         return known.format(index=index)
     return f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"

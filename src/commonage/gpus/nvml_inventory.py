@@ -13,10 +13,10 @@ from typing import Any
 import pynvml
 
 from commonage.domain.fleet import INSTANCE_INDEX, Device
-from commonage.gpus.card_faults import CardFaults, Life
+from commonage.gpus.device_faults import DeviceFaults, Life
 from commonage.gpus.environment import MIB
 from commonage.gpus.nvml_health import health_of, recovery_of
-from commonage.gpus.nvml_library import Card, Library
+from commonage.gpus.nvml_library import Gpu, Library
 from commonage.gpus.nvml_places import Links, links_of, numa_of, pci_of, peers_of
 
 _NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
@@ -49,13 +49,13 @@ class Machine:
     links: Mapping[str, Links]  # by uuid
 
 
-def machine_of(library: Library, cards: Sequence[Card], boot: str) -> Machine:
+def machine_of(library: Library, gpus: Sequence[Gpu], boot: str) -> Machine:
     """Versions and NVLinks. A GPU that fails during this is left out: its own inventory reports it."""
     places, links = {}, {}
-    for card in cards:
+    for gpu in gpus:
         try:
-            places[pci_of(card)] = card.uuid
-            links[card.uuid] = links_of(card)
+            places[pci_of(gpu)] = gpu.uuid
+            links[gpu.uuid] = links_of(gpu)
         except pynvml.NVMLError:
             continue
     places.pop("", None)
@@ -69,70 +69,70 @@ def cuda_version(library: Library) -> str:
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
-def life_of(card: Card, driver: str, boot: str) -> Life:
+def life_of(gpu: Gpu, driver: str, boot: str) -> Life:
     """Values that change when the GPU is reset.
 
     Without persistence mode the driver unloads a GPU whenever no process has it open, and may then restart the energy
     count. That is no reset, so the count is ignored.
     """
-    lasts = card.ask("nvmlDeviceGetPersistenceMode") == pynvml.NVML_FEATURE_ENABLED
-    energy = card.ask("nvmlDeviceGetTotalEnergyConsumption") if lasts else None
-    return Life(boot, driver, None if energy is None else int(energy), recovery_of(card))
+    lasts = gpu.ask("nvmlDeviceGetPersistenceMode") == pynvml.NVML_FEATURE_ENABLED
+    energy = gpu.ask("nvmlDeviceGetTotalEnergyConsumption") if lasts else None
+    return Life(boot, driver, None if energy is None else int(energy), recovery_of(gpu))
 
 
-def devices_of(card: Card, machine: Machine, faults: CardFaults) -> tuple[Device, ...]:
+def devices_of(gpu: Gpu, machine: Machine, faults: DeviceFaults) -> tuple[Device, ...]:
     """The GPU, or its MIG instances. Raises pynvml.NVMLError if it fails during this."""
-    device = _card(card, machine, faults)
-    if not is_split(card):
+    device = _gpu(gpu, machine, faults)
+    if not is_split(gpu):
         return (device,)
-    instances = instances_of(card)
+    instances = instances_of(gpu)
     if not instances:
-        return (replace(device, faults=(*device.faults, _NO_INSTANCE.format(index=card.index))),)
-    return tuple(_instance(card, device, one, faults) for one in instances)
+        return (replace(device, faults=(*device.faults, _NO_INSTANCE.format(index=gpu.index))),)
+    return tuple(_instance(gpu, device, one, faults) for one in instances)
 
 
-def _card(card: Card, machine: Machine, faults: CardFaults) -> Device:
-    total_mib, _ = memory_mib(card.library, card.handle)
-    capability = card.ask("nvmlDeviceGetCudaComputeCapability")
-    pci = pci_of(card)
-    life = life_of(card, machine.driver, machine.boot)
-    health = health_of(card, capability and (capability[0], capability[1]), life.recovery)
+def _gpu(gpu: Gpu, machine: Machine, faults: DeviceFaults) -> Device:
+    total_mib, _ = memory_mib(gpu.library, gpu.handle)
+    capability = gpu.ask("nvmlDeviceGetCudaComputeCapability")
+    pci = pci_of(gpu)
+    life = life_of(gpu, machine.driver, machine.boot)
+    health = health_of(gpu, capability and (capability[0], capability[1]), life.recovery)
     missing = () if total_mib else (_NO_MEMORY,)
     return Device(
-        uuid=card.uuid,
-        index=card.index,
-        model=str(card.ask("nvmlDeviceGetName") or "unnamed card"),
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=str(gpu.ask("nvmlDeviceGetName") or "unnamed GPU"),
         memory_mib=total_mib or 0,
-        faults=(*missing, *faults.faults(card.uuid, card.index, life), *health.faults),
+        faults=(*missing, *faults.faults(gpu.uuid, gpu.index, life), *health.faults),
         driver=machine.driver,
         cuda=machine.cuda,
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
         pci=pci,
-        numa=numa_of(card, pci),
-        peers=peers_of(card.uuid, machine.links, machine.places),
-        notices=(*faults.notices(card.uuid), *health.notices),
+        numa=numa_of(gpu, pci),
+        peers=peers_of(gpu.uuid, machine.links, machine.places),
+        notices=(*faults.notices(gpu.uuid), *health.notices),
     )
 
 
 # --- MIG ----------------------------------------------------------------------------------------------------------
 
 
-def is_split(card: Card) -> bool:
+def is_split(gpu: Gpu) -> bool:
     """True if MIG is on."""
-    mode = card.ask("nvmlDeviceGetMigMode")
+    mode = gpu.ask("nvmlDeviceGetMigMode")
     return bool(mode and mode[0])
 
 
-def instances_of(card: Card) -> list[Instance]:
+def instances_of(gpu: Gpu) -> list[Instance]:
     """Its instances, without one that is removed meanwhile. Raises pynvml.NVMLError if the GPU itself fails."""
     found = []
-    for place in range(int(card.ask("nvmlDeviceGetMaxMigDeviceCount") or 0)):
+    for place in range(int(gpu.ask("nvmlDeviceGetMaxMigDeviceCount") or 0)):
         try:
-            handle = card.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
+            handle = gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
             if handle is None:
                 continue
-            uuid = card.library.api.nvmlDeviceGetUUID(handle)
-            ids = [card.library.ask(f"nvmlDeviceGet{part}InstanceId", handle) for part in ("Gpu", "Compute")]
+            uuid = gpu.library.api.nvmlDeviceGetUUID(handle)
+            ids = [gpu.library.ask(f"nvmlDeviceGet{part}InstanceId", handle) for part in ("Gpu", "Compute")]
         except pynvml.NVMLError as error:
             if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
                 continue  # none at this position, or not any more
@@ -141,16 +141,16 @@ def instances_of(card: Card) -> list[Instance]:
     return found
 
 
-def _instance(card: Card, whole: Device, one: Instance, faults: CardFaults) -> Device:
-    mib, _ = memory_mib(card.library, one.handle)
+def _instance(gpu: Gpu, whole: Device, one: Instance, faults: DeviceFaults) -> Device:
+    mib, _ = memory_mib(gpu.library, one.handle)
     missing = () if mib else (_NO_MEMORY,)
     return replace(
         whole,
         uuid=one.uuid,
-        index=INSTANCE_INDEX * (card.index + 1) + one.place,
+        index=INSTANCE_INDEX * (gpu.index + 1) + one.place,
         memory_mib=mib or 0,
         faults=(*missing, *whole.faults),
-        mig_profile=_profile(card.library, one.handle),
+        mig_profile=_profile(gpu.library, one.handle),
         parent_uuid=whole.uuid,
         parent_memory_mib=whole.memory_mib,
         peers=(),  # instances of different GPUs do not reach each other by NVLink

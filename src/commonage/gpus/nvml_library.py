@@ -23,14 +23,14 @@ _NOBODY = 0xFFFFFFFF
 class Message(NamedTuple):
     """An Xid of a GPU; of a MIG instance if it is known."""
 
-    card: str
+    gpu: str
     number: int
     gpu_instance: int | None
     compute_instance: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Gpu:
     """A GPU that answers: the driver's handle, its index, its uuid."""
 
     library: Library
@@ -88,27 +88,27 @@ class Library:
         except pynvml.NVMLError:
             return None
 
-    def card(self, index: int) -> Card:
+    def gpu(self, index: int) -> Gpu:
         """The GPU at `index`. Raises pynvml.NVMLError."""
         handle = self.api.nvmlDeviceGetHandleByIndex(index)
-        return Card(self, handle, index, self.api.nvmlDeviceGetUUID(handle))
+        return Gpu(self, handle, index, self.api.nvmlDeviceGetUUID(handle))
 
     # --- Xids -----------------------------------------------------------------------------------------------------
 
-    def listen(self, card: Card) -> None:
+    def listen(self, gpu: Gpu) -> None:
         """Have the driver queue this GPU's Xids for `messages`, if it supports that. Idempotent."""
-        key = key_of(card.handle)
+        key = key_of(gpu.handle)
         if key in self._listened:
             return
         if self._events is None:
             self._events = self.try_to("nvmlEventSetCreate")
         if self._events is not None:
             try:
-                self.api.nvmlDeviceRegisterEvents(card.handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
+                self.api.nvmlDeviceRegisterEvents(gpu.handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
             except pynvml.NVMLError as error:
                 if not nvml_errors.is_absent(error):
                     return  # it may succeed at a later try
-            self._listened[key] = card.uuid
+            self._listened[key] = gpu.uuid
 
     def messages(self) -> list[Message]:
         """The Xids since the last call. Also empty while a GPU that fell off the bus blocks the driver's events."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from commonage.gpus.nvml_library import Card
+from commonage.gpus.nvml_library import Gpu
 
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 _NODE_WORDS = 2  # of 64 bits: enough for 128 NUMA nodes
@@ -24,9 +24,9 @@ class Links:
     switched: int
 
 
-def pci_of(card: Card) -> str:
+def pci_of(gpu: Gpu) -> str:
     """Like `0000:3b:00.0`, as Linux writes it; empty if the driver does not report it."""
-    info = card.ask("nvmlDeviceGetPciInfo_v3")
+    info = gpu.ask("nvmlDeviceGetPciInfo_v3")
     return "" if info is None else _place(info)
 
 
@@ -36,9 +36,9 @@ def _place(info: Any) -> str:
     return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"
 
 
-def numa_of(card: Card, pci: str) -> int | None:
+def numa_of(gpu: Gpu, pci: str) -> int | None:
     """The nearest NUMA node, from the driver or the system; None if unknown, or if there is only one node."""
-    words = card.ask("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    words = gpu.ask("nvmlDeviceGetMemoryAffinity", _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     if words is not None:
         bits = sum(int(word) << (64 * at) for at, word in enumerate(words))
         nodes = [at for at in range(64 * _NODE_WORDS) if bits >> at & 1]
@@ -50,20 +50,20 @@ def numa_of(card: Card, pci: str) -> int | None:
     return node if node >= 0 else None
 
 
-def links_of(card: Card) -> Links:
+def links_of(gpu: Gpu) -> Links:
     """The links that are active now."""
     direct: Counter[str] = Counter()
     switched = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
-            if not card.ask("nvmlDeviceGetNvLinkState", link):
-                if link == 0 and card.ask("nvmlDeviceGetNvLinkState", link) is None:
+            if not gpu.ask("nvmlDeviceGetNvLinkState", link):
+                if link == 0 and gpu.ask("nvmlDeviceGetNvLinkState", link) is None:
                     break  # it has no links
                 continue
-            if card.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            if gpu.ask("nvmlDeviceGetNvLinkRemoteDeviceType", link) == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched += 1
                 continue
-            remote = card.ask("nvmlDeviceGetNvLinkRemotePciInfo", link)
+            remote = gpu.ask("nvmlDeviceGetNvLinkRemotePciInfo", link)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 break  # it has no more links

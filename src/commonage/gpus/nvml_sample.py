@@ -14,7 +14,7 @@ import pynvml
 from commonage.gpus.environment import MIB
 from commonage.gpus.nvml_health import memory_errors, throttle_of, throttle_words
 from commonage.gpus.nvml_inventory import instances_of, is_split, memory_mib
-from commonage.gpus.nvml_library import Card, Library
+from commonage.gpus.nvml_library import Gpu, Library
 from commonage.ports.devices import DeviceSample, ProcessMemory
 
 _PROCESS_LISTS = (
@@ -30,26 +30,26 @@ class Measuring:
     def __init__(self) -> None:
         self._asked_until: dict[str, int] = {}
 
-    def samples(self, card: Card, xid: int | None) -> list[DeviceSample]:
+    def samples(self, gpu: Gpu, xid: int | None) -> list[DeviceSample]:
         """`xid`: the last one of the GPU. Raises pynvml.NVMLError if the GPU fails during this."""
-        if is_split(card):
-            return [_of_instance(card, one.uuid, one.handle) for one in instances_of(card)]
-        rates = card.ask("nvmlDeviceGetUtilizationRates")
-        energy_mj = card.ask("nvmlDeviceGetTotalEnergyConsumption")
-        errors = memory_errors(card)
+        if is_split(gpu):
+            return [_of_instance(gpu, one.uuid, one.handle) for one in instances_of(gpu)]
+        rates = gpu.ask("nvmlDeviceGetUtilizationRates")
+        energy_mj = gpu.ask("nvmlDeviceGetTotalEnergyConsumption")
+        errors = memory_errors(gpu)
         return [
             DeviceSample(
-                uuid=card.uuid,
-                memory_used_mib=memory_mib(card.library, card.handle)[1],
+                uuid=gpu.uuid,
+                memory_used_mib=memory_mib(gpu.library, gpu.handle)[1],
                 utilisation=None if rates is None else min(100, int(rates.gpu)) / 100,
-                power_w=_thousandth(card.ask("nvmlDeviceGetPowerUsage")),
-                temperature_c=temperature_c(card),
-                processes=_processes(card.library, card.handle, self._busy(card)),
+                power_w=_thousandth(gpu.ask("nvmlDeviceGetPowerUsage")),
+                temperature_c=temperature_c(gpu),
+                processes=_processes(gpu.library, gpu.handle, self._busy(gpu)),
                 energy_j=_thousandth(energy_mj),
-                power_limit_w=_thousandth(card.ask("nvmlDeviceGetEnforcedPowerLimit")),
-                sm_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
-                memory_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
-                throttle=throttle_words(throttle_of(card)),
+                power_limit_w=_thousandth(gpu.ask("nvmlDeviceGetEnforcedPowerLimit")),
+                sm_clock_mhz=gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+                memory_clock_mhz=gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+                throttle=throttle_words(throttle_of(gpu)),
                 ecc_corrected=errors.corrected,
                 ecc_uncorrected=errors.uncorrected,
                 remapped_corrected=errors.remapped_corrected,
@@ -58,35 +58,35 @@ class Measuring:
             )
         ]
 
-    def _busy(self, card: Card) -> dict[int, float] | None:
+    def _busy(self, gpu: Gpu) -> dict[int, float] | None:
         """The part of the time since the last call in which each process computed; None if not available.
 
         The driver keeps samples of a second or less, and none for idle processes.
         """
-        since = self._asked_until.get(card.uuid, 0)
+        since = self._asked_until.get(gpu.uuid, 0)
         try:
-            found = card.library.api.nvmlDeviceGetProcessUtilization(card.handle, since)
+            found = gpu.library.api.nvmlDeviceGetProcessUtilization(gpu.handle, since)
         except pynvml.NVMLError as error:
             return {} if error.value == pynvml.NVML_ERROR_NOT_FOUND else None
         fresh = [one for one in found if one.timeStamp > since]
         if fresh:
-            self._asked_until[card.uuid] = max(int(one.timeStamp) for one in fresh)
+            self._asked_until[gpu.uuid] = max(int(one.timeStamp) for one in fresh)
         percents: dict[int, list[int]] = {}
         for one in fresh:
             percents.setdefault(int(one.pid), []).append(min(100, int(one.smUtil)))
         return {pid: round(sum(each) / len(each) / 100, 3) for pid, each in percents.items()}
 
 
-def _of_instance(card: Card, uuid: str, handle: Any) -> DeviceSample:
+def _of_instance(gpu: Gpu, uuid: str, handle: Any) -> DeviceSample:
     return DeviceSample(
         uuid=uuid,
-        memory_used_mib=memory_mib(card.library, handle)[1],
+        memory_used_mib=memory_mib(gpu.library, handle)[1],
         utilisation=None,
-        temperature_c=temperature_c(card),
-        processes=_processes(card.library, handle, None),
-        sm_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
-        memory_clock_mhz=card.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
-        throttle=throttle_words(throttle_of(card)),
+        temperature_c=temperature_c(gpu),
+        processes=_processes(gpu.library, handle, None),
+        sm_clock_mhz=gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=gpu.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
+        throttle=throttle_words(throttle_of(gpu)),
     )
 
 
@@ -94,10 +94,10 @@ def _thousandth(value: int | None) -> float | None:
     return None if value is None else value / 1000
 
 
-def temperature_c(card: Card) -> float | None:
+def temperature_c(gpu: Gpu) -> float | None:
     """By the current call; older drivers know only the previous one."""
     for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):
-        celsius = card.ask(name, pynvml.NVML_TEMPERATURE_GPU)
+        celsius = gpu.ask(name, pynvml.NVML_TEMPERATURE_GPU)
         if celsius is not None:
             return float(celsius)
     return None

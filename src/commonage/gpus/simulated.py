@@ -21,15 +21,15 @@ from commonage.gpus.environment import share_environment
 from commonage.ports.devices import Devices, DeviceSample, ProcessMemory
 
 DEFAULT_MODEL = "Simulated GPU"
-MAX_CARDS = 256
-MAX_CARD_MIB = 16 * 1024 * 1024
+MAX_DEVICES = 256
+MAX_DEVICE_MIB = 16 * 1024 * 1024
 RAMP_S = 20.0  # a workload reaches its memory use within this time after its start
 WAVE_S = 90.0  # period of the slow wave around which a workload's figures move
 IDLE_W, FULL_W = 30.0, 300.0
 IDLE_C, FULL_C = 32.0, 78.0
 
 _NAMESPACE = uuid.UUID("6f1c5b0e-9d0b-5c55-8a57-3b9d7a3c1e42")
-_CARDS = re.compile(
+_DEVICES = re.compile(
     r"(?:(?P<count>\d{1,6})\s*[xX]\s*)?"
     r"(?P<memory>[\d.]+\s*[A-Za-z]+)"
     r"(?::(?P<model>[A-Za-z0-9][\w ./+-]{0,62}))?",
@@ -38,7 +38,7 @@ _CARDS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class SimulatedSpec:
     """`count` equal simulated GPUs of `memory_mib` each."""
 
     count: int
@@ -46,37 +46,37 @@ class Cards:
     model: str = DEFAULT_MODEL
 
 
-DEFAULT_CARDS = Cards(1, 24 * 1024)
+DEFAULT_DEVICES = SimulatedSpec(1, 24 * 1024)
 
 
-def parse_simulated(text: str) -> tuple[Cards, ...]:
+def parse_simulated(text: str) -> tuple[SimulatedSpec, ...]:
     """The GPUs of `simulated:2x24GiB`, `simulated:1x80GiB,2x24GiB`, `simulated:2x24GiB:A100`.
 
     The count may be omitted for one GPU; `simulated` alone is one of 24 GiB. Raises InvalidInput that names the wrong
     part.
     """
     if text.strip().lower() == "simulated":
-        return (DEFAULT_CARDS,)
+        return (DEFAULT_DEVICES,)
     prefix, colon, rest = text.strip().partition(":")
     if prefix.strip().lower() != "simulated" or not colon or not rest.strip():
-        raise _invalid(text, "is not a list of simulated cards")
-    cards = tuple(_parse_part(part.strip(), text) for part in rest.split(","))
-    if sum(some.count for some in cards) > MAX_CARDS:
-        raise _invalid(text, f"is more than {MAX_CARDS} cards, the most that one machine simulates")
-    return cards
+        raise _invalid(text, "is not a list of simulated GPUs")
+    devices = tuple(_parse_part(part.strip(), text) for part in rest.split(","))
+    if sum(some.count for some in devices) > MAX_DEVICES:
+        raise _invalid(text, f"is more than {MAX_DEVICES} GPUs, the most that one machine simulates")
+    return devices
 
 
-def _parse_part(part: str, text: str) -> Cards:
-    match = _CARDS.fullmatch(part)
+def _parse_part(part: str, text: str) -> SimulatedSpec:
+    match = _DEVICES.fullmatch(part)
     if match is None:
-        raise _invalid(text, f"has the part {_short(part)}, which is not a number of cards and their memory")
+        raise _invalid(text, f"has the part {_short(part)}, which is not a number of GPUs and their memory")
     count = int(match["count"] or 1)
     if count < 1:
-        raise _invalid(text, f"asks for no card in {_short(part)}; leave the part out, or use --gpus none")
+        raise _invalid(text, f"asks for no GPU in {_short(part)}; leave the part out, or use --gpus none")
     memory_mib = parse_memory(match["memory"], field="gpus")
-    if memory_mib > MAX_CARD_MIB:
-        raise _invalid(text, f"asks for a card of more than {MAX_CARD_MIB // 1024} GiB in {_short(part)}")
-    return Cards(count, memory_mib, (match["model"] or DEFAULT_MODEL).strip())
+    if memory_mib > MAX_DEVICE_MIB:
+        raise _invalid(text, f"asks for a GPU of more than {MAX_DEVICE_MIB // 1024} GiB in {_short(part)}")
+    return SimulatedSpec(count, memory_mib, (match["model"] or DEFAULT_MODEL).strip())
 
 
 def _short(text: str) -> str:
@@ -98,18 +98,18 @@ class SimulatedDevices(Devices):
     no attempt, by device uuid.
     """
 
-    def __init__(self, cards: Sequence[Cards], *, node_name: str, now: Callable[[], float]) -> None:
-        each = [some for some in cards for _ in range(some.count)]
+    def __init__(self, devices: Sequence[SimulatedSpec], *, node_name: str, now: Callable[[], float]) -> None:
+        each = [some for some in devices for _ in range(some.count)]
         self._devices = tuple(
             Device(
                 uuid=f"GPU-SIM-{uuid.uuid5(_NAMESPACE, f'{node_name}/{index}')}",
                 index=index,
-                model=card.model,
-                memory_mib=card.memory_mib,
+                model=device.model,
+                memory_mib=device.memory_mib,
                 simulated=True,
                 driver="simulated",
             )
-            for index, card in enumerate(each)
+            for index, device in enumerate(each)
         )
         self._now = now
         self._leases: tuple[Lease, ...] = ()

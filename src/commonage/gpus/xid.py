@@ -1,4 +1,4 @@
-"""The meaning of the NVIDIA driver's error messages (Xids) for a GPU: one table. Called by `card_faults`.
+"""The meaning of the NVIDIA driver's error messages (Xids) for a GPU: one table. Called by `device_faults`.
 
 Three kinds: of an application, which ends with it and says nothing about the GPU; notices; and fatal, after which the
 GPU takes no new work until it was reset or checked. Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (its
@@ -119,7 +119,7 @@ def fault_of(number: int, index: int) -> str:
     """The fault of GPU `index` after a fatal Xid: half a sentence, with what to do."""
     found = meaning_of(number)
     what = {
-        Kind.REBOOT: "reboot the machine, and have the card looked at if it happens again",
+        Kind.REBOOT: "reboot the machine, and have the GPU looked at if it happens again",
         Kind.POWER: "check its power cables, then reboot",
     }.get(found.kind, f"end what runs on it and reset it with `nvidia-smi --gpu-reset -i {index}`, or reboot")
     return (

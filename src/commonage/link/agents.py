@@ -60,7 +60,7 @@ class _Link:
 
 
 class LinkedAgents:
-    """Implements `ports.agents.Agents` and `CardsElsewhere`. Links and reports are kept by Swarm node id.
+    """Implements `ports.agents.Agents` and `RemoteDevices`. Links and reports are kept by Swarm node id.
 
     `memory` is the file that keeps the agents' last reports over a restart (None: nothing is kept). `always_reach` is
     what containers may reach in addition to what engines add (`let_reach`). `gateway_port` is the loopback port that
@@ -400,4 +400,4 @@ class LinkedAgents:
         for node_id, heard in list(self._heard.items()):
             if any(device.uuid == uuid for device in heard.report.devices):
                 with suppress(CommonageError):
-                    await self._peer(node_id).ask(messages.RESUME, messages.Card(uuid))
+                    await self._peer(node_id).ask(messages.RESUME, messages.Device(uuid))

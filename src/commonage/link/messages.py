@@ -204,7 +204,7 @@ class Leases:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Device:
     """A GPU by its uuid."""
 
     uuid: str
@@ -247,7 +247,7 @@ FENCE = Call("fence", Attempts, Attempts, 30.0)
 GO_ON = Call("go-on", Going, Nothing, 10.0)
 REACHES = Call("reaches", Place, Reached, 5.0)
 NOTE_HELD = Call("note-held", Leases, Nothing, 5.0)
-RESUME = Call("resume", Card, Nothing, 5.0)
+RESUME = Call("resume", Device, Nothing, 5.0)
 RENEW = Call("renew", SigningRequest, Certificate, 20.0)
 """Sent by the agent to the control plane."""
 LEFT = Call("left", Nothing, Nothing, 20.0)

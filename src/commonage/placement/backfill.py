@@ -25,7 +25,7 @@ from commonage.placement.claims import Claim, Claims
 from commonage.placement.grid import Grid
 from commonage.placement.reservations import Kept
 from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
-from commonage.placement.space import fits_in, free_rows, pick_cards, row_of
+from commonage.placement.space import fits_in, free_rows, pick_devices, row_of
 
 MOST_PROMISES = 16
 """The number of queued requests, from the front, that get a place and a time. More would backfill slightly more work
@@ -103,13 +103,13 @@ class Gate:
                 latest = max(latest, min(bound, self.claims.latest(shape, number)))
         return latest + ROUNDING_S
 
-    def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
+    def devices(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
         """The devices for a request on a node with claims; None without claims: any device will do."""
-        within = self._kept.cards(ask, shape, number)
+        within = self._kept.devices(ask, shape, number)
         if within is not None or number not in self.claims.nodes:
             return within
         with self._kept.aside(ask, shape, number):
-            return pick_cards(self._grid, shape, number, self.claims.room(number, self.until(ask)))
+            return pick_devices(self._grid, shape, number, self.claims.room(number, self.until(ask)))
 
     def until(self, ask: Ask) -> float:
         """Its end if it starts now; inf without a time limit."""
@@ -151,8 +151,8 @@ class Gate:
     def _claim(self, asks: Sequence[Ask], shape: Shape, when: When, rows: Sequence[Ints]) -> Promise:
         (at, nodes), leases = when, []
         for member, number, row in zip(asks, nodes, rows, strict=True):
-            cards = pick_cards(self._grid, shape, number, row)
-            leases.append(self._grid.lease(shape, number, cards, member.attempt_id, at))
+            devices = pick_devices(self._grid, shape, number, row)
+            leases.append(self._grid.lease(shape, number, devices, member.attempt_id, at))
         for lease in leases:
             self.claims.promise(lease, at, at + _length(asks[0]))
         return Promise(asks[0].workload_id, at, tuple(leases))
@@ -213,8 +213,8 @@ class Gate:
         leases = []
         for member, index in zip(asks, np.argsort(missing, kind="stable").tolist(), strict=False):
             number = nodes[index]
-            cards = _least_missing(self._grid, shape, number)
-            lease = self._grid.lease(shape, number, cards, member.attempt_id, self.now)
+            devices = _least_missing(self._grid, shape, number)
+            lease = self._grid.lease(shape, number, devices, member.attempt_id, self.now)
             self.claims.keep(number, self._room_without(number, lease) - row_of(self._grid, lease))
             leases.append(lease)
         return Promise(asks[0].workload_id, None, tuple(leases))
@@ -224,10 +224,10 @@ class Gate:
         grid = self._grid
         cpus = np.maximum(0, shape.cpus_milli - grid.cpus[nodes]) / np.maximum(1, grid.cpus_total[nodes])
         memory = np.maximum(0, shape.memory_mib - grid.memory[nodes]) / np.maximum(1, grid.memory_total[nodes])
-        if not shape.cards:
+        if not shape.devices:
             return np.asarray(cpus + memory, np.float64)
-        cards = np.array([_short(grid, shape, number)[_least_missing(grid, shape, number)].sum() for number in nodes])
-        return np.asarray(cpus + memory + cards, np.float64)
+        devices = np.array([_short(grid, shape, number)[_least_missing(grid, shape, number)].sum() for number in nodes])
+        return np.asarray(cpus + memory + devices, np.float64)
 
     def _room_without(self, number: int, lease: Lease) -> Ints:
         """[W]: the free row once the holders of its devices have ended, and as many others as it also needs."""
@@ -263,13 +263,13 @@ def _short(grid: Grid, shape: Shape, number: int) -> Floats:
 
 def _least_missing(grid: Grid, shape: Shape, number: int) -> list[int]:
     """The suitable devices of a node on which least must be freed."""
-    if not shape.cards:
+    if not shape.devices:
         return []
     short = _short(grid, shape, number)
     groups = [np.arange(len(short))]
-    if shape.request.one_numa and shape.cards > 1:
+    if shape.request.one_numa and shape.devices > 1:
         groups = [np.flatnonzero(grid.numa[number] == place) for place in np.unique(grid.numa[number])]
-    chosen = [group[np.argsort(short[group], kind="stable")[: shape.cards]] for group in groups]
-    enough = [cards for cards in chosen if len(cards) == shape.cards]
-    best: list[int] = min(enough, key=lambda cards: float(short[cards].sum())).tolist()
+    chosen = [group[np.argsort(short[group], kind="stable")[: shape.devices]] for group in groups]
+    enough = [devices for devices in chosen if len(devices) == shape.devices]
+    best: list[int] = min(enough, key=lambda devices: float(short[devices].sum())).tolist()
     return best

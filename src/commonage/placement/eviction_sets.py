@@ -16,7 +16,7 @@ import numpy as np
 from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import Ints, Shape
-from commonage.placement.space import cards_in, fits_in, free_rows
+from commonage.placement.space import devices_in, fits_in, free_rows
 
 MOST_COMBINATIONS = 4000
 """All sets of a size are tried if there are at most this number of them."""
@@ -86,10 +86,10 @@ class _OneNode:
         row = self.free + self.rows[list(chosen)].sum(axis=0)
         return bool(fits_in(self.grid, self.shape, self.nodes, row[None, :])[0])
 
-    def lacks(self, card: int, chosen: Collection[int]) -> bool:
+    def lacks(self, device: int, chosen: Collection[int]) -> bool:
         """True if a device is still too small after their eviction."""
         row = self.free + self.rows[list(chosen)].sum(axis=0)
-        return not cards_in(self.grid, self.shape, self.nodes, row[None, :])[0, card]
+        return not devices_in(self.grid, self.shape, self.nodes, row[None, :])[0, device]
 
 
 def _cleared(
@@ -97,8 +97,8 @@ def _cleared(
 ) -> tuple[Unit, ...] | None:
     """Clear the cheapest devices, then add the units that free most CPUs and memory, then drop superfluous ones."""
     best: tuple[Unit, ...] | None = None
-    for cards in _groups(node):
-        chosen = _clear_cards(node, cards)
+    for devices in _groups(node):
+        chosen = _clear_devices(node, devices)
         for column in (0, 1):
             for index in np.argsort(-node.rows[:, column], kind="stable").tolist():
                 if chosen is None or _has(node, column, chosen):
@@ -119,35 +119,35 @@ def _cleared(
 def _groups(node: _OneNode) -> list[list[int]]:
     """The devices that can be combined: all, or those of each NUMA node."""
     numa = node.grid.numa[node.nodes[0]]
-    if node.shape.request.one_numa and node.shape.cards > 1:
+    if node.shape.request.one_numa and node.shape.devices > 1:
         return [np.flatnonzero(numa == place).tolist() for place in np.unique(numa)]
     return [list(range(len(numa)))]
 
 
-def _clear_cards(node: _OneNode, cards: list[int]) -> dict[int, None] | None:
+def _clear_devices(node: _OneNode, devices: list[int]) -> dict[int, None] | None:
     """The units whose eviction frees as many devices as the shape takes, with the fewest units; None if impossible."""
     chosen: dict[int, None] = {}
-    left = list(cards)
-    for _ in range(node.shape.cards):
-        ways = [(way, card) for card in left if (way := _clear_one(node, card, chosen)) is not None]
+    left = list(devices)
+    for _ in range(node.shape.devices):
+        ways = [(way, device) for device in left if (way := _clear_one(node, device, chosen)) is not None]
         if not ways:
             return None
-        way, card = min(ways, key=lambda pair: (len(pair[0]), pair[1]))
+        way, device = min(ways, key=lambda pair: (len(pair[0]), pair[1]))
         chosen |= dict.fromkeys(way)
-        left.remove(card)
+        left.remove(device)
     return chosen
 
 
-def _clear_one(node: _OneNode, card: int, gone: Collection[int]) -> list[int] | None:
+def _clear_one(node: _OneNode, device: int, gone: Collection[int]) -> list[int] | None:
     """The further units to evict for one device, besides those already gone; the largest first."""
     more: list[int] = []
-    on_card = node.rows[:, 2 + card]
-    for index in [None, *np.argsort(-on_card, kind="stable").tolist()]:
-        if index is not None and (index in gone or not on_card[index]):
+    on_device = node.rows[:, 2 + device]
+    for index in [None, *np.argsort(-on_device, kind="stable").tolist()]:
+        if index is not None and (index in gone or not on_device[index]):
             continue
         if index is not None:
             more.append(index)
-        if not node.lacks(card, [*gone, *more]):
+        if not node.lacks(device, [*gone, *more]):
             return more
     return None
 

@@ -139,17 +139,17 @@ def _never(nodes: Sequence[Node], request: Request) -> Reason:
     empty = Grid(nodes)
     shape, gpu = empty.shape(request), request.gpu
     if gpu is not None:
-        cards = [[device for _, device in matching(empty, shape, number)] for number in range(len(nodes))]
-        if not any(cards):
+        devices = [[device for _, device in matching(empty, shape, number)] for number in range(len(nodes))]
+        if not any(devices):
             models = sorted({one.model for node in nodes for one in node.report.devices if not one.faults})
             if not models:
                 return refusals.NoGpus()
             return refusals.GpuModelNotFound(model=gpu.model or "", models=tuple(models))
         if gpu.whole:
-            most = max(len(found) for found in cards)
+            most = max(len(found) for found in devices)
             if gpu.whole > most:
                 return refusals.TooManyGpus(requested=gpu.whole, most=most)
-        largest = max(device.memory_mib for found in cards for device in found)
+        largest = max(device.memory_mib for found in devices for device in found)
         if gpu.vram_mib > largest:
             return refusals.TooMuchGpuMemory(requested_mib=gpu.vram_mib, most_mib=largest)
     found = (refusal(empty, shape, number) for number in range(min(MOST_SHORTFALLS, len(nodes))))
@@ -164,8 +164,8 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
     if ask.request.gpu is None:
         amounts = holdings.rows[slots, 1]
     else:
-        cards = usable(grid, shape, holdings.node[slots])
-        amounts = np.where(cards, holdings.rows[slots, 2 : 2 + cards.shape[1]], 0).sum(axis=1)
+        devices = usable(grid, shape, holdings.node[slots])
+        amounts = np.where(devices, holdings.rows[slots, 2 : 2 + devices.shape[1]], 0).sum(axis=1)
     found: list[tuple[int, Held]] = []
     for index in np.argsort(-amounts, kind="stable").tolist():
         one, amount = holdings.held[slots[index]], int(amounts[index])

@@ -33,8 +33,8 @@ class Capacity:
     @classmethod
     def of(cls, grid: Grid) -> Capacity:
         """The total of all known nodes, ready or not: a request that waits for a drained node gains no precedence."""
-        cards = 1000 * int(np.count_nonzero(grid.total_mib))
-        return cls(max(1, int(grid.cpus_total.sum())), max(1, int(grid.memory_total.sum())), max(1, cards))
+        devices = 1000 * int(np.count_nonzero(grid.total_mib))
+        return cls(max(1, int(grid.cpus_total.sum())), max(1, int(grid.memory_total.sum())), max(1, devices))
 
     def share(self, amounts: Amounts) -> float:
         """The dominant share of an allocation or request."""

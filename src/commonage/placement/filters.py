@@ -65,8 +65,8 @@ class Model:
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         """[n]: which of these nodes have one."""
-        cards = usable(grid, shape, nodes)
-        return np.ones(len(nodes), np.bool_) if shape.request.gpu is None else np.asarray(cards.any(axis=1), np.bool_)
+        devices = usable(grid, shape, nodes)
+        return np.ones(len(nodes), np.bool_) if shape.request.gpu is None else np.asarray(devices.any(axis=1), np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """The model that the node does not have."""
@@ -76,7 +76,7 @@ class Model:
         return waiting.NoMatchingGpu(node=grid.nodes[number].name, model=gpu.model)
 
 
-class WholeCards:
+class WholeDevices:
     """The requested number of devices is wholly free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
@@ -84,23 +84,23 @@ class WholeCards:
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
             return np.ones(len(nodes), np.bool_)
-        return np.asarray(np.count_nonzero(grid.cards_fit(shape, nodes), axis=1) >= gpu.whole, np.bool_)
+        return np.asarray(np.count_nonzero(grid.devices_fit(shape, nodes), axis=1) >= gpu.whole, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """The number of wholly free devices, and the number of devices."""
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
             return None
-        cards = [card for card, _ in matching(grid, shape, number)]
-        fit = grid.cards_fit(shape, np.array([number]))[0]
-        free = [card for card in cards if fit[card]]
+        devices = [index for index, _ in matching(grid, shape, number)]
+        fit = grid.devices_fit(shape, np.array([number]))[0]
+        free = [index for index in devices if fit[index]]
         name = grid.nodes[number].name
-        if cards and all(device.parent_uuid is not None for _, device in matching(grid, shape, number)):
+        if devices and all(device.parent_uuid is not None for _, device in matching(grid, shape, number)):
             return waiting.GpuIsPartitioned(node=name, model=gpu.model)
         if len(free) >= gpu.whole:
             return None
         return waiting.InsufficientGpus(
-            node=name, model=gpu.model, requested=gpu.whole, free=len(free), present=len(cards)
+            node=name, model=gpu.model, requested=gpu.whole, free=len(free), present=len(devices)
         )
 
 
@@ -109,63 +109,63 @@ class OneNuma:
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         """[n]: which of these nodes have that number on one NUMA node."""
-        if not shape.request.one_numa or shape.cards < 2:
+        if not shape.request.one_numa or shape.devices < 2:
             return np.ones(len(nodes), np.bool_)
-        together = most_together(grid.cards_fit(shape, nodes), grid.numa[nodes], shape)
-        return np.asarray(together >= shape.cards, np.bool_)
+        together = most_together(grid.devices_fit(shape, nodes), grid.numa[nodes], shape)
+        return np.asarray(together >= shape.devices, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """The largest number on one NUMA node, and the number of free devices."""
         nodes, gpu = np.array([number]), shape.request.gpu
         if gpu is None or self.passes(grid, shape, nodes)[0]:
             return None
-        fit = grid.cards_fit(shape, nodes)
+        fit = grid.devices_fit(shape, nodes)
         together = int(most_together(fit, grid.numa[nodes], shape)[0])
         free, name = int(np.count_nonzero(fit)), grid.nodes[number].name
         return waiting.InsufficientGpusOnNumaNode(
-            node=name, model=gpu.model, requested=shape.cards, free=free, together=together
+            node=name, model=gpu.model, requested=shape.devices, free=free, together=together
         )
 
 
-class PartOfACard:
+class PartOfDevice:
     """One device has the requested VRAM and compute free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         """[n]: which of these nodes have such a device."""
         if not shape.is_part:
             return np.ones(len(nodes), np.bool_)
-        return np.asarray(grid.cards_fit(shape, nodes).any(axis=1), np.bool_)
+        return np.asarray(grid.devices_fit(shape, nodes).any(axis=1), np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """The free VRAM and compute of the closest device."""
         gpu = shape.request.gpu
-        if gpu is None or gpu.whole or grid.cards_fit(shape, np.array([number]))[0].any():
+        if gpu is None or gpu.whole or grid.devices_fit(shape, np.array([number]))[0].any():
             return None
         free_mib, free_milli = grid.free_mib[number], grid.free_milli[number]
 
         def most(found: tuple[int, Device]) -> int:
-            card, device = found
-            return min(int(free_mib[card]), int(free_milli[card]) * device.memory_mib // 1000)
+            index, device = found
+            return min(int(free_mib[index]), int(free_milli[index]) * device.memory_mib // 1000)
 
-        card, device = max(matching(grid, shape, number), key=most)
-        need = int(shape.need_mib[grid.kind[number, card]])
+        index, device = max(matching(grid, shape, number), key=most)
+        need = int(shape.need_mib[grid.kind[number, index]])
         asked, node = gpu.memory_on(device.memory_mib) if need >= NEVER else need, grid.nodes[number].name
-        if asked > free_mib[card]:
+        if asked > free_mib[index]:
             return waiting.InsufficientGpuMemory(
                 node=node,
                 gpu=device.label,
                 model=gpu.model,
                 requested_mib=asked,
-                free_mib=max(0, int(free_mib[card])),
+                free_mib=max(0, int(free_mib[index])),
                 total_mib=device.memory_mib,
             )
-        wanted = int(shape.need_milli[grid.kind[number, card]])
+        wanted = int(shape.need_milli[grid.kind[number, index]])
         return waiting.InsufficientGpuCompute(
             node=node,
             gpu=device.label,
             model=gpu.model,
             requested_milli=gpu.compute_on(device.memory_mib) if wanted >= NEVER else wanted,
-            free_milli=int(free_milli[card]),
+            free_milli=int(free_milli[index]),
         )
 
 
@@ -220,9 +220,9 @@ FILTERS: tuple[Filter, ...] = (
     TakesWork(),
     Labels(),
     Model(),
-    WholeCards(),
+    WholeDevices(),
     OneNuma(),
-    PartOfACard(),
+    PartOfDevice(),
     Cpus(),
     Memory(),
 )
@@ -245,6 +245,6 @@ def matching(grid: Grid, shape: Shape, number: int) -> Iterator[tuple[int, Devic
     """The schedulable devices of a node that match the requested model, with their numbers."""
     gpu = shape.request.gpu
     if gpu is not None:
-        for card, device in enumerate(grid.nodes[number].report.devices):
+        for index, device in enumerate(grid.nodes[number].report.devices):
             if not device.faults and model_matches(gpu, device.model):
-                yield card, device
+                yield index, device

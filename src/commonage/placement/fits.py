@@ -36,7 +36,7 @@ class Fits:
         self.count: Ints = np.zeros(sorts, np.int64)
         self._cpus: Ints = np.full(sorts, NEVER, np.int64)
         self._memory: Ints = np.full(sorts, NEVER, np.int64)
-        self._cards: Ints = np.zeros(sorts, np.int64)
+        self._devices: Ints = np.zeros(sorts, np.int64)
         self._need_mib: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
         self._need_milli: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
         self._on_full_disk: Bools = np.zeros(sorts, np.bool_)
@@ -64,7 +64,7 @@ class Fits:
         parts = (
             self._cpus / capacity.cpus_milli,
             self._memory / capacity.memory_mib,
-            np.where(least < NEVER, least, 0) * self._cards / capacity.gpu_milli,
+            np.where(least < NEVER, least, 0) * self._devices / capacity.gpu_milli,
         )
         return np.where(self._cpus < NEVER, np.maximum.reduce(parts), 0.0)
 
@@ -94,10 +94,14 @@ class Fits:
             if request is None:
                 continue
             shape = self.shapes[sort] = self._grid.shape(request)
-            self._cpus[sort], self._memory[sort], self._cards[sort] = shape.cpus_milli, shape.memory_mib, shape.cards
+            self._cpus[sort], self._memory[sort], self._devices[sort] = (
+                shape.cpus_milli,
+                shape.memory_mib,
+                shape.devices,
+            )
             self._need_mib[sort], self._need_milli[sort] = shape.need_mib, shape.need_milli
             self._on_full_disk[sort] = request.on_full_disk
-            special = bool(request.labels) or (request.one_numa and shape.cards > 1)
+            special = bool(request.labels) or (request.one_numa and shape.devices > 1)
             (self._alone.add if special else self._alone.discard)(sort)
         sorts, nodes = np.array(fresh, np.int64), np.arange(len(self._grid.nodes))
         self._compute(self.now, sorts, nodes, empty=False)
@@ -122,12 +126,12 @@ class Fits:
         fit: Bools = grid.ready[nodes] | (self._on_full_disk[sorts][:, None] & grid.tight[nodes])
         fit &= self._cpus[sorts][:, None] <= cpus[nodes]
         fit &= self._memory[sorts][:, None] <= memory[nodes]
-        with_cards = np.flatnonzero(self._cards[sorts])
-        if len(with_cards):
-            some, kind = sorts[with_cards], grid.kind[nodes]
+        with_devices = np.flatnonzero(self._devices[sorts])
+        if len(with_devices):
+            some, kind = sorts[with_devices], grid.kind[nodes]
             mib = grid.total_mib[nodes] if empty else grid.free_mib[nodes]
             enough = mib >= self._need_mib[some][:, kind]
             milli = np.full_like(mib, 1000) if empty else grid.free_milli[nodes]
             enough &= milli >= self._need_milli[some][:, kind]
-            fit[with_cards] &= np.count_nonzero(enough, axis=2) >= self._cards[some][:, None]
+            fit[with_devices] &= np.count_nonzero(enough, axis=2) >= self._devices[some][:, None]
         return fit

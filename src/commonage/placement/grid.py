@@ -18,7 +18,7 @@ import numpy.typing as npt
 from commonage.domain.fleet import Device, Lease, Node, NodeState, Share
 from commonage.domain.parts import part_of
 from commonage.domain.requests import Request
-from commonage.placement.shapes import Bools, CardKind, Ints, Shape, shape_of
+from commonage.placement.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MOST_SHAPES = 50_000  # cached shapes of requests
 MOST_ROWS = 4096  # cached rows for each `Rows`: a server runs for months, and requests vary
@@ -37,12 +37,12 @@ class Grid:
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
         self.nodes: list[Node] = []
         self.number: dict[str, int] = {}
-        self.kinds: list[tuple[CardKind, Device]] = []
+        self.kinds: list[tuple[DeviceKind, Device]] = []
         self.changed: list[int] = []
         self.epoch = 0
         self.puts = 0
-        self._kind_number: dict[CardKind, int] = {}
-        self._card: dict[str, tuple[int, int]] = {}
+        self._kind_number: dict[DeviceKind, int] = {}
+        self._device: dict[str, tuple[int, int]] = {}
         self._held: list[dict[str, Lease]] = []
         self._shapes: dict[Request, Shape] = {}
         self._last_shape = 0
@@ -74,7 +74,7 @@ class Grid:
         gone = self.number[name]
         nodes = [node for node in self.nodes if node.name != name]
         leases = [lease for number, held in enumerate(self._held) if number != gone for lease in held.values()]
-        self.nodes, self.number, self._held, self._card = [], {}, [], {}
+        self.nodes, self.number, self._held, self._device = [], {}, [], {}
         self._shape_arrays(0, 0)
         self.put(nodes)
         for lease in leases:
@@ -116,8 +116,8 @@ class Grid:
         if [device.uuid for device in self.nodes[number].report.devices] != [device.uuid for device in report.devices]:
             self._forget()
         for device in self.nodes[number].report.devices:
-            if self._card.get(device.uuid, (-1, 0))[0] == number:
-                del self._card[device.uuid]
+            if self._device.get(device.uuid, (-1, 0))[0] == number:
+                del self._device[device.uuid]
         self.nodes[number] = node
         self.ready[number] = node.state is NodeState.READY and not report.tight
         self.tight[number] = node.state is NodeState.READY and bool(report.tight)
@@ -125,20 +125,20 @@ class Grid:
         self.memory[number] = self.memory_total[number] = report.memory_mib
         self.kind[number] = self.numa[number] = -1
         self.free_mib[number] = self.free_milli[number] = self.total_mib[number] = 0
-        for card, device in enumerate(report.devices):
-            self._card[device.uuid] = (number, card)
-            self.free_mib[number, card] = self.total_mib[number, card] = device.memory_mib
-            self.free_milli[number, card] = 1000
-            self.numa[number, card] = -1 if device.numa is None else device.numa
+        for index, device in enumerate(report.devices):
+            self._device[device.uuid] = (number, index)
+            self.free_mib[number, index] = self.total_mib[number, index] = device.memory_mib
+            self.free_milli[number, index] = 1000
+            self.numa[number, index] = -1 if device.numa is None else device.numa
             if not device.faults:
-                self.kind[number, card] = self._number_of_kind(device)
+                self.kind[number, index] = self._number_of_kind(device)
         for lease in self._held[number].values():
             self._apply(lease, 1)
         self.changed.append(number)
         self.puts += 1
 
     def _number_of_kind(self, device: Device) -> int:
-        kind = CardKind.of(device)
+        kind = DeviceKind.of(device)
         number = self._kind_number.get(kind)
         if number is None:
             number = self._kind_number[kind] = len(self.kinds)
@@ -173,7 +173,7 @@ class Grid:
         self.cpus[number] -= sign * lease.cpus_milli
         self.memory[number] -= sign * lease.memory_mib
         for share in lease.shares:
-            at = self._card.get(share.device_uuid)
+            at = self._device.get(share.device_uuid)
             if at is not None:
                 self.free_mib[at] -= sign * share.memory_mib
                 self.free_milli[at] -= sign * share.compute_milli
@@ -203,20 +203,20 @@ class Grid:
             self._reduce(number, -row)
 
     def _reduce(self, number: int, row: Ints) -> None:
-        cards = self.kind.shape[1]
+        devices = self.kind.shape[1]
         self.cpus[number] -= row[0]
         self.memory[number] -= row[1]
-        self.free_mib[number] -= row[2 : 2 + cards]
-        self.free_milli[number] -= row[2 + cards :]
+        self.free_mib[number] -= row[2 : 2 + devices]
+        self.free_milli[number] -= row[2 + devices :]
         self.touch(number)
 
     def held_on(self, number: int) -> Sequence[Lease]:
         """The allocations on a node."""
         return list(self._held[number].values())
 
-    def card(self, uuid: str) -> tuple[int, int] | None:
+    def device(self, uuid: str) -> tuple[int, int] | None:
         """The numbers of a device's node and of the device on it; None for an unknown device."""
-        return self._card.get(uuid)
+        return self._device.get(uuid)
 
     def touch(self, number: int) -> None:
         """Mark a node as changed for row caches, although nothing was taken or given."""
@@ -246,7 +246,7 @@ class Grid:
         ready: Bools = self.ready[nodes]
         return ready | self.tight[nodes] if shape.request.on_full_disk else ready
 
-    def cards_fit(self, shape: Shape, nodes: Ints) -> Bools:
+    def devices_fit(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes), C]: which devices have the resources that the shape takes from one."""
         kind = self.kind[nodes]
         enough: Bools = (self.free_mib[nodes] >= shape.need_mib[kind]) & (
@@ -260,8 +260,8 @@ class Grid:
         fit &= self.memory[nodes] >= shape.memory_mib
         if shape.request.labels:
             fit &= self.labelled(shape, nodes)
-        if shape.cards:
-            fit &= most_together(self.cards_fit(shape, nodes), self.numa[nodes], shape) >= shape.cards
+        if shape.devices:
+            fit &= most_together(self.devices_fit(shape, nodes), self.numa[nodes], shape) >= shape.devices
         return fit
 
     def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
@@ -274,16 +274,16 @@ class Grid:
         fit &= self.memory_total[nodes] >= shape.memory_mib
         if shape.request.labels:
             fit &= self.labelled(shape, nodes)
-        if shape.cards:
+        if shape.devices:
             kind = self.kind[nodes]
             enough = (self.total_mib[nodes] >= shape.need_mib[kind]) & (shape.need_milli[kind] <= 1000)
-            fit &= most_together(enough, self.numa[nodes], shape) >= shape.cards
+            fit &= most_together(enough, self.numa[nodes], shape) >= shape.devices
         return fit
 
-    def lease(self, shape: Shape, number: int, cards: Sequence[int], attempt_id: str, now: float) -> Lease:
+    def lease(self, shape: Shape, number: int, devices: Sequence[int], attempt_id: str, now: float) -> Lease:
         """The allocation of an attempt on node `number`, with these devices of it, from `now` on."""
         node = self.nodes[number]
-        shares = tuple(share_of(node.report.devices[card], shape) for card in cards)
+        shares = tuple(share_of(node.report.devices[index], shape) for index in devices)
         return Lease(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
 
 
@@ -298,12 +298,12 @@ def labels_of(node: Node) -> set[tuple[str, str]]:
     return {*node.report.labels, ("node", node.name), ("site", node.site), ("engine", node.engine)}
 
 
-def most_together(cards: Bools, numa: Ints, shape: Shape) -> Ints:
+def most_together(devices: Bools, numa: Ints, shape: Shape) -> Ints:
     """[n]: the number of fitting devices [n, C] that a shape can have together: all, or those of one NUMA node."""
-    if not shape.request.one_numa or shape.cards < 2:
-        return np.asarray(np.count_nonzero(cards, axis=1), np.int64)
-    together = [np.count_nonzero(cards & (numa == place), axis=1) for place in np.unique(numa)]
-    return np.asarray(np.max(together, axis=0), np.int64) if together else np.zeros(len(cards), np.int64)
+    if not shape.request.one_numa or shape.devices < 2:
+        return np.asarray(np.count_nonzero(devices, axis=1), np.int64)
+    together = [np.count_nonzero(devices & (numa == place), axis=1) for place in np.unique(numa)]
+    return np.asarray(np.max(together, axis=0), np.int64) if together else np.zeros(len(devices), np.int64)
 
 
 def share_of(device: Device, shape: Shape) -> Share:

@@ -194,6 +194,6 @@ def _free(grid: Grid, ask: Ask, number: int) -> waiting.Resources:
     if ask.request.gpu is None:
         return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))
     if ask.request.gpu.whole:
-        return waiting.Resources(gpus=int(np.count_nonzero(grid.cards_fit(shape, np.array([number])))))
-    cards = [card for card, _ in matching(grid, shape, number)]
-    return waiting.Resources(gpu_memory_mib=int(grid.free_mib[number, cards].max()))
+        return waiting.Resources(gpus=int(np.count_nonzero(grid.devices_fit(shape, np.array([number])))))
+    devices = [device for device, _ in matching(grid, shape, number)]
+    return waiting.Resources(gpu_memory_mib=int(grid.free_mib[number, devices].max()))

@@ -18,7 +18,7 @@ from commonage.domain.tenants import Reservation
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.shapes import NEVER, Ints, Shape
-from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards, row_of, times_in
+from commonage.placement.space import everywhere, fits_in, free_rows, pick_devices, row_of, times_in
 from commonage.placement.timeline import BEGUN, Timeline, Window
 
 ROUNDING = 1e-9
@@ -131,8 +131,8 @@ class Places:
         """True if the room kept on a node will not be available, or the node will not work."""
         if not self.grid.ready[number] or self.line.is_short(number):
             return True
-        cards = self.grid.kind.shape[1]
-        return bool((self.line.most(number)[2 : 2 + cards] > 0)[self.grid.kind[number] < 0].any())
+        devices = self.grid.kind.shape[1]
+        return bool((self.line.most(number)[2 : 2 + devices] > 0)[self.grid.kind[number] < 0].any())
 
     def _lacking(self, stands: Iterable[Stand]) -> int:
         return sum(max(0, -stand.excess) for stand in stands)
@@ -172,7 +172,7 @@ class Places:
     def make_way(self, stand: Stand, lease: Lease, number: int) -> None:
         """Keep less for a reservation after one of its attempts has started on a node."""
         here = [place for place in stand.places if place.node == lease.node]
-        here.sort(key=lambda place: _cards(place) != _cards(lease))
+        here.sort(key=lambda place: _devices(place) != _devices(lease))
         others = [place for place in reversed(stand.places) if place.node != lease.node]
         self._drop(stand, [*here, *others][: max(0, stand.excess)])
         if self.line.is_short(number):
@@ -202,9 +202,9 @@ class Places:
         nodes, room = np.array([number]), self.line.room_on(number, stand.window)
         placed: list[Lease] = []
         while len(placed) < most and fits_in(self.grid, stand.shape, nodes, room[None])[0]:
-            cards = pick_cards(self.grid, stand.shape, number, room)
+            devices = pick_devices(self.grid, stand.shape, number, room)
             attempt = f"{stand.reservation.id}/{len(stand.places) + len(placed)}"
-            placed.append(self.grid.lease(stand.shape, number, cards, attempt, stand.reservation.starts_at))
+            placed.append(self.grid.lease(stand.shape, number, devices, attempt, stand.reservation.starts_at))
             room = room - row_of(self.grid, placed[-1])
         self._keep(stand, placed)
         return len(placed)
@@ -243,21 +243,21 @@ def _fewest_nodes(most: Ints, missing: int) -> int:
     return int(np.argmax(most))
 
 
-def _cards(lease: Lease) -> set[str]:
+def _devices(lease: Lease) -> set[str]:
     return {share.device_uuid for share in lease.shares}
 
 
 def places_of(grid: Grid, lease: Lease, shape: Shape) -> float:
     """The number of places of a shape that an allocation takes."""
-    cards = 0.0
+    devices = 0.0
     for share in lease.shares:
-        at = grid.card(share.device_uuid)
+        at = grid.device(share.device_uuid)
         need = NEVER if at is None else int(shape.need_mib[grid.kind[at]])
-        cards += share.memory_mib / need if 0 < need < NEVER else 1.0
+        devices += share.memory_mib / need if 0 < need < NEVER else 1.0
     return max(
         lease.cpus_milli / max(1, shape.cpus_milli),
         lease.memory_mib / max(1, shape.memory_mib),
-        cards / shape.cards if shape.cards else 0.0,
+        devices / shape.devices if shape.devices else 0.0,
     )
 
 

@@ -296,11 +296,11 @@ class Pass:
         return fit
 
     def _place(self, ask: Ask, shape: Shape, number: int) -> None:
-        cards = self.gate.cards(ask, shape, number)
-        if cards is None:
+        devices = self.gate.devices(ask, shape, number)
+        if devices is None:
             with self.snapshot.kept.aside(ask, shape, number):
-                cards = self.snapshot.policy.cards(shape, number)
-        lease = self.snapshot.grid.lease(shape, number, cards, ask.attempt_id, self.now)
+                devices = self.snapshot.policy.devices(shape, number)
+        lease = self.snapshot.grid.lease(shape, number, devices, ask.attempt_id, self.now)
         held = held_by(ask, lease)
         self.started[ask.workload_id] = held
         self.snapshot.start(held)

@@ -234,17 +234,17 @@ class _Search:
         """The nodes, ordered by the likely number of victims: missing devices, CPUs and memory over the largest
         evictable.
         """
-        held, cards = self.holdings, self.grid.kind.shape[1]
+        held, devices = self.holdings, self.grid.kind.shape[1]
         most = np.ones((len(self.grid.nodes), 3), np.int64)
-        touched = np.count_nonzero(held.rows[self.slots][:, 2 : 2 + cards], axis=1)
+        touched = np.count_nonzero(held.rows[self.slots][:, 2 : 2 + devices], axis=1)
         sizes = np.column_stack((held.rows[self.slots][:, :2], touched))
         np.maximum.at(most, held.node[self.slots], sizes)
-        fit = np.count_nonzero(self.grid.cards_fit(self.shape, nodes), axis=1) if self.shape.cards else 0
+        fit = np.count_nonzero(self.grid.devices_fit(self.shape, nodes), axis=1) if self.shape.devices else 0
         lack = np.column_stack(
             (
                 self.shape.cpus_milli - self.grid.cpus[nodes],
                 self.shape.memory_mib - self.grid.memory[nodes],
-                np.full(len(nodes), self.shape.cards) - fit,
+                np.full(len(nodes), self.shape.devices) - fit,
             )
         )
         few = np.maximum(0, -(-lack // most[nodes])).max(axis=1)

@@ -161,7 +161,7 @@ class Quotas:
         Only a share by VRAM or of unequal devices takes more on one than on another; `amounts_of` counts the least.
         """
         account = self._of(tenant)
-        if not shape.cards or not ({GPU, VRAM} & set(account.counted) or account.per_user[GPU:] != [None, None]):
+        if not shape.devices or not ({GPU, VRAM} & set(account.counted) or account.per_user[GPU:] != [None, None]):
             return None
         kinds = [kind for kind in range(len(shape.need_milli)) if shape.need_milli[kind] < NEVER]
         lets = [self.standing(tenant, owner, _on_kind(shape, kind)).starts for kind in kinds]
@@ -266,14 +266,14 @@ class Quotas:
 
 def amounts_of(shape: Shape) -> Amounts:
     """The least that a shape takes on any device: known before it has a place."""
-    if not shape.cards:
+    if not shape.devices:
         return Amounts(shape.cpus_milli, shape.memory_mib)
     milli, mib = int(shape.need_milli.min()), int(shape.need_mib.min())
     if milli >= NEVER:
         return Amounts(shape.cpus_milli, shape.memory_mib)
-    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.cards, mib * shape.cards)
+    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.devices, mib * shape.devices)
 
 
 def _on_kind(shape: Shape, kind: int) -> Amounts:
     milli, mib = int(shape.need_milli[kind]), int(shape.need_mib[kind])
-    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.cards, mib * shape.cards)
+    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.devices, mib * shape.devices)

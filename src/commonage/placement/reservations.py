@@ -30,7 +30,7 @@ from commonage.placement.grid import Grid, Rows
 from commonage.placement.holdings import Holdings
 from commonage.placement.places import Places, Stand, likeness, places_of
 from commonage.placement.shapes import Bools, Ints, Shape
-from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards, times_in, whole_rows, width
+from commonage.placement.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows, width
 from commonage.placement.timeline import BEGUN, Window
 
 MOST_VIEWS = 64
@@ -186,13 +186,13 @@ class Kept:
         home[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
         return home if home.any() else None
 
-    def cards(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
+    def devices(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
         """The devices within the room kept for the request on a node, if that is enough; else None."""
         mine = self._mine(ask, shape)
         row = None if mine is None else self._places.rows(self._places.stands[mine]).get(number)
         if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
             return None
-        return pick_cards(self._grid, shape, number, row)
+        return pick_devices(self._grid, shape, number, row)
 
     @contextmanager
     def aside(self, ask: Ask, shape: Shape, number: int) -> Iterator[None]:

@@ -127,9 +127,9 @@ def _laid(grid: Grid, request: Request, number: int) -> int | None:
     fitting = np.flatnonzero(grid.fits(shape, np.arange(len(grid.nodes))))
     if not fitting.size:
         return None
-    cards = np.flatnonzero(grid.cards_fit(shape, fitting[:1])[0])[: shape.cards]
+    devices = np.flatnonzero(grid.devices_fit(shape, fitting[:1])[0])[: shape.devices]
     node = int(fitting[0])
-    grid.take(grid.lease(shape, node, [int(card) for card in cards], f"waiting-{number}", 0.0))
+    grid.take(grid.lease(shape, node, [int(device) for device in devices], f"waiting-{number}", 0.0))
     return node
 
 

@@ -22,7 +22,7 @@ Bools = npt.NDArray[np.bool_]
 NEVER = np.iinfo(np.int64).max // 4  # more than any device has
 
 
-class CardKind(NamedTuple):
+class DeviceKind(NamedTuple):
     """A kind of devices: they take the same requests in the same way. Memory in MiB."""
 
     model: str
@@ -31,14 +31,15 @@ class CardKind(NamedTuple):
     parent_memory_mib: int  # 0 except for MIG instances
 
     @classmethod
-    def of(cls, device: Device) -> CardKind:
+    def of(cls, device: Device) -> DeviceKind:
         """The kind of a device."""
         return cls(device.model, device.memory_mib, device.slots, device.parent_memory_mib)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """A request, interned: `number` is its index in the grid's tables. `cards` is the number of devices it takes, or 0.
+    """A request, interned: `number` is its index in the grid's tables. `devices` is the number of devices it takes, or
+    0.
 
     `need_mib` and `need_milli` are what it takes from a device of each kind, [kinds + 1]; NEVER if the kind does not
     match, and in the last place, which the index -1 of absent devices finds.
@@ -48,17 +49,17 @@ class Shape:
     request: Request
     cpus_milli: int
     memory_mib: int
-    cards: int
+    devices: int
     need_mib: Ints
     need_milli: Ints
 
     @property
     def gpu_milli(self) -> int:
         """Thousandths of devices that it takes in all, on the device that needs least; 0 without a GPU."""
-        if not self.cards:
+        if not self.devices:
             return 0
         least = int(self.need_milli.min())
-        return 0 if least >= NEVER else least * self.cards
+        return 0 if least >= NEVER else least * self.devices
 
     @property
     def is_part(self) -> bool:
@@ -67,7 +68,7 @@ class Shape:
         return gpu is not None and not gpu.whole
 
 
-def shape_of(number: int, request: Request, kinds: list[tuple[CardKind, Device]]) -> Shape:
+def shape_of(number: int, request: Request, kinds: list[tuple[DeviceKind, Device]]) -> Shape:
     """The shape of a request for these kinds of devices, each with one device as an example."""
     gpu = request.gpu
     need_mib = np.full(len(kinds) + 1, NEVER, np.int64)
@@ -77,8 +78,8 @@ def shape_of(number: int, request: Request, kinds: list[tuple[CardKind, Device]]
             part = part_of(device, gpu) if model_matches(gpu, device.model) else None
             if part is not None:
                 need_mib[index], need_milli[index] = part.memory_mib, part.compute_milli
-    cards = 0 if gpu is None else max(1, gpu.whole)
-    return Shape(number, request, request.cpus_milli, request.memory_mib, cards, need_mib, need_milli)
+    devices = 0 if gpu is None else max(1, gpu.whole)
+    return Shape(number, request, request.cpus_milli, request.memory_mib, devices, need_mib, need_milli)
 
 
 def model_matches(gpu: GpuRequest, model: str) -> bool:

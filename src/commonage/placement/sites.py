@@ -103,9 +103,9 @@ class Sites:
     def _used(self) -> Floats:
         """[sites]: the held part of its GPUs, or of its CPUs if it has no GPUs."""
         grid, sites = self._grid, len(self.names)
-        cards = grid.kind >= 0
-        gpus = np.bincount(self._of, np.count_nonzero(cards, axis=1) * 1000.0, sites)
-        idle = np.bincount(self._of, np.where(cards, grid.free_milli, 0).sum(axis=1), sites)
+        devices = grid.kind >= 0
+        gpus = np.bincount(self._of, np.count_nonzero(devices, axis=1) * 1000.0, sites)
+        idle = np.bincount(self._of, np.where(devices, grid.free_milli, 0).sum(axis=1), sites)
         cpus = np.bincount(self._of, grid.cpus_total, sites)
         free = np.bincount(self._of, grid.cpus, sites)
         has = gpus > 0

@@ -29,10 +29,10 @@ def _with_less_gpu(grid: Grid, request: Request) -> Iterator[Request]:
     shape = grid.shape(request)
     counts, amounts, most = set(), set(), 0
     for number in np.flatnonzero(grid.ready).tolist():
-        cards = list(matching(grid, shape, number))
+        devices = list(matching(grid, shape, number))
         untouched = 0
-        for card, device in cards:
-            mib, milli = int(grid.free_mib[number, card]), int(grid.free_milli[number, card])
+        for index, device in devices:
+            mib, milli = int(grid.free_mib[number, index]), int(grid.free_milli[number, index])
             untouched += mib == device.memory_mib and milli == 1000 and device.parent_uuid is None
             amounts.add(min(mib, milli * device.memory_mib // 1000))
             most = max(most, gpu.memory_on(device.memory_mib))

@@ -39,22 +39,22 @@ def whole_rows(grid: Grid, nodes: Ints) -> Ints:
 
 def row_of(grid: Grid, lease: Lease) -> Ints:
     """[W]: the room of an allocation on its node."""
-    cards = grid.kind.shape[1]
-    row = np.zeros(2 + 2 * cards, np.int64)
+    devices = grid.kind.shape[1]
+    row = np.zeros(2 + 2 * devices, np.int64)
     row[0], row[1] = lease.cpus_milli, lease.memory_mib
     for share in lease.shares:
-        at = grid.card(share.device_uuid)
+        at = grid.device(share.device_uuid)
         if at is not None:
             row[2 + at[1]] += share.memory_mib
-            row[2 + cards + at[1]] += share.compute_milli
+            row[2 + devices + at[1]] += share.compute_milli
     return row
 
 
-def cards_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
+def devices_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     """[n, C]: the devices with the resources that the shape takes from one, if `rows` [n, W] are free."""
-    kind, cards = grid.kind[nodes], grid.kind.shape[1]
-    enough: Bools = rows[:, 2 : 2 + cards] >= shape.need_mib[kind]
-    enough &= rows[:, 2 + cards :] >= shape.need_milli[kind]
+    kind, devices = grid.kind[nodes], grid.kind.shape[1]
+    enough: Bools = rows[:, 2 : 2 + devices] >= shape.need_mib[kind]
+    enough &= rows[:, 2 + devices :] >= shape.need_milli[kind]
     return enough
 
 
@@ -64,45 +64,45 @@ def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     fit &= rows[:, 1] >= shape.memory_mib
     if shape.request.labels:
         fit &= grid.labelled(shape, nodes)
-    if shape.cards:
-        fit &= most_together(cards_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.cards
+    if shape.devices:
+        fit &= most_together(devices_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.devices
     return fit
 
 
 def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
     """[n]: how often the shape would fit side by side if `rows` [n, W] were free."""
     most = np.minimum(rows[:, 0] // max(1, shape.cpus_milli), rows[:, 1] // max(1, shape.memory_mib))
-    if shape.cards:
-        most = np.minimum(most, _cards_times(grid, shape, nodes, rows))
+    if shape.devices:
+        most = np.minimum(most, _devices_times(grid, shape, nodes, rows))
     fit: Bools = fits_in(grid, shape, nodes, rows)
     return np.where(fit, most, 0)
 
 
-def _cards_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
+def _devices_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
     """[n]: how often the devices suffice."""
     if shape.is_part:
-        kind, cards = grid.kind[nodes], grid.kind.shape[1]
-        mib = rows[:, 2 : 2 + cards] // np.maximum(1, shape.need_mib[kind])
-        milli = rows[:, 2 + cards :] // np.maximum(1, shape.need_milli[kind])
+        kind, devices = grid.kind[nodes], grid.kind.shape[1]
+        mib = rows[:, 2 : 2 + devices] // np.maximum(1, shape.need_mib[kind])
+        milli = rows[:, 2 + devices :] // np.maximum(1, shape.need_milli[kind])
         return np.asarray(np.maximum(0, np.minimum(mib, milli)).sum(axis=1), np.int64)
-    fit, numa = cards_in(grid, shape, nodes, rows), grid.numa[nodes]
-    if not shape.request.one_numa or shape.cards < 2:
-        return np.asarray(np.count_nonzero(fit, axis=1) // shape.cards, np.int64)
+    fit, numa = devices_in(grid, shape, nodes, rows), grid.numa[nodes]
+    if not shape.request.one_numa or shape.devices < 2:
+        return np.asarray(np.count_nonzero(fit, axis=1) // shape.devices, np.int64)
     times = np.zeros(len(nodes), np.int64)
     for place in np.unique(numa):
-        times += np.count_nonzero(fit & (numa == place), axis=1) // shape.cards
+        times += np.count_nonzero(fit & (numa == place), axis=1) // shape.devices
     return times
 
 
-def pick_cards(grid: Grid, shape: Shape, number: int, row: Ints) -> Sequence[int]:
+def pick_devices(grid: Grid, shape: Shape, number: int, row: Ints) -> Sequence[int]:
     """Devices of a node for a shape that fits there if `row` [W] is free: the fullest that still fit."""
-    if not shape.cards:
+    if not shape.devices:
         return ()
-    cards = grid.kind.shape[1]
-    fit = np.flatnonzero(cards_in(grid, shape, np.array([number]), row[None, :])[0])
-    if shape.request.one_numa and shape.cards > 1:
+    devices = grid.kind.shape[1]
+    fit = np.flatnonzero(devices_in(grid, shape, np.array([number]), row[None, :])[0])
+    if shape.request.one_numa and shape.devices > 1:
         numa = grid.numa[number]
-        enough = [place for place in np.unique(numa) if np.count_nonzero(numa[fit] == place) >= shape.cards]
+        enough = [place for place in np.unique(numa) if np.count_nonzero(numa[fit] == place) >= shape.devices]
         fit = fit[numa[fit] == min(enough, key=lambda place: np.count_nonzero(numa[fit] == place))]
-    fullest = sorted(fit.tolist(), key=lambda card: (row[2 + cards + card], row[2 + card], card))
-    return fullest[: shape.cards]
+    fullest = sorted(fit.tolist(), key=lambda device: (row[2 + devices + device], row[2 + device], device))
+    return fullest[: shape.devices]

@@ -31,11 +31,11 @@ CHOICE = 1.0
 @dataclass(frozen=True, slots=True)
 class Demand:
     """Typical workloads for one kind of device, [K] each: `parts` of a device that each takes (PARTS: all of it), the
-    number of `cards`, the `cpus` for each device, and its frequency on a device that it fits (`rate`).
+    number of `devices`, the `cpus` for each device, and its frequency on a device that it fits (`rate`).
     """
 
     parts: Ints
-    cards: Ints
+    devices: Ints
     cpus: Floats
     rate: Floats
 
@@ -65,7 +65,7 @@ def table(demand: Demand, step: float, end: float, most: int) -> Floats:
     grid: Floats = np.arange(STEPS + 1, dtype=np.float64) * step
     needs, need_of = np.unique(np.minimum(demand.cpus, grid[-1]), return_inverse=True)
     shift = _Shift(grid, needs)
-    alone = demand.cards == 1
+    alone = demand.devices == 1
     sizes, size_of = np.unique(demand.parts[alone], return_inverse=True)
     rate = np.zeros((len(sizes), len(needs)))
     np.add.at(rate, (size_of, need_of[alone]), demand.rate[alone])
@@ -81,7 +81,7 @@ def table(demand: Demand, step: float, end: float, most: int) -> Floats:
         sums[idle + sizes[fitting]] += then.reshape(len(then), 2, STEPS + 1)
     comes, left = sums[PARTS]
     for whole in range(1, most + 1):
-        several = (demand.cards > 1) & (demand.cards <= whole)
+        several = (demand.devices > 1) & (demand.devices <= whole)
         taken = demand.rate[several] @ shift.fits[need_of[several]]
         waste[PARTS + whole] = (end * 1000 + left) / (end + comes + taken)
     return _finer(waste)

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from commonage.control.card_alarms import card_of
 from commonage.control.control import Control
+from commonage.control.device_alarms import device_of
 from commonage.control.windows import deadline_of
 from commonage.domain.fleet import Node
 from commonage.domain.principals import Principal
-from commonage.portal import cards, live
+from commonage.portal import device_rows, live
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text, notice
 from commonage.ports.metrics import Point
@@ -83,9 +83,9 @@ class _Nodes:
     async def resume(self, request: Request, visitor: Visitor) -> Response:
         gpu = form_text(await request.form(), "gpu")
         fleet, name = self._site.control.fleet, request.path_params["name"]
-        card = card_of(await fleet.resume(visitor.who, name, gpu), gpu)
-        said = f"still: {'; '.join(card.faults)}" if card.faults else "takes work again"
-        return _answer(request, f"GPU {card.label} of {name} {said}", "bad" if card.faults else "good")
+        device_row = device_of(await fleet.resume(visitor.who, name, gpu), gpu)
+        said = f"still: {'; '.join(device_row.faults)}" if device_row.faults else "takes work again"
+        return _answer(request, f"GPU {device_row.label} of {name} {said}", "bad" if device_row.faults else "good")
 
 
 def _answer(request: Request, text: str, tone: str = "good") -> Response:
@@ -120,7 +120,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
             tops = {"gpu_utilisation": 1.0, "gpu_memory_mib": float(device.device.memory_mib)}
             lines[device.device.uuid] = _sparklines(found, tops, now)
     return {
-        "machines": cards.machines(views, who),
+        "machines": device_rows.machines(views, who),
         "lines": lines,
         "simulated": control.fleet.simulated_gpus,
         "environments": control.fleet.environments(who),

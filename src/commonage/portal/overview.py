@@ -12,7 +12,7 @@ from commonage.control.control import Control
 from commonage.control.notices import notices
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import State
-from commonage.portal import cards, live
+from commonage.portal import device_rows, live
 from commonage.portal.auth import Visitor
 from commonage.portal.recent import recent_events, titles
 from commonage.portal.site import Site
@@ -65,8 +65,8 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
     return {
         "notices": await notices(control.look, who),
         "home_use": control.homes.of(who),
-        "machines": cards.machines(views, who),
-        "totals": cards.totals(views),
+        "machines": device_rows.machines(views, who),
+        "totals": device_rows.totals(views),
         "simulated": control.fleet.simulated_gpus,
         # The next to start comes first.
         "waiting": sorted(waiting.items, key=lambda one: (standings[one.id].position or 1 << 30, one.id)),

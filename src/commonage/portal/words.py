@@ -66,7 +66,7 @@ KINDS: dict[Kind, Sign] = {
 
 ISOLATION: dict[Isolation, str] = {
     Isolation.DRIVER_LIMIT: "the driver refuses more VRAM than the share has",
-    Isolation.MIG: "the share is a slice of the card of its own (MIG)",
+    Isolation.MIG: "the share is a slice of the GPU of its own (MIG)",
     Isolation.MPS: "the share has pinned limits of memory and threads (MPS)",
     Isolation.COOPERATIVE: (
         "the share is kept by agreement: frameworks are told their part, nothing stops a program that takes more"

@@ -173,7 +173,7 @@ class Departures(Protocol):
         ...
 
 
-class CardsElsewhere(Protocol):
+class RemoteDevices(Protocol):
     """The GPUs of the nodes that have an agent, for the sampling loop: the counterpart of `Devices` for this node's."""
 
     def heard(self) -> Sequence[Heard]:

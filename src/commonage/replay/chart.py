@@ -47,7 +47,7 @@ def page(title: str, notes: Sequence[str], runs: Sequence[Replayed]) -> str:
     """The page; `runs` has at least one entry and at most as many as there are colours."""
     start = min(run.moments[0].at for run in runs)
     end = max(run.moments[-1].at for run in runs)
-    cards = max(run.capacity.gpu_milli for run in runs) / 1000
+    devices = max(run.capacity.gpu_milli for run in runs) / 1000
     longest = max(max(moment.waiting for moment in run.moments) for run in runs)
     return "".join(
         [
@@ -56,8 +56,8 @@ def page(title: str, notes: Sequence[str], runs: Sequence[Replayed]) -> str:
             f"<title>{escape(title)}</title><style>{STYLE}</style><h1>{escape(title)}</h1>",
             *(f"<p>{escape(note)}</p>" for note in notes),
             _table(runs),
-            "<h2>Cards in use</h2>",
-            _plot(runs, (start, end), cards, lambda moment: moment.gpu_milli / 1000),
+            "<h2>GPUs in use</h2>",
+            _plot(runs, (start, end), devices, lambda moment: moment.gpu_milli / 1000),
             "<h2>Waiting</h2>",
             _plot(runs, (start, end), float(longest), lambda moment: float(moment.waiting)),
             "</html>\n",
@@ -66,7 +66,7 @@ def page(title: str, notes: Sequence[str], runs: Sequence[Replayed]) -> str:
 
 
 def _table(runs: Sequence[Replayed]) -> str:
-    heads = ("setting", "wait p50", "wait p95", "cards used", "cores used", "preempted", "fairness", "makespan")
+    heads = ("setting", "wait p50", "wait p95", "GPUs used", "cores used", "preempted", "fairness", "makespan")
     rows = []
     for run, colour in zip(runs, COLOURS, strict=False):
         one = run.figures

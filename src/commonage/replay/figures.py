@@ -141,10 +141,10 @@ def _by_tenant(ran: Iterable[Ran]) -> dict[str, list[Ran]]:
 
 def _of_tenant(tenant: str, ran: Sequence[Ran]) -> TenantFigures:
     waits = waits_of(ran)
-    cards_s = sum(one.record.duration_s * _cards(one.record) for one in ran if one.ended_at is not None)
-    return TenantFigures(tenant, len(ran), percentile(waits, 50), percentile(waits, 95), round(cards_s / 3600, 1))
+    devices_s = sum(one.record.duration_s * _devices(one.record) for one in ran if one.ended_at is not None)
+    return TenantFigures(tenant, len(ran), percentile(waits, 50), percentile(waits, 95), round(devices_s / 3600, 1))
 
 
-def _cards(record: Record) -> float:
+def _devices(record: Record) -> float:
     gpu = record.request.gpu
     return 0.0 if gpu is None else gpu.whole or gpu.fraction_milli / 1000

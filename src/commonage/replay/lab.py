@@ -15,10 +15,10 @@ from commonage.domain.fleet import Device, Node, NodeReport, NodeState
 from commonage.domain.quantities import parse_memory
 
 _LAB = re.compile(
-    r"(?P<nodes>\d{1,5})x(?P<cards>\d{1,2})(?:x(?P<memory>[\d.]+[A-Za-z]+))?(?::(?P<model>[\w ./+-]{1,62}))?"
+    r"(?P<nodes>\d{1,5})x(?P<devices>\d{1,2})(?:x(?P<memory>[\d.]+[A-Za-z]+))?(?::(?P<model>[\w ./+-]{1,62}))?"
 )
-CPUS_MILLI_PER_CARD = 16_000
-MEMORY_MIB_PER_CARD = 96 * 1024
+CPUS_MILLI_PER_DEVICE = 16_000
+MEMORY_MIB_PER_DEVICE = 96 * 1024
 """The default resources of a lab's node for each GPU: 16 cores and 96 GiB."""
 
 
@@ -27,24 +27,24 @@ def lab(text: str) -> tuple[Node, ...]:
     match = _LAB.fullmatch(text.strip())
     if match is None or not int(match["nodes"]):
         raise InvalidInput(
-            f"fleet {text[:60]!r} is not known; write nodes x cards x VRAM:model, like 8x8 or 4x2x80GiB:A100",
+            f"fleet {text[:60]!r} is not known; write nodes x GPUs x VRAM:model, like 8x8 or 4x2x80GiB:A100",
             field="fleet",
         )
     memory = parse_memory(match["memory"], field="fleet") if match["memory"] else 80 * 1024
-    cards, model = int(match["cards"]), match["model"] or "GPU"
+    devices, model = int(match["devices"]), match["model"] or "GPU"
     return tuple(
-        _node(f"node-{number:04}", [_card(f"node-{number:04}", card, model, memory) for card in range(cards)])
+        _node(f"node-{number:04}", [_device(f"node-{number:04}", device, model, memory) for device in range(devices)])
         for number in range(int(match["nodes"]))
     )
 
 
-def _card(node: str, index: int, model: str, memory_mib: int) -> Device:
+def _device(node: str, index: int, model: str, memory_mib: int) -> Device:
     return Device(f"{node}/{index}", index, model, memory_mib)
 
 
 def _node(name: str, devices: Sequence[Device]) -> Node:
     parts = max(1, len(devices))
-    report = NodeReport(name, CPUS_MILLI_PER_CARD * parts, MEMORY_MIB_PER_CARD * parts, tuple(devices))
+    report = NodeReport(name, CPUS_MILLI_PER_DEVICE * parts, MEMORY_MIB_PER_DEVICE * parts, tuple(devices))
     return Node(name, "replay", "replay", NodeState.READY, report, 0.0)
 
 
@@ -62,7 +62,7 @@ def at_work(nodes: Sequence[Node]) -> tuple[Node, ...]:
     )
 
 
-def with_more_cards(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
+def with_more_devices(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
     """The nodes with `more` GPUs added (removed if negative), one by one on the node with the fewest (most).
 
     A new GPU is of the most common kind and brings CPU and memory in the proportion of its node. Raises InvalidInput if
@@ -70,18 +70,18 @@ def with_more_cards(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
     """
     found = list(nodes)
     if more and not found:
-        raise InvalidInput("there is no machine that cards could be added to", field="gpus")
+        raise InvalidInput("there is no machine that GPUs could be added to", field="gpus")
     if -more > sum(len(node.report.devices) for node in found):
-        raise InvalidInput(f"{-more} cards cannot be taken away: there are fewer", field="gpus")
-    kinds = Counter((card.model, card.memory_mib) for node in found for card in node.report.devices)
+        raise InvalidInput(f"{-more} GPUs cannot be taken away: there are fewer", field="gpus")
+    kinds = Counter((device.model, device.memory_mib) for node in found for device in node.report.devices)
     model, memory = kinds.most_common(1)[0][0] if kinds else ("GPU", 80 * 1024)
     for step in range(abs(more)):
         counts = [len(node.report.devices) for node in found]
         at = counts.index(min(counts) if more > 0 else max(counts))
         devices = found[at].report.devices
         if more > 0:
-            card = replace(_card(found[at].name, len(devices), model, memory), uuid=f"{found[at].name}/more-{step}")
-            found[at] = _with_devices(found[at], (*devices, card))
+            device = replace(_device(found[at].name, len(devices), model, memory), uuid=f"{found[at].name}/more-{step}")
+            found[at] = _with_devices(found[at], (*devices, device))
         else:
             found[at] = _with_devices(found[at], devices[:-1])
     return tuple(found)
@@ -107,5 +107,5 @@ def with_more_nodes(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
 
 
 def _copy(node: Node, name: str) -> Node:
-    devices = tuple(replace(card, uuid=f"{name}/{card.index}", peers=()) for card in node.report.devices)
+    devices = tuple(replace(device, uuid=f"{name}/{device.index}", peers=()) for device in node.report.devices)
     return replace(node, name=name, report=replace(node.report, name=name, devices=devices))

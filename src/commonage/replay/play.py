@@ -60,7 +60,7 @@ def fitting(records: Records, nodes: Sequence[Node]) -> Records:
             kept.append(replace(record, request=asked))
     notes = list(records.notes)
     if renamed:
-        notes.append(f"{renamed} asked for a model that no card has; they take any card")
+        notes.append(f"{renamed} asked for a model that no GPU has; they take any GPU")
     if len(kept) < len(records.items):
         notes.append(f"{len(records.items) - len(kept)} are left out: no machine could ever run them")
     return Records(tuple(kept), tuple(notes))

@@ -18,7 +18,7 @@ from commonage.placement.grid import Grid
 from commonage.placement.mix import Mix
 from commonage.placement.policies.registry import Maker
 
-_METHODS = ("arrived", "costs", "cards")
+_METHODS = ("arrived", "costs", "devices")
 
 
 def maker_of(name: str, known: Mapping[str, Maker]) -> Maker:

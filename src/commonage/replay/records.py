@@ -107,12 +107,12 @@ def _record(row: Mapping[str, str]) -> Record | None:
 
 def request_of(row: Mapping[str, str]) -> Request:
     """The request of the workload in a row. Raises ValueError for an invalid number."""
-    cards, share = int(row["num_gpu"]), int(row["gpu_milli"])
+    devices, share = int(row["num_gpu"]), int(row["gpu_milli"])
     gpu = None
-    if cards:
+    if devices:
         model = "|".join(name for name in (row.get("gpu_spec") or "").split("|") if name) or None
-        part = cards == 1 and 0 < share < 1000
-        gpu = GpuRequest(fraction_milli=share, model=model) if part else GpuRequest(whole=cards, model=model)
+        part = devices == 1 and 0 < share < 1000
+        gpu = GpuRequest(fraction_milli=share, model=model) if part else GpuRequest(whole=devices, model=model)
     return Request(int(row["cpu_milli"]), int(row["memory_mib"]), gpu)
 
 

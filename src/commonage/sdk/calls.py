@@ -195,7 +195,7 @@ def workload_metrics(workload_id: str, since: float | None, until: float | None,
 
 
 def node_metrics(site: str, name: str, since: float | None, until: float | None, points: int) -> Call[MetricsOut]:
-    """What a machine and its cards measured."""
+    """What a machine and its GPUs measured."""
     return Call("GET", node_path(site, name, "metrics"), MetricsOut, given(since=since, until=until, points=points))
 
 

@@ -71,7 +71,7 @@ class Parts:
     store: SqlStore
     metrics: SqlMetrics
     identity: HubIdentity
-    cards: Opened
+    devices: Opened
     engines: Sequence[Engine]
     web: Application
     gateway: WorkloadGateway
@@ -201,11 +201,11 @@ async def assemble(
     agents = await asyncio.to_thread(agents_of, settings, data.path, access.gateway_port)
     # On engines with agents, this node's own agent allocates its GPUs.
     wanted = settings.gpus if agents is None else "none"
-    cards = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
+    devices = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
     if agents is not None:
-        cards = cards._replace(said="The GPUs of each machine are given out by its own agent.")
+        devices = devices._replace(said="The GPUs of each machine are given out by its own agent.")
     account = registry.account if registry is not None else None
-    engine = make_engine(settings, data.path, cards.devices, access, account, agents)
+    engine = make_engine(settings, data.path, devices.devices, access, account, agents)
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
@@ -217,7 +217,7 @@ async def assemble(
         clock=clock,
         identity=identity,
         bundles=BundleFiles(data.folder("bundles"), settings.max_bundle),
-        devices=cards.devices,
+        devices=devices.devices,
         elsewhere=agents,
         engines=[engine],
         environments=[one for one in catalogue_of(settings) if one not in without_image(settings)],
@@ -231,7 +231,7 @@ async def assemble(
     control = Control(world, about)
     web = _application(control, secrets, registry, joining, origins)
     gateway = WorkloadGateway(web.serve, hub.hub_url)
-    return Parts(control, store, metrics, identity, cards, world.engines, web, gateway, registry, agents, joining)
+    return Parts(control, store, metrics, identity, devices, world.engines, web, gateway, registry, agents, joining)
 
 
 def _application(

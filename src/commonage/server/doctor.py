@@ -219,7 +219,7 @@ def _gpus(patient: Patient) -> Finding:
         opened = open_devices(patient.settings.gpus, node_name="doctor", clock=SystemClock())
     except CommonageError as error:
         return Finding("gpus", "bad", str(error), "see `nvidia-smi`, or start with --gpus none or simulated:1x24GiB")
-    faults = [f"card {device.label}: {fault}" for device in opened.devices.inventory() for fault in device.faults]
+    faults = [f"GPU {device.label}: {fault}" for device in opened.devices.inventory() for fault in device.faults]
     simulated = any(device.simulated for device in opened.devices.inventory())
     opened.devices.close()
     if faults:

@@ -34,7 +34,7 @@ class Look:
     """The real GPUs of this machine: a sentence about them, and the free MiB of each by UUID."""
 
     said: str
-    cards: Sequence[Device]
+    devices: Sequence[Device]
     free_mib: dict[str, int]
 
 
@@ -42,9 +42,11 @@ def look(wanted: str) -> Look:
     """The GPUs of the setting `gpus` without simulated ones. Raises DevicesUnavailable, InvalidInput."""
     opened = open_devices(wanted, node_name="doctor", clock=SystemClock())
     try:
-        cards = [device for device in opened.devices.inventory() if not device.simulated]
+        devices = [device for device in opened.devices.inventory() if not device.simulated]
         used = {sample.uuid: sample.memory_used_mib or 0 for sample in opened.devices.measure()}
-        return Look(opened.said, cards, {card.uuid: card.memory_mib - used.get(card.uuid, 0) for card in cards})
+        return Look(
+            opened.said, devices, {device.uuid: device.memory_mib - used.get(device.uuid, 0) for device in devices}
+        )
     finally:
         opened.devices.close()
 
@@ -62,12 +64,12 @@ def try_all(
     with (
         termination.watched(),
         closing(places or Places.here()) as there,
-        claimed(found.cards) as cards,
+        claimed(found.devices) as devices,
         _folder() as folder,
     ):
         all_levels = levels or _levels(folder)
         chosen = [level for level in all_levels if level.isolation in wanted]
-        yield from GpuTrials(cards, chosen, there, found.free_mib, termination, library).run()
+        yield from GpuTrials(devices, chosen, there, found.free_mib, termination, library).run()
 
 
 def measure_all(
@@ -75,57 +77,57 @@ def measure_all(
 ) -> list[dict[str, Any]]:
     """Measure the cost of sharing at the requested levels, for each whole GPU that is not in use."""
     termination = Termination()
-    whole = [card for card in found.cards if card.parent_uuid is None]
+    whole = [device for device in found.devices if device.parent_uuid is None]
     measured = []
     with (
         termination.watched(),
         closing(Places.here()) as places,
-        claimed(whole) as cards,
+        claimed(whole) as devices,
         _folder() as folder,
     ):
         levels = [level for level in _levels(folder) if level.isolation in wanted]
-        for card in cards:
-            for fault in card.faults:
-                on_progress(f"card {card.label} is not measured: it {fault}")
-            if not card.faults:
-                sharing = Sharing(card, places, seconds, termination)
-                measured.append(_measure(card, sharing, levels, on_progress))
+        for device in devices:
+            for fault in device.faults:
+                on_progress(f"GPU {device.label} is not measured: it {fault}")
+            if not device.faults:
+                sharing = Sharing(device, places, seconds, termination)
+                measured.append(_measure(device, sharing, levels, on_progress))
     return measured
 
 
 def _measure(
-    card: Device, sharing: Sharing, levels: Sequence[Level], on_progress: Callable[[str], None]
+    device: Device, sharing: Sharing, levels: Sequence[Level], on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
     alone = sharing.alone()
     together, beside, left_out = [], [], []
     for level in levels:
-        why = level.available(card)
+        why = level.available(device)
         if why:
             left_out.append({"level": level.isolation.value, "why": why})
             continue
-        on_progress(f"  card {card.label}, {level.isolation} …")
+        on_progress(f"  GPU {device.label}, {level.isolation} …")
         together += [asdict(one) for one in sharing.together(level, rate_of(alone))]
         beside.append(asdict(sharing.beside(level)))
     return {
-        "card": f"{card.label}: {card.model}", "driver": card.driver, "alone": rate_of(alone), "error": alone["error"],
+        "device": f"{device.label}: {device.model}", "driver": device.driver, "alone": rate_of(alone), "error": alone["error"],  # noqa: E501
         "together": together, "beside": beside, "left_out": left_out,
     }  # fmt: skip
 
 
 @contextmanager
-def claimed(cards: Sequence[Device]) -> Iterator[list[Device]]:
+def claimed(devices: Sequence[Device]) -> Iterator[list[Device]]:
     """Claim the GPUs for the time of the block. One that another server allocates is returned with a fault, so that
     its workloads are not disturbed.
     """
     claims = Claims("commonage doctor gpu")
     try:
         found = []
-        for card in cards:
-            taken = claims.claim(card.parent_uuid or card.uuid)
+        for device in devices:
+            taken = claims.claim(device.parent_uuid or device.uuid)
             faults = (f"{taken}; end that server and its work first",) if taken else ()
-            found.append(replace(card, faults=(*card.faults, *faults)))
+            found.append(replace(device, faults=(*device.faults, *faults)))
             if not taken:
-                _end_leftovers(card.uuid)
+                _end_leftovers(device.uuid)
         yield found
     finally:
         claims.close()

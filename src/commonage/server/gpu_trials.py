@@ -33,9 +33,9 @@ class Check(StrEnum):
 
     BEYOND = "take memory beyond the share"
     NEIGHBOUR = "disturb the neighbour meanwhile"
-    HIDDEN = "see another card"
+    HIDDEN = "see another GPU"
     EMPTY = "take memory beyond the share with an empty environment"
-    EMPTY_HIDDEN = "see another card with an empty environment"
+    EMPTY_HIDDEN = "see another GPU with an empty environment"
     GROUP = "take memory beyond the share from another control group"
 
 
@@ -123,7 +123,7 @@ class GpuTrials:
             return ""
         share_mib = _share_mib(device)
         needs, free = 3 * share_mib, self._free_mib.get(device.uuid, device.memory_mib)
-        return "" if free >= needs else f"{free} MiB are free, {needs} are needed to tell a limit from a full card"
+        return "" if free >= needs else f"{free} MiB are free, {needs} are needed to tell a limit from a full GPU"
 
     def _try(self, device: Device, level: Level) -> Iterator[Trial]:
         holds: list[Hold] = []
@@ -232,8 +232,8 @@ def _hidden(there: _Set, check: Check, answer: Answer, others: int) -> Trial:
         return there.trial(check, True if check is Check.EMPTY_HIDDEN else None, f"it sees none: {answer['error']}")
     strange = seen - {digits(there.device.uuid)}
     if not strange and not others:
-        return there.trial(check, None, "there is no other card")
-    return there.trial(check, not strange, f"it sees {len(strange)} other cards" if strange else "it sees its own only")
+        return there.trial(check, None, "there is no other GPU")
+    return there.trial(check, not strange, f"it sees {len(strange)} other GPUs" if strange else "it sees its own only")
 
 
 def _undisturbed(there: _Set, burning: Burning | None, done: Answer | None) -> Trial:

@@ -212,7 +212,7 @@ class _Server:
         access = WorkloadAccess(plan.inner_ports, gateway_socket.getsockname()[1])
         parts = await assemble(self._settings, self._data, self._secrets, plan, access, registry)
         closing.push_async_callback(parts.gateway.close)
-        closing.callback(parts.cards.devices.close)
+        closing.callback(parts.devices.devices.close)
         closing.push_async_callback(parts.identity.aclose)
         await _opened(closing, parts.store.open, parts.store.close)
         await _opened(closing, parts.metrics.open, parts.metrics.close)
@@ -326,7 +326,7 @@ def _notes(settings: Settings, parts: Parts) -> list[str]:
     ]
     origin = [parts.control.settings.origin_warning] if parts.control.settings.origin_warning else []
     engines = (note for one in parts.control.fleet.capabilities() for note in one.notes)
-    return [*origin, *(lacking if bare else []), parts.cards.said, *engines, *parts.control.volumes.warnings()]
+    return [*origin, *(lacking if bare else []), parts.devices.said, *engines, *parts.control.volumes.warnings()]
 
 
 async def _opened(

@@ -172,18 +172,18 @@ class _Settings(BaseModel):
 
     gpus: Annotated[str, AfterValidator(_gpus)] = _setting(
         "auto",
-        "Cards on offer: `auto` takes the real ones, and simulates one where there are none.",
+        "GPUs on offer: `auto` takes the real ones, and simulates one where there are none.",
         Row("auto, nvml, amd, none, or simulated:2x24GiB", "This machine", flag="--gpus"),
     )
     gpu_isolation: Literal["auto", "driver-limit", "mig", "mps", "cooperative"] = _setting(
         "auto",
-        "How shares of a card are held: `auto` takes the strongest level that holds; a card on which the level named "
+        "How shares of a GPU are held: `auto` takes the strongest level that holds; a GPU on which the level named "
         f"here does not hold takes no work ({docs_page('concepts/gpu-sharing')}).",
         Row("auto, driver-limit, mig, mps or cooperative", "This machine"),
     )
     gpu_slots: Annotated[str, BeforeValidator(str), AfterValidator(_slots)] = _setting(
         "",
-        "Equal slots that a card is shared in: one number for all, or by model; empty shares in any parts.",
+        "Equal slots that a GPU is shared in: one number for all, or by model; empty shares in any parts.",
         Row("a number like 3, or A100=4,T4=2", "This machine"),
     )
     node_name: OptionalText = _setting(

@@ -18,20 +18,20 @@ from commonage.server.settings_types import MibOrNone, MilliOrNone
 _OWN_LABELS = ("node", "site", "engine")  # those that every node has of itself
 
 
-def _cards(value: object) -> object:
-    """Thousandths of cards from a number of cards, 2.5 included."""
+def _devices(value: object) -> object:
+    """Thousandths of GPUs from a number of GPUs, 2.5 included."""
     if value is None or isinstance(value, bool):
         return value
     try:
-        cards = float(str(value))
+        devices = float(str(value))
     except ValueError:
-        raise ValueError("not a number of cards; write it like 4 or 2.5") from None
-    if not 0 <= cards <= 1_000_000:
-        raise ValueError("not a number of cards from 0 to a million")
-    return round(cards * 1000)
+        raise ValueError("not a number of GPUs; write it like 4 or 2.5") from None
+    if not 0 <= devices <= 1_000_000:
+        raise ValueError("not a number of GPUs from 0 to a million")
+    return round(devices * 1000)
 
 
-CardsMilli = Annotated[int, BeforeValidator(_cards)]
+DevicesMilli = Annotated[int, BeforeValidator(_devices)]
 
 
 class BoundsEntry(BaseModel):
@@ -41,7 +41,7 @@ class BoundsEntry(BaseModel):
 
     cpus: MilliOrNone | None = None
     memory: MibOrNone | None = None
-    gpus: CardsMilli | None = None
+    gpus: DevicesMilli | None = None
     vram: MibOrNone | None = None
 
     def bounds(self) -> Bounds:

@@ -16,7 +16,7 @@ from commonage.domain.environments import EnvironmentState
 from commonage.domain.fleet import NodeState
 from commonage.domain.ids import workload_of
 from commonage.domain.workloads import TERMINAL, Kind, State
-from commonage.telemetry.card_series import put_card
+from commonage.telemetry.device_series import put_device
 from commonage.telemetry.families import MIB, Families
 
 MACHINES_AT_ONCE = 50
@@ -65,8 +65,8 @@ async def _machines(control: Control, families: Families) -> None:
         if view.node.state is NodeState.LOST:
             continue  # its figures are old, and its capacity is not usable
         _machine(view, families)
-        for card in view.devices:
-            put_card(view.node.name, card, families)
+        for device in view.devices:
+            put_device(view.node.name, device, families)
     for state in NodeState:
         families.put("commonage_nodes", states[state], state)
 

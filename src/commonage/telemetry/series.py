@@ -11,7 +11,7 @@ from typing import Literal
 
 Kind = Literal["gauge", "counter", "histogram"]
 
-_CARD = ("node", "device", "uuid", "model", "simulated")
+_DEVICE = ("node", "device", "uuid", "model", "simulated")
 # Labels of NVIDIA's DCGM Exporter, so that dashboards made for it find what they look for.
 _DCGM = ("gpu", "UUID", "device", "modelName", "Hostname", "simulated")
 
@@ -44,29 +44,31 @@ SERIES: tuple[Series, ...] = (
     Series("commonage_node_free_disk_bytes", "gauge", "Free space where work is kept, where it is known.", ("node",)),
     Series("commonage_node_workloads", "gauge", "Workloads that hold a part of a machine.", ("node",)),
     # --- GPUs
-    Series("commonage_device_memory_bytes", "gauge", "VRAM of a card.", _CARD),
-    Series("commonage_device_leased_memory_bytes", "gauge", "VRAM of it that workloads hold.", _CARD),
-    Series("commonage_device_used_memory_bytes", "gauge", "VRAM in use, as measured.", _CARD),
-    Series("commonage_device_leased_compute_ratio", "gauge", "Part of its compute that workloads hold.", _CARD),
-    Series("commonage_device_utilisation_ratio", "gauge", "Part of the last moments in which it computed.", _CARD),
-    Series("commonage_device_power_watts", "gauge", "Power it draws.", _CARD),
-    Series("commonage_device_power_limit_watts", "gauge", "The most it may draw.", _CARD),
-    Series("commonage_device_energy_joules_total", "counter", "What it drew since its driver was loaded.", _CARD),
-    Series("commonage_device_temperature_celsius", "gauge", "Its temperature.", _CARD),
-    Series("commonage_device_clock_hertz", "gauge", "Its clocks. `domain` is sm or memory.", (*_CARD, "domain")),
-    Series("commonage_device_throttled_info", "gauge", "1 for each reason why its clocks are low.", (*_CARD, "reason")),
+    Series("commonage_device_memory_bytes", "gauge", "VRAM of a GPU.", _DEVICE),
+    Series("commonage_device_leased_memory_bytes", "gauge", "VRAM of it that workloads hold.", _DEVICE),
+    Series("commonage_device_used_memory_bytes", "gauge", "VRAM in use, as measured.", _DEVICE),
+    Series("commonage_device_leased_compute_ratio", "gauge", "Part of its compute that workloads hold.", _DEVICE),
+    Series("commonage_device_utilisation_ratio", "gauge", "Part of the last moments in which it computed.", _DEVICE),
+    Series("commonage_device_power_watts", "gauge", "Power it draws.", _DEVICE),
+    Series("commonage_device_power_limit_watts", "gauge", "The most it may draw.", _DEVICE),
+    Series("commonage_device_energy_joules_total", "counter", "What it drew since its driver was loaded.", _DEVICE),
+    Series("commonage_device_temperature_celsius", "gauge", "Its temperature.", _DEVICE),
+    Series("commonage_device_clock_hertz", "gauge", "Its clocks. `domain` is sm or memory.", (*_DEVICE, "domain")),
+    Series(
+        "commonage_device_throttled_info", "gauge", "1 for each reason why its clocks are low.", (*_DEVICE, "reason")
+    ),
     Series(
         "commonage_device_memory_errors_total",
         "counter",
         "ECC errors of its memory since its driver was loaded.",
-        (*_CARD, "corrected"),
+        (*_DEVICE, "corrected"),
     ),
-    Series("commonage_device_faults", "gauge", "Reasons why it takes no new work; 0 when it is healthy.", _CARD),
+    Series("commonage_device_faults", "gauge", "Reasons why it takes no new work; 0 when it is healthy.", _DEVICE),
     Series(
         "commonage_device_unattributed_memory_bytes",
         "gauge",
         "VRAM of it held by processes that no workload started.",
-        _CARD,
+        _DEVICE,
     ),
     Series(
         "commonage_workloads_used_gpu_memory_bytes",
@@ -74,9 +76,7 @@ SERIES: tuple[Series, ...] = (
         "VRAM that workloads use, as measured.",
         ("tenant", "kind"),
     ),
-    Series(
-        "commonage_over_share_workloads", "gauge", "Workloads that hold more VRAM of a card than their share of it."
-    ),
+    Series("commonage_over_share_workloads", "gauge", "Workloads that hold more VRAM of a GPU than their share of it."),
     Series(
         "commonage_watchdog_workloads_total",
         "counter",

@@ -44,8 +44,8 @@ def lease_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Lease
 
 def hold_of(attempt_id: str, devices: Devices) -> Hold:
     """A quarter of the first healthy device, for this attempt."""
-    card = next(card for card in devices.inventory() if not card.faults)
-    return Hold(attempt_id, (share_of(card, card.memory_mib // 4),))
+    gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
+    return Hold(attempt_id, (share_of(gpu, gpu.memory_mib // 4),))
 
 
 class DevicesContract:
@@ -53,46 +53,46 @@ class DevicesContract:
 
     def test_devices_are_told_apart(self, devices: Devices) -> None:
         """Uuids and indexes are unique, and the list is ordered by index."""
-        cards = devices.inventory()
-        assert cards
-        assert len({card.uuid for card in cards}) == len(cards)
-        assert [card.index for card in cards] == sorted({card.index for card in cards})
+        gpus = devices.inventory()
+        assert gpus
+        assert len({gpu.uuid for gpu in gpus}) == len(gpus)
+        assert [gpu.index for gpu in gpus] == sorted({gpu.index for gpu in gpus})
 
     def test_people_can_tell_devices_apart(self, devices: Devices) -> None:
         """Labels are unique, too."""
-        labels = [card.label for card in devices.inventory()]
+        labels = [gpu.label for gpu in devices.inventory()]
         assert len(set(labels)) == len(labels)
 
-    def test_instances_stand_in_the_place_of_their_card(self, devices: Devices) -> None:
+    def test_instances_stand_in_the_place_of_their_device(self, devices: Devices) -> None:
         """An instance is smaller than its GPU, reports its profile, and replaces the GPU in the list."""
-        cards = devices.inventory()
-        for part in (card for card in cards if card.parent_uuid is not None):
-            assert part.parent_uuid not in {card.uuid for card in cards}
+        gpus = devices.inventory()
+        for part in (gpu for gpu in gpus if gpu.parent_uuid is not None):
+            assert part.parent_uuid not in {gpu.uuid for gpu in gpus}
             assert part.mig_profile
             assert part.memory_mib <= part.parent_memory_mib
 
     def test_peers_are_others(self, devices: Devices) -> None:
         """A device reaches other devices, by at least one link."""
-        for card in devices.inventory():
-            assert all(uuid != card.uuid and links > 0 for uuid, links in card.peers)
+        for gpu in devices.inventory():
+            assert all(uuid != gpu.uuid and links > 0 for uuid, links in gpu.peers)
 
     def test_what_is_wrong_is_said_in_words(self, devices: Devices) -> None:
         """Faults and notices are sentences, or clauses that follow the device's name."""
-        for card in devices.inventory():
-            assert all(len(words.split()) > 2 for words in (*card.faults, *card.notices))
+        for gpu in devices.inventory():
+            assert all(len(words.split()) > 2 for words in (*gpu.faults, *gpu.notices))
 
     def test_resuming_harms_no_healthy_device(self, devices: Devices) -> None:
         """For any argument: one device, an unknown one, or all."""
-        healthy = [card for card in devices.inventory() if not card.faults]
+        healthy = [gpu for gpu in devices.inventory() if not gpu.faults]
         for uuid in (healthy[0].uuid, "GPU-elsewhere", None):
             devices.resume(uuid)
-            assert [card for card in devices.inventory() if card in healthy] == healthy
+            assert [gpu for gpu in devices.inventory() if gpu in healthy] == healthy
 
     def test_a_healthy_device_can_be_shared(self, devices: Devices) -> None:
         """It has a uuid, a model, and memory."""
-        healthy = [card for card in devices.inventory() if not card.faults]
+        healthy = [gpu for gpu in devices.inventory() if not gpu.faults]
         assert healthy
-        assert all(card.uuid and card.model and card.memory_mib > 0 for card in healthy)
+        assert all(gpu.uuid and gpu.model and gpu.memory_mib > 0 for gpu in healthy)
 
     def test_the_inventory_is_stable(self, devices: Devices) -> None:
         """Two calls return the same devices."""
@@ -100,19 +100,19 @@ class DevicesContract:
 
     def test_every_healthy_device_is_measured(self, devices: Devices) -> None:
         """Exactly one sample for each healthy device."""
-        healthy = {card.uuid for card in devices.inventory() if not card.faults}
+        healthy = {gpu.uuid for gpu in devices.inventory() if not gpu.faults}
         measured = [sample.uuid for sample in devices.measure()]
         assert healthy <= set(measured)
         assert len(measured) == len(set(measured))
 
     def test_figures_are_possible(self, devices: Devices) -> None:
         """For any hold: memory within the device, utilisation within 0..1, no negative value for a process."""
-        cards = {card.uuid: card for card in devices.inventory()}
-        for held in ([], [lease_of("a-1", [share_of(card)]) for card in cards.values()], []):
+        gpus = {gpu.uuid: gpu for gpu in devices.inventory()}
+        for held in ([], [lease_of("a-1", [share_of(gpu)]) for gpu in gpus.values()], []):
             devices.note_held(held)
             for sample in devices.measure():
-                card = cards[sample.uuid]
-                assert sample.memory_used_mib is None or 0 <= sample.memory_used_mib <= card.memory_mib
+                gpu = gpus[sample.uuid]
+                assert sample.memory_used_mib is None or 0 <= sample.memory_used_mib <= gpu.memory_mib
                 assert sample.utilisation is None or 0 <= sample.utilisation <= 1
                 assert sample.power_w is None or sample.power_w >= 0
                 assert all((process.memory_mib or 0) >= 0 for process in sample.processes)
@@ -132,34 +132,34 @@ class DevicesContract:
         devices.note_held([lease_of("b-1", [elsewhere])])
         assert all(process.attempt_id is None for sample in devices.measure() for process in sample.processes)
 
-    def test_without_a_share_no_card_is_seen(self, devices: Devices) -> None:
+    def test_without_a_share_no_device_is_seen(self, devices: Devices) -> None:
         """The variables are set, not omitted: a workload must not inherit what the server itself sees."""
         hidden = {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
         assert hidden.items() <= devices.environment([]).items()
 
-    def test_a_share_shows_its_card_and_its_limits(self, devices: Devices) -> None:
+    def test_a_share_shows_its_device_and_its_limits(self, devices: Devices) -> None:
         """Only its device, and each limit within the share."""
-        card = next(card for card in devices.inventory() if not card.faults)
-        variables = devices.environment([share_of(card, card.memory_mib // 2)])
-        assert variables["CUDA_VISIBLE_DEVICES"] == card.uuid
-        assert variables["COMMONAGE_GPU_MEMORY_MIB"] == str(card.memory_mib // 2)
+        gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
+        variables = devices.environment([share_of(gpu, gpu.memory_mib // 2)])
+        assert variables["CUDA_VISIBLE_DEVICES"] == gpu.uuid
+        assert variables["COMMONAGE_GPU_MEMORY_MIB"] == str(gpu.memory_mib // 2)
         assert set(_LIMITS) <= set(variables)
-        most = 1.0 if card.isolation is Isolation.DRIVER_LIMIT else 0.5  # there CUDA reports the limit as the total
+        most = 1.0 if gpu.isolation is Isolation.DRIVER_LIMIT else 0.5  # there CUDA reports the limit as the total
         assert 0 < float(variables["XLA_PYTHON_CLIENT_MEM_FRACTION"]) < most
 
-    def test_a_whole_card_has_no_limits(self, devices: Devices) -> None:
+    def test_a_whole_device_has_no_limits(self, devices: Devices) -> None:
         """The device is made visible, without any limit."""
-        card = next(card for card in devices.inventory() if not card.faults)
-        variables = devices.environment([share_of(card)])
-        assert variables["CUDA_VISIBLE_DEVICES"] == card.uuid
+        gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
+        variables = devices.environment([share_of(gpu)])
+        assert variables["CUDA_VISIBLE_DEVICES"] == gpu.uuid
         assert not set(_LIMITS) & set(variables)
 
-    def test_simulated_cards_say_so(self, devices: Devices) -> None:
+    def test_simulated_devices_say_so(self, devices: Devices) -> None:
         """The workload's environment says so, and only for simulated devices."""
-        card = next(card for card in devices.inventory() if not card.faults)
-        variables = devices.environment([share_of(card)])
-        assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if card.simulated else None)
-        assert variables["NVIDIA_VISIBLE_DEVICES"] == ("void" if card.simulated else card.uuid)
+        gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
+        variables = devices.environment([share_of(gpu)])
+        assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if gpu.simulated else None)
+        assert variables["NVIDIA_VISIBLE_DEVICES"] == ("void" if gpu.simulated else gpu.uuid)
 
     def test_confining_twice_is_confining_once(self, devices: Devices) -> None:
         """The variables are the same, and one release leaves nothing."""
@@ -174,10 +174,10 @@ class DevicesContract:
         assert not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *_LIMITS} & set(devices.confine(hold))
         devices.release("a-1")
 
-    def test_a_whole_card_is_not_confined(self, devices: Devices) -> None:
+    def test_a_whole_device_is_not_confined(self, devices: Devices) -> None:
         """No other workload shares it."""
-        card = next(card for card in devices.inventory() if not card.faults)
-        assert not devices.confine(Hold("a-1", (share_of(card),)))
+        gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
+        assert not devices.confine(Hold("a-1", (share_of(gpu),)))
         assert not devices.confined()
 
     def test_releasing_twice_is_no_error(self, devices: Devices) -> None:

@@ -27,10 +27,10 @@ NOW: Final = 1_700_000_000.0
 SITE: Final = "here"
 NODE: Final = "node-1"
 MODEL: Final = "A30"
-CARD_MIB: Final = 24 * 1024
+DEVICE_MIB: Final = 24 * 1024
 
 _ids = IdSequence()
-_card_numbers = count()
+_device_numbers = count()
 
 
 def workload_id(at: float = NOW) -> str:
@@ -58,9 +58,9 @@ def spec(*, gpus: str | None = None, **fields: Any) -> Spec:
     return replace(made, request=replace(made.request, gpu=parse_gpus(gpus))) if gpus is not None else made
 
 
-def device(index: int = 0, *, uuid: str | None = None, memory_mib: int = CARD_MIB, **fields: Any) -> Device:
+def device(index: int = 0, *, uuid: str | None = None, memory_mib: int = DEVICE_MIB, **fields: Any) -> Device:
     """A healthy simulated GPU of 24 GiB; `fields` are those of Device."""
-    name = uuid or f"GPU-{next(_card_numbers):08x}"
+    name = uuid or f"GPU-{next(_device_numbers):08x}"
     return replace(Device(name, index, MODEL, memory_mib, simulated=True), **fields)
 
 
@@ -75,27 +75,27 @@ def node(
     """A ready node with these devices, or that number of them; `fields` are those of Node, and of its report `labels`,
     `faults` and `disk_free_mib`.
     """
-    cards = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
+    gpus = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
     of_report = {key: fields.pop(key) for key in ("labels", "faults", "disk_free_mib") if key in fields}
-    report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(cards)), **of_report)
+    report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(gpus)), **of_report)
     return replace(Node(name, SITE, "fake", NodeState.READY, report, seen_at=NOW), **fields)
 
 
-def share(card: Device | None = None, *, memory_mib: int | None = None, compute_milli: int | None = None) -> Share:
+def share(gpu: Device | None = None, *, memory_mib: int | None = None, compute_milli: int | None = None) -> Share:
     """A part of a device, all of it by default; compute in proportion by default."""
-    card = card or device()
-    held = card.memory_mib if memory_mib is None else memory_mib
-    compute = held * 1000 // card.memory_mib if compute_milli is None else compute_milli
+    gpu = gpu or device()
+    held = gpu.memory_mib if memory_mib is None else memory_mib
+    compute = held * 1000 // gpu.memory_mib if compute_milli is None else compute_milli
     return Share(
-        card.uuid,
-        card.index,
-        card.model,
+        gpu.uuid,
+        gpu.index,
+        gpu.model,
         held,
         compute,
-        whole=held == card.memory_mib,
-        device_memory_mib=card.memory_mib,
-        simulated=card.simulated,
-        isolation=card.isolation,
+        whole=held == gpu.memory_mib,
+        device_memory_mib=gpu.memory_mib,
+        simulated=gpu.simulated,
+        isolation=gpu.isolation,
     )
 
 
@@ -201,9 +201,9 @@ def receipt(workload: Workload, number: int = 1, **fields: Any) -> Receipt:
         ended_at=None,
         cpus_milli=spec.request.cpus_milli,
         memory_mib=spec.request.memory_mib,
-        cards=1,
+        devices=1,
         vram_mib=8 * 1024,
-        card_mib=CARD_MIB,
+        device_mib=DEVICE_MIB,
         gpu_milli=333,
     )
     return replace(base, **fields)

@@ -171,7 +171,7 @@ def _use(draw: st.DrawFn, owner: str) -> Held:
     tries = []
     for number in range(1, draw(st.integers(0, 3)) + 1):
         shares = [
-            make.share(memory_mib=draw(st.integers(0, make.CARD_MIB)), compute_milli=draw(st.integers(0, 1000)))
+            make.share(memory_mib=draw(st.integers(0, make.DEVICE_MIB)), compute_milli=draw(st.integers(0, 1000)))
             for _ in range(draw(st.integers(0, 2)))
         ]
         attempt = make.attempt(workload.id, number)
@@ -313,15 +313,15 @@ class StoreReadingContract:
         assert found[0].cpu_h == pytest.approx(2 * 5 / 3600)
 
     async def test_past_holds_are_those_that_ended_since_the_last_first(self, store: Store) -> None:
-        card = make.device(memory_mib=make.CARD_MIB)
+        device = make.device(memory_mib=make.DEVICE_MIB)
         crowd = []
         for number, ended_at in enumerate((None, 10.0, 30.0, 20.0)):
             one = make.workload(State.RUNNING, owner=f"user-{number}", tenant="lab")
-            lease = make.lease(f"{one.id}-1", shares=[make.share(card, memory_mib=make.CARD_MIB // 2)], at=5.0)
+            lease = make.lease(f"{one.id}-1", shares=[make.share(device, memory_mib=make.DEVICE_MIB // 2)], at=5.0)
             tried = make.attempt(one.id, lease=lease, ended_at=ended_at)
             crowd.append(replace(one, attempt=tried))
         await store.commit(Batch(crowd))
-        half = Amounts(1000, 1024, 500, make.CARD_MIB // 2)
+        half = Amounts(1000, 1024, 500, make.DEVICE_MIB // 2)
         found = await store.past_holds(since=20.0, limit=9)
         assert [(one.owner, one.tenant, one.amounts, one.since, one.until) for one in found] == [
             ("user-2", "lab", half, 5.0, 30.0),

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from commonage.wire.cards import DeviceOut
+from commonage.wire.devices import DeviceOut
 from commonage.wire.volumes import VolumeOut
 from commonage.wire.workloads import PlainText, ReasonOut, Strict
 

@@ -83,7 +83,7 @@ class ResumeQuery(Strict):
     """All of a machine, or one GPU of it."""
 
     gpu: Name | None = Field(
-        None, description="Index, `card:place` of a MIG instance, or uuid: forget the faults of this one only."
+        None, description="Index, `device:place` of a MIG instance, or uuid: forget the faults of this one only."
     )
 
 

@@ -1,4 +1,4 @@
-"""Receipts, suggestions and what sits on cards without a workload."""
+"""Receipts, suggestions and what sits on GPUs without a workload."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class ReceiptOut(BaseModel):
     memory_mib: int
     memory_peak_mib: int
     memory_would_do_mib: int | None
-    cards: int = Field(description="Cards of which it held a share; 0 for none.")
-    vram_mib: int = Field(description="Its share of one card, the largest.")
-    vram_peak_mib: int | None = Field(description="The most on any one card, the CUDA context included.")
-    vram_mean_mib: int | None = Field(description="On all its cards.")
+    devices: int = Field(description="GPUs of which it held a share; 0 for none.")
+    vram_mib: int = Field(description="Its share of one GPU, the largest.")
+    vram_peak_mib: int | None = Field(description="The most on any one GPU, the CUDA context included.")
+    vram_mean_mib: int | None = Field(description="On all its GPUs.")
     would_do_mib: int | None = Field(description="VRAM that would have done: the peak and a margin, rounded up.")
-    gpu_utilisation: float | None = Field(description="0..1, of its cards, while it was measured.")
-    gpu_idle_share: float | None = Field(description="Part of its time in which it computed nothing on its cards.")
-    first_gpu_s: float | None = Field(description="Seconds from running to the first use of a card.")
-    gpu_h: float = Field(description="Cards times hours, held, used or not.")
-    energy_wh: float | None = Field(description="Its part of what its cards drew.")
+    gpu_utilisation: float | None = Field(description="0..1, of its GPUs, while it was measured.")
+    gpu_idle_share: float | None = Field(description="Part of its time in which it computed nothing on its GPUs.")
+    first_gpu_s: float | None = Field(description="Seconds from running to the first use of a GPU.")
+    gpu_h: float = Field(description="GPUs times hours, held, used or not.")
+    energy_wh: float | None = Field(description="Its part of what its GPUs drew.")
     over_share_s: float = Field(description="How long it held more VRAM than its share.")
     simulated: bool
 
@@ -35,7 +35,7 @@ class SuggestionOut(BaseModel):
     """What your last runs in the same environment with the same command say of the request to make."""
 
     summary: str
-    gpus: str | None = Field(description="As it is written in a request; null without figures of a card.")
+    gpus: str | None = Field(description="As it is written in a request; null without figures of a GPU.")
     vram_mib: int | None
     peak_mib: int | None
     memory_mib: int | None
@@ -47,7 +47,7 @@ class SuggestionOut(BaseModel):
 
 
 class StrayOut(BaseModel):
-    """A process that no workload started and that holds VRAM of a card."""
+    """A process that no workload started and that holds VRAM of a GPU."""
 
     pid: int | None
     memory_mib: int | None

@@ -17,7 +17,7 @@ class BoundsOut(BaseModel):
 
     cpus_milli: int | None
     memory_mib: int | None
-    gpu_milli: int | None = Field(description="Thousandths of cards.")
+    gpu_milli: int | None = Field(description="Thousandths of GPUs.")
     vram_mib: int | None
 
 
@@ -26,7 +26,7 @@ class AmountsOut(BaseModel):
 
     cpus_milli: int
     memory_mib: int
-    gpu_milli: int = Field(description="Thousandths of cards.")
+    gpu_milli: int = Field(description="Thousandths of GPUs.")
     vram_mib: int
 
 
@@ -79,9 +79,7 @@ class ReservationIn(Strict):
     count: int = Field(1, ge=1, le=10_000, description="For so many workloads at once.")
     cpus: str | float | None = Field(None, description="Cores for each.")
     memory_mib: Mib | None = Field(None, description="Memory for each, in MiB.")
-    gpus: str | float | None = Field(
-        None, description="GPU for each: cards, a part of one, or VRAM.", examples=["4GiB"]
-    )
+    gpus: str | float | None = Field(None, description="GPU for each: GPUs, a part of one, or VRAM.", examples=["4GiB"])
     on: dict[LabelName, LabelValue] = Field(default_factory=dict, max_length=16)
     title: Annotated[PlainText, Field(max_length=128)] = ""
     owner: Name | None = Field(None, description="For one member alone.")

@@ -38,7 +38,7 @@ class DependencyIn(Strict):
 class SubmitIn(Strict):
     """What to run. Durations and amounts of memory are numbers; their names carry the unit.
 
-    cpus `2`, `1500m`; gpus as on the command line: `1` (cards), `0.25`, `1/3` (of one), `6GiB` (VRAM), `A100:6GiB`,
+    cpus `2`, `1500m`; gpus as on the command line: `1` (GPUs), `0.25`, `1/3` (of one), `6GiB` (VRAM), `A100:6GiB`,
     `A100|H100:2` (any of these models).
     """
 
@@ -58,7 +58,7 @@ class SubmitIn(Strict):
     cpus: str | float | None = Field(None, description="Cores.", examples=["2", 0.5, "1500m"])
     memory_mib: Mib | None = Field(None, description="Memory in MiB.", examples=[2048])
     gpus: str | float | None = Field(
-        None, description="Cards, a part of one, or VRAM; of a model if named.", examples=["6GiB", 0.25, "1", "A100:2"]
+        None, description="GPUs, a part of one, or VRAM; of a model if named.", examples=["6GiB", 0.25, "1", "A100:2"]
     )
     time_limit_s: Annotated[Seconds, Field(ge=1)] | None = Field(
         None, description="Time limit in seconds.", examples=[1800]
@@ -80,7 +80,7 @@ class SubmitIn(Strict):
         description="Labels that its machine must carry; `node` and `site` name machine and place themselves.",
         examples=[{"zone": "basement"}],
     )
-    one_numa: bool = Field(False, description="Several cards must hang on the same NUMA node.")
+    one_numa: bool = Field(False, description="Several GPUs must hang on the same NUMA node.")
     grace_s: Seconds | None = Field(None, description="Seconds between SIGTERM and SIGKILL.", examples=[30])
     retries: int = Field(0, ge=0, le=100)
     backoff_s: Seconds | None = Field(
@@ -135,7 +135,7 @@ class ShareOut(BaseModel):
 
     device: str
     index: int
-    label: str = Field("", description="How people call the GPU: its index, of a MIG instance `card:place`.")
+    label: str = Field("", description="How people call the GPU: its index, of a MIG instance `device:place`.")
     model: str
     memory_mib: int
     compute_milli: int

@@ -14,7 +14,7 @@ _COMPILE = ("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-
 
 
 class FakeMachine:
-    """A machine with cards: its folder of libraries and its state. `nvml` is the built NVML library's file."""
+    """A machine with GPUs: its folder of libraries and its state. `nvml` is the built NVML library's file."""
 
     def __init__(self, folder: Path, nvml: Path) -> None:
         self.folder = folder

@@ -186,7 +186,7 @@ def test_nobodys_work_is_ended_for_a_setting_unless_that_is_said(docker: Path) -
     assert steps_docker.Docker().look(case_of(docker_with(), vram_mib=2)).changes[-1] == "restart Docker"
 
 
-def test_simulated_cards_count_as_cards() -> None:
+def test_simulated_devices_count_as_devices() -> None:
     assert steps_nvidia.vram_mib(case_of(FakeHost(), gpus="simulated:2x24GiB")) == 2 * 24576
     assert steps_nvidia.vram_mib(case_of(FakeHost(), gpus="none")) == 0
     assert steps_nvidia.vram_mib(case_of(FakeHost(), vram_mib=5, gpus="none")) == 5
@@ -197,7 +197,7 @@ def test_simulated_cards_count_as_cards() -> None:
 
 @pytest.fixture
 def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A PCI bus with an NVIDIA card, its sound device, and a network card."""
+    """A PCI bus with an NVIDIA GPU, its sound device, and a network GPU."""
     for name, vendor, kind in (
         ("0000:01:00.0", "0x10de", "0x030200"),
         ("0000:01:00.1", "0x10de", "0x040300"),
@@ -216,7 +216,7 @@ SMI = {
 }
 
 
-def test_a_card_without_driver_is_shown_first(bus: Path) -> None:
+def test_a_device_without_driver_is_shown_first(bus: Path) -> None:
     found = steps_nvidia.Nvidia().look(case_of(FakeHost(("apt-get",), {"uname": "6.1.0-30-amd64\n"})))
     assert found.state is State.BAD
     assert "without a driver and a container toolkit" in found.says
@@ -285,7 +285,7 @@ def test_a_driver_that_was_not_built_for_the_kernel_is_told_apart(bus: Path) -> 
         steps_nvidia.Nvidia().apply(case_of(Unbuilt(("apt-get",), says), nvidia="install"))
 
 
-def test_a_card_that_works_is_given_to_docker(bus: Path) -> None:
+def test_a_device_that_works_is_given_to_docker(bus: Path) -> None:
     case = case_of(FakeHost(("nvidia-ctk",), SMI))
     assert steps_nvidia.Nvidia().look(case).state is State.DONE
     wanted = steps_docker.wanted_settings(case)
@@ -293,7 +293,7 @@ def test_a_card_that_works_is_given_to_docker(bus: Path) -> None:
     assert wanted["default-runtime"] == "nvidia"
 
 
-def test_a_card_that_is_to_be_left_alone_is(bus: Path) -> None:
+def test_a_device_that_is_to_be_left_alone_is(bus: Path) -> None:
     case = case_of(FakeHost(("nvidia-ctk",), SMI), nvidia="skip")
     assert steps_nvidia.Nvidia().look(case).state is State.NOT_HERE
     assert "default-runtime" not in steps_docker.wanted_settings(case)

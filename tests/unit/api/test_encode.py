@@ -40,8 +40,8 @@ def test_one_that_waits_has_a_place_in_the_queue_and_none_on_a_machine() -> None
 
 
 def test_one_that_runs_shows_where_and_with_what() -> None:
-    card = factories.device(isolation=Isolation.MPS)
-    lease = factories.lease(shares=[factories.share(card, memory_mib=6144)])
+    device = factories.device(isolation=Isolation.MPS)
+    lease = factories.lease(shares=[factories.share(device, memory_mib=6144)])
     running = factories.workload(State.RUNNING, attempt=factories.attempt(lease=lease), gpus="6GiB", time_limit_s=60)
     found = encode.workload(running, Standing(Running(node="node-1")))
     (share,) = found.shares

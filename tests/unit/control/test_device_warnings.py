@@ -1,4 +1,4 @@
-"""What the cards tell of an attempt becomes an event of its workload, once, and is kept while the store is away."""
+"""What the GPUs tell of an attempt becomes an event of its workload, once, and is kept while the store is away."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ TORCH = Kernel("torch", "PyTorch", "/opt/kernels/torch")
 
 
 def lab(**settings: Any) -> Site:
-    """One machine with one card, and two tenants."""
+    """One machine with one GPU, and two tenants."""
     return Site([make.node("gpu-1", 1)], rules=RULES, **settings)
 
 

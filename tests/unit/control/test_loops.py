@@ -135,7 +135,7 @@ async def test_samples_of_attempts_devices_and_machines() -> None:
     assert [lease.attempt_id for lease in site.devices.held] == [attempt]
 
 
-async def test_simulated_cards_show_use_from_the_start_of_the_program_on() -> None:
+async def test_simulated_devices_show_use_from_the_start_of_the_program_on() -> None:
     site = Site()
     site.engine.default = Behaviour(
         lasts_s=None, start_delay_s=60, start_reason=PreparingEnvironment(environment="PyTorch", step="")

@@ -14,13 +14,13 @@ from commonage.domain.requests import parse_gpus
 from commonage.ports.devices import DeviceSample
 from commonage.testing import factories as make
 
-CARD = make.device(uuid="GPU-0", memory_mib=24 * 1024)
-CARDS = {"GPU-0": CARD}
+DEVICE = make.device(uuid="GPU-0", memory_mib=24 * 1024)
+DEVICES = {"GPU-0": DEVICE}
 SHARE = 8 * 1024
 
 
 def lease(attempt: str = "a-1", memory_mib: int = SHARE) -> Lease:
-    return make.lease(attempt, shares=[make.share(CARD, memory_mib=memory_mib)])
+    return make.lease(attempt, shares=[make.share(DEVICE, memory_mib=memory_mib)])
 
 
 def seen(at: float, used: int | None = None, **others: Use) -> Round:
@@ -30,55 +30,55 @@ def seen(at: float, used: int | None = None, **others: Use) -> Round:
 
 def test_a_context_above_its_share_is_no_fault() -> None:
     excesses = Excesses(512, 20)
-    assert excesses.take(seen(0, SHARE + 512), [lease()], CARDS) == []
-    (found,) = excesses.take(seen(5, SHARE + 513), [lease()], CARDS)
+    assert excesses.take(seen(0, SHARE + 512), [lease()], DEVICES) == []
+    (found,) = excesses.take(seen(5, SHARE + 513), [lease()], DEVICES)
     assert (found.used_mib, found.share_mib, found.since, found.sure) == (SHARE + 513, SHARE, 5, False)
-    (found,) = excesses.take(seen(10, SHARE + 2000), [lease()], CARDS)
+    (found,) = excesses.take(seen(10, SHARE + 2000), [lease()], DEVICES)
     assert (found.since, found.rounds, found.sure) == (5, 2, True)
 
 
 def test_a_context_that_was_measured_counts_where_it_is_larger() -> None:
-    card = replace(CARD, context_mib=700)
+    device = replace(DEVICE, context_mib=700)
     excesses = Excesses(512, 20)
-    assert excesses.take(seen(0, SHARE + 700), [lease()], {"GPU-0": card}) == []
-    assert len(excesses.take(seen(5, SHARE + 701), [lease()], {"GPU-0": card})) == 1
+    assert excesses.take(seen(0, SHARE + 700), [lease()], {"GPU-0": device}) == []
+    assert len(excesses.take(seen(5, SHARE + 701), [lease()], {"GPU-0": device})) == 1
 
 
 @pytest.mark.parametrize(
     "between",
     [
         seen(5, 100),
-        seen(5),  # the card lists it no more
+        seen(5),  # the GPU lists it no more
         seen(500, 9000),  # the machine slept meanwhile
         seen(-100, 9000),  # the clock was set back
     ],
 )
 def test_what_is_interrupted_begins_anew(between: Round) -> None:
     excesses = Excesses(512, 20)
-    excesses.take(seen(0, 9000), [lease()], CARDS)
-    excesses.take(between, [lease()], CARDS)
-    (found,) = excesses.take(seen(505, 9000), [lease()], CARDS)
+    excesses.take(seen(0, 9000), [lease()], DEVICES)
+    excesses.take(between, [lease()], DEVICES)
+    (found,) = excesses.take(seen(505, 9000), [lease()], DEVICES)
     assert found.since >= 5 or found.since == between.at
     assert found.since != 0
 
 
 def test_a_missing_figure_neither_counts_nor_ends_it() -> None:
     excesses = Excesses(512, 20)
-    excesses.take(seen(0, 9000), [lease()], CARDS)
+    excesses.take(seen(0, 9000), [lease()], DEVICES)
     unknown = Round(5, {"GPU-0": DeviceSample("GPU-0", None, None)}, {("a-1", "GPU-0"): Use(None, None)})
-    assert excesses.take(unknown, [lease()], CARDS) == []
-    assert excesses.take(Round(6), [lease()], CARDS) == [], "a card that does not answer says nothing"
-    assert excesses.take(seen(10, 9000), [lease()], CARDS)[0].since == 0
-    assert excesses.take(Round(15), [lease()], {}) == [], "the card is gone"
+    assert excesses.take(unknown, [lease()], DEVICES) == []
+    assert excesses.take(Round(6), [lease()], DEVICES) == [], "a GPU that does not answer says nothing"
+    assert excesses.take(seen(10, 9000), [lease()], DEVICES)[0].since == 0
+    assert excesses.take(Round(15), [lease()], {}) == [], "the GPU is gone"
 
 
-def test_a_whole_card_cannot_be_overrun_and_an_impossible_figure_is_none() -> None:
-    whole = lease(memory_mib=CARD.memory_mib)
-    assert Excesses(0, 20).take(seen(0, CARD.memory_mib + 100), [whole], CARDS) == []
-    assert Excesses(0, 20).take(seen(0, CARD.memory_mib * 2), [lease()], CARDS) == []
+def test_a_whole_device_cannot_be_overrun_and_an_impossible_figure_is_none() -> None:
+    whole = lease(memory_mib=DEVICE.memory_mib)
+    assert Excesses(0, 20).take(seen(0, DEVICE.memory_mib + 100), [whole], DEVICES) == []
+    assert Excesses(0, 20).take(seen(0, DEVICE.memory_mib * 2), [lease()], DEVICES) == []
 
 
-def test_memory_of_a_card_it_was_given_no_part_of() -> None:
+def test_memory_of_a_device_it_was_given_no_part_of() -> None:
     other = {"GPU-1": make.device(uuid="GPU-1")}
     round_ = Round(0, {"GPU-1": DeviceSample("GPU-1", 300, None)}, {("a-1", "GPU-1"): Use(300, None)})
     (found,) = Excesses(512, 20).take(round_, [lease()], other)
@@ -86,7 +86,7 @@ def test_memory_of_a_card_it_was_given_no_part_of() -> None:
 
 
 def test_an_attempt_without_a_lease_is_not_judged() -> None:
-    assert Excesses(0, 20).take(seen(0, 20_000), [lease("b-1")], CARDS) == []
+    assert Excesses(0, 20).take(seen(0, 20_000), [lease("b-1")], DEVICES) == []
 
 
 @given(
@@ -101,13 +101,13 @@ def test_an_attempt_within_its_share_is_never_found(rounds: list[tuple[float, in
     held = [lease(), lease("b-1")]
     for at, mine, theirs in rounds:
         uses = {("a-1", "GPU-0"): Use(mine, None), ("b-1", "GPU-0"): Use(theirs, None)}
-        found = excesses.take(Round(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), held, CARDS)
+        found = excesses.take(Round(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), held, DEVICES)
         assert all(each.attempt_id == "b-1" for each in found)
 
 
 # --- who needs it -----------------------------------------------------------------------------------------------------
 
-OVER = Excess("a-1", "GPU-0", CARD, 14 * 1024, SHARE, 0.0, 2)
+OVER = Excess("a-1", "GPU-0", DEVICE, 14 * 1024, SHARE, 0.0, 2)
 
 
 def full(used: int | None, neighbour: int | None) -> Round:
@@ -147,7 +147,7 @@ def test_one_in_the_queue_needs_it_if_it_would_fit_without_the_culprit(asked: st
     assert found is None or found.is_queued
 
 
-def test_two_whole_cards_are_not_waited_for_here() -> None:
+def test_two_whole_devices_are_not_waited_for_here() -> None:
     gpu = parse_gpus("2")
     assert gpu is not None
     assert who_needs_it(OVER, full(14 * 1024, None), [lease()], [gpu]) is None

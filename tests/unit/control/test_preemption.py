@@ -16,7 +16,7 @@ from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = pytest.mark.anyio
-CARD = parse_gpus("1")
+DEVICE = parse_gpus("1")
 QUICK = Rules(guaranteed_s=60.0)
 
 
@@ -25,7 +25,7 @@ def site_of(rules: Rules = QUICK) -> Site:
 
 
 async def submit(control: Control, who: Principal, **fields: object) -> Workload:
-    return (await control.work.submit(who, job(gpu=CARD, **fields))).workloads[0]
+    return (await control.work.submit(who, job(gpu=DEVICE, **fields))).workloads[0]
 
 
 async def test_the_urgent_takes_the_place_and_the_victim_is_told_and_comes_back() -> None:
@@ -84,7 +84,7 @@ async def test_a_preempted_session_ends_and_says_why() -> None:
     """Its kernels are gone, and JupyterHub would look for it where it was: whoever wants it again starts it again."""
     site = site_of()
     async with site.open() as control:
-        ask = Submission(Kind.SESSION, owner="ann", gpu=CARD, priority="scavenger")
+        ask = Submission(Kind.SESSION, owner="ann", gpu=DEVICE, priority="scavenger")
         session = (await control.work.submit(SPAWNER, ask)).workloads[0]
         await site.clock.advance(90)
         await submit(control, ROOT, priority="urgent")

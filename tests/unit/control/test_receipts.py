@@ -18,7 +18,7 @@ from commonage.testing.behaviour import Behaviour
 
 pytestmark = pytest.mark.anyio
 GIB = 1024
-CARD = "GPU-gpu-1-0"
+DEVICE = "GPU-gpu-1-0"
 HOLDS = Behaviour(lasts_s=None, holds_mib=300)
 
 
@@ -33,13 +33,13 @@ async def submitted(control: Control, who: Any = ANN, gpus: str | None = "8GiB",
 
 
 def measured(site: Site, energy_j: float | None = None, **held: tuple[int | None, float | None]) -> None:
-    """MiB and utilisation of attempts, by id, on the one card, which draws 100 W."""
+    """MiB and utilisation of attempts, by id, on the one GPU, which draws 100 W."""
     listed = tuple(
         ProcessMemory(None, mib, attempt_id=each.replace("_", "-"), utilisation=busy)
         for each, (mib, busy) in held.items()
     )
     used = sum(one.memory_mib or 0 for one in listed)
-    site.devices.measured = [DeviceSample(CARD, used, None, power_w=100.0, processes=listed, energy_j=energy_j)]
+    site.devices.measured = [DeviceSample(DEVICE, used, None, power_w=100.0, processes=listed, energy_j=energy_j)]
 
 
 async def of(control: Control, workload: Workload) -> Receipt:
@@ -64,7 +64,7 @@ async def test_what_was_asked_and_what_was_used() -> None:
     figures = receipt.figures
     assert receipt == site.store.shelf.receipts[f"{one.id}-1"], "and so it is kept"
     assert receipt.ended_at is not None
-    assert (receipt.vram_mib, receipt.card_mib, receipt.cards, receipt.gpu_milli) == (8192, 24576, 1, 333)
+    assert (receipt.vram_mib, receipt.device_mib, receipt.devices, receipt.gpu_milli) == (8192, 24576, 1, 333)
     assert figures.measured_s == pytest.approx(110, abs=12)
     assert receipt.vram_peak_mib == 5000
     assert receipt.vram_mean_mib == pytest.approx(2500, rel=0.2)
@@ -78,7 +78,7 @@ async def test_what_was_asked_and_what_was_used() -> None:
     assert receipt.simulated
 
 
-async def test_two_on_one_card_pay_for_what_each_computes() -> None:
+async def test_two_on_one_device_pay_for_what_each_computes() -> None:
     site = a_site()
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)
@@ -106,7 +106,7 @@ async def test_a_counter_that_was_reset_is_not_believed() -> None:
     assert 0 <= receipt.figures.energy_j <= 100 * 20
 
 
-async def test_without_a_card_there_are_no_figures_of_one() -> None:
+async def test_without_a_device_there_are_no_figures_of_one() -> None:
     site = a_site()
     site.engine.default = HOLDS
     async with site.open() as control:

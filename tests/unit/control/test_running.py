@@ -499,7 +499,7 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
     site = Site()
     async with site.open() as control:
         await site.clock.advance(60)
-        for _ in range(50):  # samples of cards are taken in a thread
+        for _ in range(50):  # samples of GPUs are taken in a thread
             await settle()
         health = {one.name: one for one in control.health()}
     assert set(health) == LOOPS

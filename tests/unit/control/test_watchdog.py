@@ -28,12 +28,12 @@ from commonage.ports.devices import DeviceSample, ProcessMemory
 
 pytestmark = pytest.mark.anyio
 GIB = 1024
-CARD = "GPU-gpu-1-0"
+DEVICE = "GPU-gpu-1-0"
 
 
 def measured(site: Site, used: int | None, *processes: tuple[int, int | None]) -> None:
     listed = tuple(ProcessMemory(pid, mib) for pid, mib in processes)
-    site.devices.measured = [DeviceSample(CARD, used, 0.5, power_w=100.0, processes=listed)]
+    site.devices.measured = [DeviceSample(DEVICE, used, 0.5, power_w=100.0, processes=listed)]
 
 
 def runs(site: Site, workload: Workload, pid: int) -> int:
@@ -156,7 +156,7 @@ async def test_missing_figures_and_reused_numbers_end_nobody(policy: str) -> Non
         assert warnings(site, mine) == warnings(site, theirs) == []
 
 
-async def test_a_card_that_is_lost_midway_ends_nobody() -> None:
+async def test_a_device_that_is_lost_midway_ends_nobody() -> None:
     site = a_site(gpu_over_share="stop", gpu_over_share_after_s=60)
     async with site.open() as control:
         mine = await submitted(control)
@@ -232,7 +232,7 @@ async def test_a_stop_that_was_wished_already_is_not_wished_again() -> None:
 async def test_an_attempt_within_its_share_is_never_ended(
     policy: str, rounds: list[tuple[int | None, int | None, int | None, float]]
 ) -> None:
-    """Whatever is sampled of it, of its neighbour, of the card."""
+    """Whatever is sampled of it, of its neighbour, of the GPU."""
     site = a_site(gpu_over_share=policy, gpu_over_share_after_s=5)
     async with site.open() as control:
         mine, theirs = await submitted(control), await submitted(control, BOB)

@@ -403,9 +403,9 @@ async def test_the_launch_form_and_the_machines() -> None:
         assert (options.models, options.max_vram_mib, options.simulated_gpus) == (("A30",), 24 * 1024, True)
         cpu, gpu = control.fleet.nodes()
         assert (cpu.node.name, gpu.node.name, gpu.workloads) == ("cpu-1", "gpu-1", 1)
-        card = gpu.devices[0]
-        assert (card.free_mib, card.free_compute_milli) == (8 * 1024, 334)
-        assert [(one.name, one.owner, one.holds.gpu_memory_mib) for one in card.holders] == [
+        device = gpu.devices[0]
+        assert (device.free_mib, device.free_compute_milli) == (8 * 1024, 334)
+        assert [(one.name, one.owner, one.holds.gpu_memory_mib) for one in device.holders] == [
             ("train", "ann", 16 * 1024)
         ]
         assert {view.environment.name: str(view.status.state) for view in control.fleet.environments()} == {

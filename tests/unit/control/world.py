@@ -61,7 +61,7 @@ class KeptMetrics:
 
 
 class NoDevices(Devices):
-    """The cards' port: nothing is measured, and the share's VRAM is the only variable."""
+    """The GPUs' port: nothing is measured, and the share's VRAM is the only variable."""
 
     def __init__(self) -> None:
         self.held: Sequence[Lease] = ()

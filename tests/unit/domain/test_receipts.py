@@ -18,10 +18,10 @@ def test_what_would_have_done(peak: int, enough: int) -> None:
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_it_is_enough_and_not_wasteful(peak: int, card: int) -> None:
+def test_it_is_enough_and_not_wasteful(peak: int, device: int) -> None:
     enough = enough_for(peak)
     assert peak + 256 <= enough <= peak * 1.1 + 256 + 1024 + 1
-    assert enough_for(peak, card) == min(enough, card)
+    assert enough_for(peak, device) == min(enough, device)
     assert parse_memory(f"{enough}MiB") == enough
 
 

@@ -48,7 +48,7 @@ def test_gpus(text: str | float | None, request_: GpuRequest | None) -> None:
     assert parse_gpus(text) == request_
 
 
-SHARES = "is not a share of a GPU; write 2 (cards), 0.25 or 1/3 (of a card), 6GiB (VRAM) or A100:1"
+SHARES = "is not a share of a GPU; write 2 (GPUs), 0.25 or 1/3 (of a GPU), 6GiB (VRAM) or A100:1"
 VRAM = "is not an amount of VRAM; write it like 6GiB or 512MiB, more than nothing"
 
 
@@ -61,17 +61,17 @@ VRAM = "is not an amount of VRAM; write it like 6GiB or 512MiB, more than nothin
         (float("nan"), SHARES),
         (float("inf"), SHARES),
         ("1e3", SHARES),
-        ("2 cards?", SHARES),
+        ("2 GPUs?", SHARES),
         ("٣", SHARES),
         ("6XiB", VRAM),
         ("0GiB", VRAM),
         ("999999999999PiB", VRAM),
         ("1/0", "divides by nothing"),
-        ("1.5", "is more than one card; ask for whole cards (2) or a fraction of one (0.5)"),
-        ("4/3", "is more than one card; ask for whole cards (2) or a fraction of one (0.5)"),
-        ("0.0001", "is less than a thousandth of a card, the smallest share there is"),
-        ("1/2000", "is less than a thousandth of a card, the smallest share there is"),
-        ("6144", f"is more than {MAX_WHOLE_GPUS} cards; for VRAM add a unit, like 6144MiB"),
+        ("1.5", "is more than one GPU; ask for whole GPUs (2) or a fraction of one (0.5)"),
+        ("4/3", "is more than one GPU; ask for whole GPUs (2) or a fraction of one (0.5)"),
+        ("0.0001", "is less than a thousandth of a GPU, the smallest share there is"),
+        ("1/2000", "is less than a thousandth of a GPU, the smallest share there is"),
+        ("6144", f"is more than {MAX_WHOLE_GPUS} GPUs; for VRAM add a unit, like 6144MiB"),
         ("A100:0", "asks for none of a model; leave it out, or ask for at least A100:1"),
         ("A100:", "asks for none of a model; leave it out, or ask for at least A100:1"),
         (":2", "names no model; write it like A100:2 or A100:6GiB"),
@@ -101,19 +101,19 @@ def test_text_parses_back(gpu: GpuRequest) -> None:
 
 
 @given(GPUS, st.integers(1, 1 << 20))
-def test_what_it_takes_of_a_card(gpu: GpuRequest, card_mib: int) -> None:
-    compute = gpu.compute_on(card_mib)
+def test_what_it_takes_of_a_device(gpu: GpuRequest, device_mib: int) -> None:
+    compute = gpu.compute_on(device_mib)
     assert 1 <= compute <= 1000
     if gpu.whole:
-        assert (gpu.memory_on(card_mib), compute) == (card_mib, 1000)
+        assert (gpu.memory_on(device_mib), compute) == (device_mib, 1000)
     elif gpu.fraction_milli:
-        assert gpu.memory_on(card_mib) * 1000 <= card_mib * gpu.fraction_milli
+        assert gpu.memory_on(device_mib) * 1000 <= device_mib * gpu.fraction_milli
     else:
-        assert gpu.memory_on(card_mib) == gpu.vram_mib
+        assert gpu.memory_on(device_mib) == gpu.vram_mib
 
 
 @given(st.integers(1, 64))
-def test_n_equal_slots_fit_one_card(slots: int) -> None:
+def test_n_equal_slots_fit_one_device(slots: int) -> None:
     gpu = parse_gpus(f"1/{slots}")
     assert gpu is not None
     assert gpu.memory_on(24576) * slots <= 24576

@@ -55,8 +55,8 @@ def test_real_figures_come_before_simulated_ones() -> None:
 def test_nothing_measured_nothing_said() -> None:
     assert suggestion_of([], None) is None
     assert suggestion_of([receipt(figures=Figures())], None) is None
-    without_card = suggestion_of([receipt(cards=0, vram_mib=0)], None)
-    assert without_card is not None and (without_card.gpus, without_card.summary) == (None, "")
+    without_device = suggestion_of([receipt(devices=0, vram_mib=0)], None)
+    assert without_device is not None and (without_device.gpus, without_device.summary) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_nothing_measured_nothing_said() -> None:
             "idle 10% of the time",
         ),
         ({"vram_mib": 5120, "gpu_h": 0.001}, "asked 5 GiB of VRAM, peak 5000 MiB; less than 0.01 GPU-hours; 10.0 Wh;"),
-        ({"cards": 2, "gpu_h": 150.0}, "asked 8 GiB of VRAM on each of 2 cards, peak 5000 MiB, "),
+        ({"devices": 2, "gpu_h": 150.0}, "asked 8 GiB of VRAM on each of 2 GPUs, peak 5000 MiB, "),
         ({"figures": Figures()}, "asked 8 GiB of VRAM, used: not measured; 0.42 GPU-hours"),
         ({"figures": Figures(vram_s=5.0)}, "asked 8 GiB of VRAM, used none; 0.42 GPU-hours"),
-        ({"simulated": True}, "of the time (simulated card)"),
+        ({"simulated": True}, "of the time (simulated GPU)"),
         ({"figures": replace(USED, over_share_s=90)}, "over its share for 1 min 30 s"),
-        ({"cards": 0}, "asked 1 GiB of memory, peak 700 MiB"),
+        ({"devices": 0}, "asked 1 GiB of memory, peak 700 MiB"),
     ],
 )
 def test_a_receipt_in_words(fields: dict[str, object], words: str) -> None:

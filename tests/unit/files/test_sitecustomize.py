@@ -68,12 +68,12 @@ def run(program: str, *path: Path, usable: str = "5120") -> tuple[str, str]:
     return ended.stdout.strip(), ended.stderr.strip()
 
 
-def test_torch_is_limited_on_each_card_once_it_uses_them(packages: Path) -> None:
+def test_torch_is_limited_on_each_device_once_it_uses_them(packages: Path) -> None:
     program = "import torch; before = list(torch.cuda.asked); torch.cuda.start(); print(before, torch.cuda.asked)"
     assert run(program, packages) == ("[] [(0.5, 0), (0.125, 1)]", "")
 
 
-def test_a_limit_is_never_more_than_the_card(packages: Path) -> None:
+def test_a_limit_is_never_more_than_the_device(packages: Path) -> None:
     program = "import torch; torch.cuda.start(); print(torch.cuda.asked)"
     assert run(program, packages, usable="999999")[0] == "[(1.0, 0), (1.0, 1)]"
 

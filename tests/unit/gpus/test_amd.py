@@ -1,10 +1,10 @@
-"""AMD cards, by a fake of AMD's module: what is told is shown, what is not stays unknown, and faults are named."""
+"""AMD GPUs, by a fake of AMD's module: what is told is shown, what is not stays unknown, and faults are named."""
 
 import sys
 from pathlib import Path
 
 import pytest
-from tests.fakes.amdsmi import NO_PERM, TIMEOUT, Card, FakeAmdSmi
+from tests.fakes.amdsmi import NO_PERM, TIMEOUT, FakeAmdSmi, Gpu
 
 from commonage.domain.fleet import Device
 from commonage.gpus import amd, detect
@@ -14,14 +14,14 @@ from commonage.ports.devices import DeviceSample, DevicesUnavailable, ProcessMem
 from commonage.testing.devices_contract import DevicesContract, share_of
 from commonage.testing.fake_clock import FakeClock
 
-FIRST = Card()
-SECOND = Card(
+FIRST = Gpu()
+SECOND = Gpu(
     {
         "amdsmi_get_gpu_device_uuid": "04ff74a1-0000-1000-80b8-7e9c2a1d5f31",
         "amdsmi_get_gpu_enumeration_info": {"hip_id": 1, "hip_uuid": "GPU-b87e9c2a1d5f3105"},
     }
 )
-BARE = Card(
+BARE = Gpu(
     {
         "amdsmi_get_gpu_enumeration_info": None,
         "amdsmi_get_gpu_activity": {"gfx_activity": "N/A"},
@@ -38,8 +38,8 @@ BARE = Card(
 )
 
 
-def opened(*cards: Card, init: int = 0) -> AmdDevices:
-    return AmdDevices(api=FakeAmdSmi(*cards, init=init))
+def opened(*gpus: Gpu, init: int = 0) -> AmdDevices:
+    return AmdDevices(api=FakeAmdSmi(*gpus, init=init))
 
 
 class TestAmd(DevicesContract):
@@ -48,10 +48,10 @@ class TestAmd(DevicesContract):
         return opened(FIRST, SECOND)
 
 
-class TestAmdWithADeadAndABareCard(DevicesContract):
+class TestAmdWithADeadAndABareGpu(DevicesContract):
     @pytest.fixture
     def devices(self) -> AmdDevices:
-        return opened(BARE, Card(dead=TIMEOUT))
+        return opened(BARE, Gpu(dead=TIMEOUT))
 
 
 def test_inventory() -> None:
@@ -90,9 +90,9 @@ def test_measures() -> None:
 
 def test_what_is_not_told_stays_unknown() -> None:
     devices = opened(BARE)
-    (card,), (sample,) = devices.inventory(), devices.measure()
+    (gpu,), (sample,) = devices.inventory(), devices.measure()
     assert sample == DeviceSample("AMD-04ff74a1-0000-1000-80b8-7e9c2a1d5f30", 4096, None)
-    assert (card.faults, card.notices, card.numa) == ((), (), None)
+    assert (gpu.faults, gpu.notices, gpu.numa) == ((), (), None)
 
 
 def test_rocm_is_told_the_share_by_uuid_and_counts_anew() -> None:
@@ -104,7 +104,7 @@ def test_rocm_is_told_the_share_by_uuid_and_counts_anew() -> None:
     assert (hidden["ROCR_VISIBLE_DEVICES"], hidden["HIP_VISIBLE_DEVICES"]) == ("-1", "-1")
 
 
-def test_a_card_without_a_uuid_of_rocm_is_told_by_its_index() -> None:
+def test_a_gpu_without_a_uuid_of_rocm_is_told_by_its_index() -> None:
     devices = opened(FIRST, BARE)
     _, bare = devices.inventory()
     variables = devices.environment([share_of(bare)])
@@ -112,24 +112,24 @@ def test_a_card_without_a_uuid_of_rocm_is_told_by_its_index() -> None:
     assert variables["HIP_VISIBLE_DEVICES"] == "1"
 
 
-def test_a_card_that_dies_goes_and_comes_back() -> None:
-    api = FakeAmdSmi(Card(), SECOND)
+def test_a_gpu_that_dies_goes_and_comes_back() -> None:
+    api = FakeAmdSmi(Gpu(), SECOND)
     devices = AmdDevices(api=api)
     before = list(devices.inventory())
-    api.cards[0].dead = TIMEOUT
+    api.gpus[0].dead = TIMEOUT
     first, second = devices.inventory()
     assert "does not answer" in first.faults[0]
     assert (first.uuid, second.faults) == (before[0].uuid, ())
     assert [sample.uuid for sample in devices.measure()] == [second.uuid]
-    gone = api.cards.pop(0)
-    assert "no longer listed" in next(card for card in devices.inventory() if card.uuid == first.uuid).faults[0]
+    gone = api.gpus.pop(0)
+    assert "no longer listed" in next(gpu for gpu in devices.inventory() if gpu.uuid == first.uuid).faults[0]
     gone.dead = 0
-    api.cards.insert(0, gone)
+    api.gpus.insert(0, gone)
     assert list(devices.inventory()) == before
 
 
 def test_a_driver_that_goes_in_the_middle() -> None:
-    api = FakeAmdSmi(Card())
+    api = FakeAmdSmi(Gpu())
     devices = AmdDevices(api=api)
     devices.inventory()
     api.init = TIMEOUT
@@ -140,8 +140,8 @@ def test_a_driver_that_goes_in_the_middle() -> None:
 def test_memory_errors_are_worth_knowing() -> None:
     counts = {"correctable_count": 0, "uncorrectable_count": 2}
     says = {"amdsmi_get_gpu_total_ecc_count": counts, "amdsmi_get_gpu_bad_page_info": [{"value": 0}]}
-    (card,) = opened(Card(says)).inventory()
-    assert card.notices == (
+    (gpu,) = opened(Gpu(says)).inventory()
+    assert gpu.notices == (
         "2 uncorrectable memory errors since the driver was loaded",
         "1 bad pages of memory are retired or wait for it",
     )
@@ -183,7 +183,7 @@ def found(wanted: str) -> detect.Opened:
 
 
 @pytest.mark.parametrize("wanted", ["auto", "amd"])
-def test_amd_cards_are_found_where_there_are_no_others(no_nvml: None, wanted: str) -> None:
+def test_amd_gpus_are_found_where_there_are_no_others(no_nvml: None, wanted: str) -> None:
     devices, said = found(wanted)
     assert isinstance(devices, AmdDevices)
     assert said == "GPUs found by AMD SMI (amdgpu 6.12.12): 1 x AMD Instinct MI300X (191.9 GiB)."

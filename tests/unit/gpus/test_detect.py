@@ -1,4 +1,4 @@
-"""Which cards a machine offers. NVML is replaced here; the real path is in tests/contract/test_devices.py."""
+"""Which GPUs a machine offers. NVML is replaced here; the real path is in tests/contract/test_devices.py."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from commonage.testing.fake_clock import FakeClock
 
 
 class Driver:
-    """In the place of NvmlDevices: `finds` these cards, or cannot be used."""
+    """In the place of NvmlDevices: `finds` these GPUs, or cannot be used."""
 
     finds: tuple[Device, ...] | DevicesUnavailable = ()
     closed = 0
@@ -43,40 +43,40 @@ def opened(wanted: str) -> detect.Opened:
 
 
 @pytest.mark.parametrize("wanted", ["auto", "nvml", " AUTO "])
-def test_real_cards_are_taken_where_there_are_any(driver: type[Driver], wanted: str) -> None:
+def test_real_devices_are_taken_where_there_are_any(driver: type[Driver], wanted: str) -> None:
     driver.finds = (Device("GPU-1", 0, "Tesla T4", 14920), Device("GPU-2", 1, "Tesla T4", 14920, faults=("is lost",)))
     devices, said = opened(wanted)
     assert isinstance(devices, Driver)
-    assert said == "GPUs found by NVML (driver 615.10, CUDA 13.1): 2 x Tesla T4 (14.5 GiB); card 1 is lost."
+    assert said == "GPUs found by NVML (driver 615.10, CUDA 13.1): 2 x Tesla T4 (14.5 GiB); GPU 1 is lost."
 
 
-def test_without_a_driver_a_card_is_simulated_and_that_is_said(driver: type[Driver]) -> None:
+def test_without_a_driver_a_device_is_simulated_and_that_is_said(driver: type[Driver]) -> None:
     driver.finds = DevicesUnavailable("the driver is on strike: pay it")
     devices, said = opened("auto")
-    assert [(card.memory_mib, card.simulated) for card in devices.inventory()] == [(24576, True)]
+    assert [(device.memory_mib, device.simulated) for device in devices.inventory()] == [(24576, True)]
     assert said == (
         "No real GPU can be used, so one is simulated and nothing is computed on it: 1 x Simulated GPU (24 GiB). "
         "Why: the driver is on strike: pay it."
     )
 
 
-def test_without_a_card_the_driver_is_let_go(driver: type[Driver]) -> None:
+def test_without_a_device_the_driver_is_let_go(driver: type[Driver]) -> None:
     devices, said = opened("auto")
     assert isinstance(devices, SimulatedDevices)
-    assert "lists no card" in said
+    assert "lists no GPU" in said
     assert driver.closed == 1
 
 
 def test_nvml_takes_no_substitute(driver: type[Driver]) -> None:
-    with pytest.raises(DevicesUnavailable, match="lists no card"):
+    with pytest.raises(DevicesUnavailable, match="lists no GPU"):
         opened("nvml")
     assert driver.closed == 1
 
 
-def test_simulated_cards_are_had_beside_real_ones(driver: type[Driver]) -> None:
+def test_simulated_devices_are_had_beside_real_ones(driver: type[Driver]) -> None:
     driver.finds = (Device("GPU-1", 0, "Tesla T4", 14920),)
     devices, said = opened("simulated:1x80GiB:A100,2x24GiB")
-    assert all(card.simulated for card in devices.inventory())
+    assert all(device.simulated for device in devices.inventory())
     assert said == ("Simulated GPUs, nothing is computed on them: 1 x A100 (80 GiB), 2 x Simulated GPU (24 GiB).")
 
 

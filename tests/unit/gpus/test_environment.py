@@ -1,4 +1,4 @@
-"""A workload's environment for its shares: which cards it sees, and limits that never exceed a share."""
+"""A workload's environment for its shares: which GPUs it sees, and limits that never exceed a share."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def share(
 
 @st.composite
 def shares(draw: st.DrawFn) -> list[Share]:
-    """Some shares of different cards, each within its card."""
+    """Some shares of different GPUs, each within its GPU."""
     drawn = []
     for index in range(draw(st.integers(1, 8))):
         of_mib = draw(st.integers(1, 300_000))
@@ -39,7 +39,7 @@ def shares(draw: st.DrawFn) -> list[Share]:
     return drawn
 
 
-def test_a_third_of_a_card() -> None:
+def test_a_third_of_a_device() -> None:
     assert share_environment([share(8192, 24576)]) == {
         "CUDA_VISIBLE_DEVICES": "GPU-1",
         "NVIDIA_VISIBLE_DEVICES": "GPU-1",
@@ -59,7 +59,7 @@ def test_where_the_driver_holds_the_limit_it_is_all_that_cuda_says_there_is() ->
     assert fraction == pytest.approx((8192 - DEFAULT_CONTEXT_MIB) / 8192, abs=1e-6)
 
 
-def test_whole_cards_are_made_visible_and_not_limited() -> None:
+def test_whole_devices_are_made_visible_and_not_limited() -> None:
     both = [share(24576, 24576, "GPU-2", whole=True), share(24576, 24576, "GPU-1", whole=True)]
     assert share_environment(both) == {
         "CUDA_VISIBLE_DEVICES": "GPU-2,GPU-1",
@@ -68,18 +68,18 @@ def test_whole_cards_are_made_visible_and_not_limited() -> None:
     }
 
 
-def test_no_share_hides_all_cards() -> None:
+def test_no_share_hides_all_devices() -> None:
     assert share_environment([]) == {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def test_a_simulated_card_is_flagged_and_kept_from_the_container_runtime() -> None:
+def test_a_simulated_device_is_flagged_and_kept_from_the_container_runtime() -> None:
     variables = share_environment([share(simulated=True)])
     assert variables["COMMONAGE_GPU_SIMULATED"] == "1"
     assert variables["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert variables["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
-def test_the_measured_context_counts_for_its_card_only() -> None:
+def test_the_measured_context_counts_for_its_device_only() -> None:
     one, other = share(uuid="GPU-1"), share(uuid="GPU-2")
     assert share_environment([one], {"GPU-1": 192})[FRACTION] == "0.325520"
     assert share_environment([other], {"GPU-1": 192}) == share_environment([other])
@@ -94,7 +94,7 @@ def test_a_share_below_the_context_is_never_unlimited(memory_mib: int) -> None:
 
 
 @given(shares(), st.integers(0, 2000))
-def test_limits_hold_on_every_limited_card(held: list[Share], context_mib: int) -> None:
+def test_limits_hold_on_every_limited_device(held: list[Share], context_mib: int) -> None:
     variables = share_environment(held, default_context_mib=context_mib)
     limited = [one for one in held if not one.whole]
     assert (FRACTION in variables) == bool(limited)
@@ -110,7 +110,7 @@ def test_limits_hold_on_every_limited_card(held: list[Share], context_mib: int) 
 
 
 @given(shares())
-def test_exactly_the_held_cards_are_seen(held: list[Share]) -> None:
+def test_exactly_the_held_devices_are_seen(held: list[Share]) -> None:
     variables = share_environment(held)
     assert variables["CUDA_VISIBLE_DEVICES"].split(",") == [one.device_uuid for one in held]
     real = [one.device_uuid for one in held if not one.simulated]

@@ -1,4 +1,4 @@
-"""Whatever NVML answers to any of its calls: every card stays listed, and nothing but DevicesUnavailable is raised."""
+"""Whatever NVML answers to any of its calls: every GPU stays listed, and nothing but DevicesUnavailable is raised."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,34 +19,34 @@ CODES = (1, 2, 3, 4, 6, 10, 13, 15, 18, 999)
 
 
 class Failing(Replayed):
-    """One call answers with an error, of one card or of all, from the moment `fails` is set."""
+    """One call answers with an error, of one GPU or of all, from the moment `fails` is set."""
 
-    def __init__(self, record: Any, call: str, code: int, card: str) -> None:
+    def __init__(self, record: Any, call: str, code: int, gpu: str) -> None:
         super().__init__(record)
-        self.call, self.code, self.card, self.fails = call, code, card, False
+        self.call, self.code, self.gpu, self.fails = call, code, gpu, False
 
     def _answer(self, name: str, *args: Any) -> Any:
         about = str(args[0]) if args else ""
-        if self.fails and name == self.call and about.startswith(self.card):
+        if self.fails and name == self.call and about.startswith(self.gpu):
             raise pynvml.NVMLError(self.code)
         return super()._answer(name, *args)
 
 
-def cards(devices: Sequence[Device]) -> set[str]:
+def gpus(devices: Sequence[Device]) -> set[str]:
     return {one.parent_uuid or one.uuid for one in devices}
 
 
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.parametrize("call", CALLS)
-def test_an_error_in_the_middle_loses_no_card(call: str, name: str) -> None:
+def test_an_error_in_the_middle_loses_no_gpu(call: str, name: str) -> None:
     for code in CODES:
-        for card in ("card 0", ""):
-            api = Failing(RECORDS[name], call, code, card)
+        for gpu in ("GPU 0", ""):
+            api = Failing(RECORDS[name], call, code, gpu)
             devices = NvmlDevices(api=api)
             before = devices.inventory()
             api.fails = True
             devices.measure()
-            assert cards(devices.inventory()) == cards(before), (call, code)
+            assert gpus(devices.inventory()) == gpus(before), (call, code)
             api.fails = False
             assert devices.inventory() == before, (call, code)
 

@@ -1,6 +1,6 @@
-"""Every record of what cards answered is replayed: the code makes the same devices of it, and can measure them.
+"""Every record of what GPUs answered is replayed: the code makes the same devices of it, and can measure them.
 
-How to add a record of a real card: tests/data/nvml/README.md.
+How to add a record of a real GPU: tests/data/nvml/README.md.
 """
 
 import json
@@ -41,17 +41,17 @@ def test_the_same_devices_are_made_of_it(record: Any) -> None:
             assert device == recorded
 
 
-def test_its_healthy_cards_are_measured(record: Any) -> None:
+def test_its_healthy_devices_are_measured(record: Any) -> None:
     devices = NvmlDevices(api=Replayed(record))
-    cards = {card.uuid: card for card in devices.inventory()}
+    gpus = {gpu.uuid: gpu for gpu in devices.inventory()}
     samples = {sample.uuid: sample for sample in devices.measure()}
-    assert {uuid for uuid, card in cards.items() if not card.faults} <= set(samples)
-    assert all(0 <= (one.memory_used_mib or 0) <= cards[uuid].memory_mib for uuid, one in samples.items())
+    assert {uuid for uuid, gpu in gpus.items() if not gpu.faults} <= set(samples)
+    assert all(0 <= (one.memory_used_mib or 0) <= gpus[uuid].memory_mib for uuid, one in samples.items())
 
 
 def test_what_was_not_recorded_is_not_supported(record: Any) -> None:
     with pytest.raises(pynvml.NVMLError) as raised:
-        Replayed(record).nvmlDeviceGetFanSpeed("card 0")
+        Replayed(record).nvmlDeviceGetFanSpeed("GPU 0")
     assert raised.value.value == pynvml.NVML_ERROR_NOT_SUPPORTED
 
 

@@ -1,4 +1,4 @@
-"""Simulated cards: how they are written, and figures that are smooth, repeatable and within what is held."""
+"""Simulated GPUs: how they are written, and figures that are smooth, repeatable and within what is held."""
 
 import re
 
@@ -7,33 +7,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
-from commonage.gpus.simulated import DEFAULT_MODEL, RAMP_S, Cards, SimulatedDevices, parse_simulated
+from commonage.gpus.simulated import DEFAULT_MODEL, RAMP_S, SimulatedDevices, SimulatedSpec, parse_simulated
 from commonage.ports.devices import ProcessMemory
 from commonage.testing.devices_contract import lease_of, share_of
 
 
 @pytest.mark.parametrize(
-    ("text", "cards"),
+    ("text", "gpus"),
     [
-        ("simulated", [Cards(1, 24576)]),
-        ("simulated:2x24GiB", [Cards(2, 24576)]),
-        ("simulated:24GiB", [Cards(1, 24576)]),
-        (" Simulated: 2 x 24 GiB ", [Cards(2, 24576)]),
-        ("simulated:1x80GiB,2x24GiB", [Cards(1, 81920), Cards(2, 24576)]),
-        ("simulated:2x24GiB:A100", [Cards(2, 24576, "A100")]),
-        ("simulated:1x512MiB:Quadro RTX 4000,3X1.5G", [Cards(1, 512, "Quadro RTX 4000"), Cards(3, 1536)]),
+        ("simulated", [SimulatedSpec(1, 24576)]),
+        ("simulated:2x24GiB", [SimulatedSpec(2, 24576)]),
+        ("simulated:24GiB", [SimulatedSpec(1, 24576)]),
+        (" Simulated: 2 x 24 GiB ", [SimulatedSpec(2, 24576)]),
+        ("simulated:1x80GiB,2x24GiB", [SimulatedSpec(1, 81920), SimulatedSpec(2, 24576)]),
+        ("simulated:2x24GiB:A100", [SimulatedSpec(2, 24576, "A100")]),
+        (
+            "simulated:1x512MiB:Quadro RTX 4000,3X1.5G",
+            [SimulatedSpec(1, 512, "Quadro RTX 4000"), SimulatedSpec(3, 1536)],
+        ),
     ],
 )
-def test_parse(text: str, cards: list[Cards]) -> None:
-    assert list(parse_simulated(text)) == cards
+def test_parse(text: str, gpus: list[SimulatedSpec]) -> None:
+    assert list(parse_simulated(text)) == gpus
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "not a list of simulated cards"),
-        ("2x24GiB", "not a list of simulated cards"),
-        ("simulated:", "not a list of simulated cards"),
+        ("", "not a list of simulated GPUs"),
+        ("2x24GiB", "not a list of simulated GPUs"),
+        ("simulated:", "not a list of simulated GPUs"),
         ("simulated:,", "has the part ''"),
         ("simulated:2x24GiB,", "has the part ''"),
         ("simulated:2", "has the part '2'"),
@@ -44,12 +47,12 @@ def test_parse(text: str, cards: list[Cards]) -> None:
         ("simulated:2x24GiB:a\nb", "has the part"),
         ("simulated:٢x24GiB", "has the part"),
         ("simulated:2x24GiB:" + "x" * 64, "has the part"),
-        ("simulated:0x24GiB", "asks for no card"),
+        ("simulated:0x24GiB", "asks for no GPU"),
         ("simulated:2x0GiB", "above zero"),
         ("simulated:2x24parsecs", "is not an amount of memory"),
         ("simulated:2x99999999GiB", "more than 16384 GiB"),
-        ("simulated:200x1GiB,57x1GiB", "more than 256 cards"),
-        ("simulated:999999x1GiB", "more than 256 cards"),
+        ("simulated:200x1GiB,57x1GiB", "more than 256 GPUs"),
+        ("simulated:999999x1GiB", "more than 256 GPUs"),
     ],
 )
 def test_parse_says_what_is_wrong(text: str, why: str) -> None:
@@ -62,63 +65,63 @@ def test_parse_says_what_is_wrong(text: str, why: str) -> None:
 @given(st.text(max_size=40))
 def test_parse_takes_it_or_refuses_it(text: str) -> None:
     try:
-        cards = parse_simulated("simulated:" + text)
+        gpus = parse_simulated("simulated:" + text)
     except InvalidInput:
         return
-    assert cards
-    assert all(some.count > 0 and some.memory_mib > 0 for some in cards)
+    assert gpus
+    assert all(some.count > 0 and some.memory_mib > 0 for some in gpus)
 
 
 @given(
     st.lists(
-        st.builds(Cards, st.integers(1, 20), st.integers(1, 2**20), st.sampled_from(["A100", DEFAULT_MODEL])),
+        st.builds(SimulatedSpec, st.integers(1, 20), st.integers(1, 2**20), st.sampled_from(["A100", DEFAULT_MODEL])),
         min_size=1,
         max_size=4,
     )
 )
-def test_what_is_written_is_what_is_simulated(cards: list[Cards]) -> None:
-    text = "simulated:" + ",".join(f"{some.count}x{some.memory_mib}MiB:{some.model}" for some in cards)
+def test_what_is_written_is_what_is_simulated(gpus: list[SimulatedSpec]) -> None:
+    text = "simulated:" + ",".join(f"{some.count}x{some.memory_mib}MiB:{some.model}" for some in gpus)
     devices = SimulatedDevices(parse_simulated(text), node_name="n", now=lambda: 0.0).inventory()
-    assert [device.memory_mib for device in devices] == [some.memory_mib for some in cards for _ in range(some.count)]
+    assert [device.memory_mib for device in devices] == [some.memory_mib for some in gpus for _ in range(some.count)]
     assert [device.index for device in devices] == list(range(len(devices)))
     assert len({device.uuid for device in devices}) == len(devices)
     assert all(device.simulated for device in devices)
 
 
 class Machine:
-    """Two simulated cards of 24 GiB and the time that they measure by."""
+    """Two simulated GPUs of 24 GiB and the time that they measure by."""
 
     def __init__(self, node_name: str = "here") -> None:
         self.now = 1_000_000.0
-        self.cards = SimulatedDevices([Cards(2, 24576)], node_name=node_name, now=lambda: self.now)
+        self.devices = SimulatedDevices([SimulatedSpec(2, 24576)], node_name=node_name, now=lambda: self.now)
 
 
 def test_uuids_are_the_nodes_own_and_stay() -> None:
-    uuids = [card.uuid for card in Machine().cards.inventory()]
-    assert uuids == [card.uuid for card in Machine().cards.inventory()]
-    assert not set(uuids) & {card.uuid for card in Machine("there").cards.inventory()}
+    uuids = [gpu.uuid for gpu in Machine().devices.inventory()]
+    assert uuids == [gpu.uuid for gpu in Machine().devices.inventory()]
+    assert not set(uuids) & {gpu.uuid for gpu in Machine("there").devices.inventory()}
     assert all(uuid.startswith("GPU-SIM-") for uuid in uuids)
 
 
-def test_an_idle_card_measures_nothing() -> None:
+def test_an_idle_device_measures_nothing() -> None:
     machine = Machine()
-    for sample in machine.cards.measure():
+    for sample in machine.devices.measure():
         assert (sample.memory_used_mib, sample.utilisation, sample.processes) == (0, 0.0, ())
 
 
-def test_a_card_measures_what_is_held_of_it() -> None:
+def test_a_device_measures_what_is_held_of_it() -> None:
     machine = Machine()
-    first, second = machine.cards.inventory()
-    machine.cards.note_held([lease_of("a-1", [share_of(first, 8192)], machine.now)])
+    first, second = machine.devices.inventory()
+    machine.devices.note_held([lease_of("a-1", [share_of(first, 8192)], machine.now)])
     machine.now += RAMP_S
-    one, other = machine.cards.measure()
+    one, other = machine.devices.measure()
     assert one.memory_used_mib is not None
     assert 0.8 * 8192 <= one.memory_used_mib + 1 <= 0.9 * 8192 + 1
     assert 0 < (one.utilisation or 0) < 0.34
     assert [process.attempt_id for process in one.processes] == ["a-1"]
     assert other.memory_used_mib == 0
-    machine.cards.note_held([lease_of("b-1", [share_of(second)], machine.now - RAMP_S)])
-    one, other = machine.cards.measure()
+    machine.devices.note_held([lease_of("b-1", [share_of(second)], machine.now - RAMP_S)])
+    one, other = machine.devices.measure()
     assert one.memory_used_mib == 0
     assert (other.memory_used_mib or 0) > 0.79 * 24576
     assert (other.power_w or 0) > 100
@@ -131,11 +134,11 @@ def test_a_card_measures_what_is_held_of_it() -> None:
 def test_figures_stay_within_the_shares(held: list[tuple[int, float]], now: float) -> None:
     machine = Machine()
     machine.now = now
-    card = machine.cards.inventory()[0]
-    leases = [lease_of(f"a{n}-1", [share_of(card, mib)], at) for n, (mib, at) in enumerate(held)]
-    machine.cards.note_held(leases)
-    sample = machine.cards.measure()[0]
-    assert machine.cards.measure()[0] == sample
+    gpu = machine.devices.inventory()[0]
+    leases = [lease_of(f"a{n}-1", [share_of(gpu, mib)], at) for n, (mib, at) in enumerate(held)]
+    machine.devices.note_held(leases)
+    sample = machine.devices.measure()[0]
+    assert machine.devices.measure()[0] == sample
     assert 0 <= (sample.utilisation or 0) <= 1
     assert sample.memory_used_mib == sum(process.memory_mib or 0 for process in sample.processes)
     for lease, process in zip(leases, sample.processes, strict=True):
@@ -144,22 +147,22 @@ def test_figures_stay_within_the_shares(held: list[tuple[int, float]], now: floa
 
 def test_figures_are_smooth() -> None:
     machine = Machine()
-    card = machine.cards.inventory()[0]
-    machine.cards.note_held([lease_of("a-1", [share_of(card)], machine.now)])
+    gpu = machine.devices.inventory()[0]
+    machine.devices.note_held([lease_of("a-1", [share_of(gpu)], machine.now)])
     before = 0.0
     for _ in range(600):
         machine.now += 0.5
-        used = float(machine.cards.measure()[0].memory_used_mib or 0)
-        assert abs(used - before) < 0.05 * card.memory_mib
+        used = float(machine.devices.measure()[0].memory_used_mib or 0)
+        assert abs(used - before) < 0.05 * gpu.memory_mib
         before = used
 
 
-def test_a_test_can_overrun_a_share_and_put_a_stranger_on_a_card() -> None:
-    devices = SimulatedDevices([Cards(1, 24576)], node_name="here", now=lambda: 1000.0)
-    card = devices.inventory()[0]
-    devices.note_held([lease_of("a-1", [share_of(card, 8192)])])
+def test_a_test_can_overrun_a_share_and_put_a_stranger_on_a_device() -> None:
+    devices = SimulatedDevices([SimulatedSpec(1, 24576)], node_name="here", now=lambda: 1000.0)
+    gpu = devices.inventory()[0]
+    devices.note_held([lease_of("a-1", [share_of(gpu, 8192)])])
     devices.overruns["a-1"] = 12_000
-    devices.strays[card.uuid] = (ProcessMemory(99, 500),)
+    devices.strays[gpu.uuid] = (ProcessMemory(99, 500),)
     (sample,) = devices.measure()
     assert [(one.attempt_id, one.pid, one.memory_mib) for one in sample.processes] == [
         ("a-1", None, 12_000),

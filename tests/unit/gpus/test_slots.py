@@ -1,4 +1,4 @@
-"""Slots: what the setting means, and that a third of a card and a third of its memory are the same share."""
+"""Slots: what the setting means, and that a third of a GPU and a third of its memory are the same share."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from commonage.domain.requests import parse_gpus
 from commonage.gpus.slots import Slots, parse_slots
 
 
-def card(model: str = "NVIDIA A100-SXM4-40GB", parent: str | None = None, slots: int = 0) -> Device:
+def device(model: str = "NVIDIA A100-SXM4-40GB", parent: str | None = None, slots: int = 0) -> Device:
     return Device("GPU-1", 0, model, 36864, parent_uuid=parent, slots=slots)
 
 
@@ -36,15 +36,15 @@ def test_what_is_wrong_is_named(text: str) -> None:
 
 def test_the_longest_word_that_fits_counts() -> None:
     slots = parse_slots("A100=4,A100-SXM4-40=3,2")
-    assert slots.of(card()) == 3
-    assert slots.of(card("NVIDIA A100-PCIE-80GB")) == 4
-    assert slots.of(card("Tesla T4")) == 2
-    assert slots.of(card(parent="GPU-0")) == 0
+    assert slots.of(device()) == 3
+    assert slots.of(device("NVIDIA A100-PCIE-80GB")) == 4
+    assert slots.of(device("Tesla T4")) == 2
+    assert slots.of(device(parent="GPU-0")) == 0
 
 
 @pytest.mark.parametrize(("fraction", "memory"), [("1/3", "12GiB"), ("2/3", "24GiB")])
 def test_a_third_and_a_third_of_the_memory_are_the_same(fraction: str, memory: str) -> None:
-    thirds = card(slots=3)
+    thirds = device(slots=3)
     by_fraction, by_memory = parse_gpus(fraction), parse_gpus(memory)
     assert by_fraction is not None
     assert by_memory is not None

@@ -1,4 +1,4 @@
-"""The table of Xids: what an application did never stops a card, what needs a reset always does."""
+"""The table of Xids: what an application did never stops a GPU, what needs a reset always does."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from commonage.gpus.xid import Kind
 
 
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 94, 109, 63, 154, 999, 0])
-def test_what_stops_no_card(number: int) -> None:
+def test_what_stops_no_device(number: int) -> None:
     assert not xid.is_fatal(number)
     assert f"Xid {number}" in xid.notice_of(number)
 

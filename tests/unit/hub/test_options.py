@@ -32,7 +32,7 @@ OFFER = {
     ],
     "gpu_choices": [
         {"gpus": "6GiB", "title": "6 GiB", "free_now": True, "why_not": None},
-        {"gpus": "1", "title": "a whole card", "free_now": False, "why_not": reason("8 of 24 GiB are free")},
+        {"gpus": "1", "title": "a whole GPU", "free_now": False, "why_not": reason("8 of 24 GiB are free")},
     ],
     "models": ["A100"],
     "max_cpus_milli": 16000,

@@ -71,7 +71,7 @@ def by_age(queue: Sequence[Ask]) -> list[Ask]:
     return sorted(queue, key=lambda ask: (-ask.priority, ask.submitted_at, ask.workload_id))
 
 
-CARDS = st.builds(
+DEVICES = st.builds(
     lambda memory, model, faulty, slots: (memory * GIB, model, ("it is hot",) if faulty else (), slots),
     st.sampled_from([16, 24, 80]),
     st.sampled_from(["A30", "A100"]),
@@ -81,7 +81,7 @@ CARDS = st.builds(
 
 
 def _instances(name: str, index: int, count: int) -> list[Device]:
-    """A card that was cut into instances."""
+    """A GPU that was cut into instances."""
     parent = f"{name}-mig-{index}"
     return [
         factories.device(
@@ -97,7 +97,7 @@ def fleets(draw: st.DrawFn, most: int = 4) -> list[Node]:
     nodes = []
     for number in range(draw(st.integers(1, most))):
         name = f"node-{number}"
-        cards = [
+        devices = [
             factories.device(
                 index,
                 uuid=f"{name}-{index}",
@@ -107,14 +107,14 @@ def fleets(draw: st.DrawFn, most: int = 4) -> list[Node]:
                 slots=slots,
                 numa=index % 2,
             )
-            for index, (memory, model, faults, slots) in enumerate(draw(st.lists(CARDS, max_size=3)))
+            for index, (memory, model, faults, slots) in enumerate(draw(st.lists(DEVICES, max_size=3)))
         ]
-        cards += _instances(name, len(cards), draw(st.sampled_from([0, 0, 0, 3])))
+        devices += _instances(name, len(devices), draw(st.sampled_from([0, 0, 0, 3])))
         state = draw(st.sampled_from([NodeState.READY] * 5 + [NodeState.DRAINING, NodeState.LOST]))
         cpus, memory = draw(st.integers(1, 16)), draw(st.integers(1, 64))
         labels = draw(st.sampled_from([(), (("disk", "nvme"),)]))
         nodes.append(
-            factories.node(name, cards, cpus_milli=cpus * 1000, memory_mib=memory * GIB, state=state, labels=labels)
+            factories.node(name, devices, cpus_milli=cpus * 1000, memory_mib=memory * GIB, state=state, labels=labels)
         )
     return nodes
 

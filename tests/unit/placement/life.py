@@ -56,7 +56,7 @@ class Life:
         nodes = []
         for number in range(self.random.randint(1, 4)):
             name, model = f"node-{number}", self.random.choice(["A30", "A100"])
-            cards = [
+            devices = [
                 factories.device(
                     index, uuid=f"{name}-{index}", memory_mib=24 * GIB, model=model, numa=index % 2,
                     slots=self.random.choice([0, 0, 3]),
@@ -64,7 +64,7 @@ class Life:
                 for index in range(self.random.randint(0, 4))
             ]  # fmt: skip
             cpus = self.random.randint(2, 16) * 1000
-            nodes.append(factories.node(name, cards, cpus_milli=cpus, memory_mib=32 * GIB))
+            nodes.append(factories.node(name, devices, cpus_milli=cpus, memory_mib=32 * GIB))
         return nodes
 
     # --- what happens ---------------------------------------------------------------------------------------------

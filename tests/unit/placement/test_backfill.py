@@ -69,7 +69,7 @@ def waiting_in_vain(for_s: float) -> list[Ask]:
 
 @pytest.mark.parametrize(("for_s", "keeps"), [(599, False), (601, True)])
 def test_a_machine_is_kept_for_who_waits_in_vain(for_s: float, keeps: bool) -> None:
-    """Nobody knows when what runs there ends; nothing new starts where it needs the cards."""
+    """Nobody knows when what runs there ends; nothing new starts where it needs the GPUs."""
     busy = held(0, "n", {"GPU-n-0": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 2)], [busy], waiting_in_vain(for_s), PATIENT).plan()
     assert list(outcome.started) == ([] if keeps else ["w000000000002"])
@@ -89,7 +89,7 @@ def test_the_machine_is_kept_where_least_must_end() -> None:
 
 
 def test_beside_what_is_kept_there_is_room() -> None:
-    """Of three cards two are wanted: on the third something may start."""
+    """Of three GPUs two are wanted: on the third something may start."""
     busy = held(0, "n", {"GPU-n-0": 12 * GIB, "GPU-n-1": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 3)], [busy], waiting_in_vain(601), PATIENT).plan()
     (lease,) = (one.lease for one in outcome.started.values())

@@ -188,7 +188,7 @@ def test_what_is_lacking_in_numbers(
     assert (told.fits_now, told.fits_now_gpus) == (fits_now, fits_gpus)
 
 
-def test_a_card_without_compute_left() -> None:
+def test_a_device_without_compute_left() -> None:
     node = factories.node("n", 1)
     busy = held(0, "n")
     share = factories.share(node.report.devices[0], memory_mib=1024, compute_milli=900)

@@ -1,4 +1,4 @@
-"""What is said of requests for cards that come in fixed parts: slots and MIG instances."""
+"""What is said of requests for GPUs that come in fixed parts: slots and MIG instances."""
 
 from tests.unit.placement.fleets import GIB, NOW, Scene
 from tests.unit.placement.test_plan import ask, held
@@ -8,10 +8,10 @@ from commonage.testing import factories
 
 
 def requested_mib(gpus: str, slots: int = 3) -> int:
-    """What is said to be requested, of a request for a card in slots, of which one is free and too small, or none."""
-    card = factories.device(uuid="GPU-n-0", slots=slots)
+    """What is said to be requested, of a request for a GPU in slots, of which one is free and too small, or none."""
+    device = factories.device(uuid="GPU-n-0", slots=slots)
     one = ask(1, gpus)
-    scene = Scene(NOW, [factories.node("n", [card])], [held(9, "n", {"GPU-n-0": 24 * GIB})], [one])
+    scene = Scene(NOW, [factories.node("n", [device])], [held(9, "n", {"GPU-n-0": 24 * GIB})], [one])
     (told,) = scene.explain(one).reasons
     assert isinstance(told, InsufficientGpuMemory)
     return told.requested_mib
@@ -24,7 +24,7 @@ def test_a_third_and_less_than_that_are_said_to_be_the_same_slot() -> None:
     assert requested_mib("4GiB", slots=0) == 4 * GIB
 
 
-def test_a_whole_card_that_is_split_is_said_to_be() -> None:
+def test_a_whole_device_that_is_split_is_said_to_be() -> None:
     parts = [factories.device(100 + place, uuid=f"MIG-{place}", parent_uuid="GPU-1") for place in range(2)]
     one = ask(1, "1")
     assert Scene(NOW, [factories.node("n", parts)], [], [one]).explain(one).reasons == (

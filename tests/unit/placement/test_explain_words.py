@@ -44,11 +44,11 @@ def test_machines_that_lack_the_same_are_told_of_together() -> None:
     )
 
 
-def test_cards_that_are_free_on_different_numa_nodes() -> None:
+def test_devices_that_are_free_on_different_numa_nodes() -> None:
     one = ask(1, "2")
     one = replace(one, request=replace(one.request, one_numa=True))
-    cards = [factories.device(index, uuid=f"c{index}", numa=index) for index in range(2)]
-    told = Scene(NOW, [factories.node("n", cards)], [], [one]).explain(one)
+    devices = [factories.device(index, uuid=f"c{index}", numa=index) for index in range(2)]
+    told = Scene(NOW, [factories.node("n", devices)], [], [one]).explain(one)
     assert told.reasons == (
         waiting.InsufficientGpusOnNumaNode(node="n", total=1, model=None, requested=2, free=2, together=1),
     )

@@ -184,18 +184,18 @@ def test_best_fit_over_vram_keeps_the_larger_hole() -> None:
     assert [share.device_uuid for share in outcome.starts[0][1].shares] == ["GPU-n-1"]
 
 
-def test_work_without_a_gpu_keeps_away_from_free_cards() -> None:
+def test_work_without_a_gpu_keeps_away_from_free_devices() -> None:
     nodes = [factories.node("a", 2), factories.node("b")]
     assert starts(Scene(NOW, nodes, [], [ask(1)])) == {"w000000000001": "b"}
 
 
 def test_models_are_matched_by_any_part_of_their_name() -> None:
-    cards = [
+    devices = [
         factories.device(0, uuid="a", model="NVIDIA A100-SXM4-80GB"),
         factories.device(1, uuid="b", model="NVIDIA L4"),
     ]
     queue = [ask(1, "a100:1"), ask(2, "l4:4GiB"), ask(3, "H100")]
-    outcome = Scene(NOW, [factories.node("n", cards)], [], queue).plan()
+    outcome = Scene(NOW, [factories.node("n", devices)], [], queue).plan()
     assert [lease.shares[0].device_uuid for _, lease in outcome.starts] == ["a", "b"]
 
 
@@ -225,7 +225,7 @@ def test_what_fits_beside_the_promise_starts() -> None:
     assert starts(Scene(NOW, [node], [before], queue)) == {"w000000000002": "n"}
 
 
-def test_another_card_is_taken_where_the_best_one_is_promised() -> None:
+def test_another_device_is_taken_where_the_best_one_is_promised() -> None:
     node = factories.node("n", 2)
     before = [held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), held(1, "n", {"GPU-n-1": 8 * GIB})]
     outcome = Scene(NOW, [node], before, [ask(1, "20GiB"), ask(2, "6GiB")]).plan()

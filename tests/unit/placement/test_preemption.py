@@ -19,7 +19,7 @@ from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.preemption import Eviction, Preemption
 from commonage.placement.quota import Quotas, amounts_of
-from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards
+from commonage.placement.space import everywhere, fits_in, free_rows, pick_devices
 from commonage.testing import factories
 
 NUMBERS = count()
@@ -40,8 +40,8 @@ class World:
         if not len(fit):
             return None
         number = int(fit[0])
-        cards = pick_cards(self.grid, shape, number, free_rows(self.grid, np.array([number]))[0])
-        lease = self.grid.lease(shape, number, cards, f"a{next(NUMBERS):04}", at)
+        devices = pick_devices(self.grid, shape, number, free_rows(self.grid, np.array([number]))[0])
+        lease = self.grid.lease(shape, number, devices, f"a{next(NUMBERS):04}", at)
         base = Held(lease, "w", "", "bob", "job", tenant="art", priority=-50, preemptible=True)
         held = replace(base, **fields)  # type: ignore[arg-type]  # fields of Held
         self.grid.take(lease)
@@ -120,9 +120,9 @@ def test_nobody_goes_where_it_fits_already() -> None:
     assert gone(world.evict("1")) == []
 
 
-def test_cards_of_one_numa_node_are_cleared_for_a_request_that_wants_them_together() -> None:
-    cards = [factories.device(index, uuid=f"c{index}", numa=index % 2) for index in range(4)]
-    world = World([factories.node("n1", cards)])
+def test_devices_of_one_numa_node_are_cleared_for_a_request_that_wants_them_together() -> None:
+    devices = [factories.device(index, uuid=f"c{index}", numa=index % 2) for index in range(4)]
+    world = World([factories.node("n1", devices)])
     held = [world.hold(part("1"), 0) for _ in range(4)]
     victims = gone(world.evict(request=replace(factories.request(gpus="2"), one_numa=True)))
     assert victims in (ids(held[0], held[2]), ids(held[1], held[3]))

@@ -119,7 +119,7 @@ def test_a_share_of_vram_goes_where_it_keeps_within_the_quota() -> None:
     assert quotas.mask(grid, shape, "other", "ann") is None
 
 
-def test_the_least_of_a_shape_that_fits_nowhere_is_without_cards() -> None:
+def test_the_least_of_a_shape_that_fits_nowhere_is_without_devices() -> None:
     shape = Grid([factories.node()]).shape(replace(factories.request(), gpu=GpuRequest(whole=1)))
     assert amounts_of(shape) == Amounts(1000, 1024)
 

@@ -72,11 +72,11 @@ class World:
         if not np.isfinite(costs).any():
             return None
         node = int(np.argmin(costs))
-        cards = self.kept.cards(ask, shape, node)
-        if cards is None:
+        devices = self.kept.devices(ask, shape, node)
+        if devices is None:
             with self.kept.aside(ask, shape, node):
-                cards = self.policy.cards(shape, node)
-        lease = self.grid.lease(shape, node, cards, ask.attempt_id, self.now)
+                devices = self.policy.devices(shape, node)
+        lease = self.grid.lease(shape, node, devices, ask.attempt_id, self.now)
         ends_at = None if limit is None else self.now + limit
         held = Held(lease, ask.workload_id, "", ask.owner, "job", ends_at, ask.tenant)
         self.grid.take(lease)
@@ -96,12 +96,12 @@ def course(count: int, gpus: str | None = "4GiB", **fields: object) -> Reservati
     return replace(base, **fields)  # type: ignore[arg-type]  # fields of Reservation
 
 
-def two_cards() -> World:
+def two_devices() -> World:
     return World([factories.node("n1", 2, cpus_milli=32000)])
 
 
 def test_work_without_a_time_limit_stays_beside_what_is_kept() -> None:
-    world = two_cards()
+    world = two_devices()
     assert world.reserve(course(6)) is None
     assert world.start(factories.request(gpus="1")) is not None
     assert world.start(factories.request(gpus="1")) is None
@@ -110,7 +110,7 @@ def test_work_without_a_time_limit_stays_beside_what_is_kept() -> None:
 
 
 def test_the_whole_count_starts_at_once_when_the_window_begins() -> None:
-    world = two_cards()
+    world = two_devices()
     assert world.reserve(course(12)) is None
     assert world.start(factories.request(gpus="1"), limit=HOUR) is not None
     assert world.start(factories.request(gpus="1"), limit=HOUR / 2) is not None
@@ -121,7 +121,7 @@ def test_the_whole_count_starts_at_once_when_the_window_begins() -> None:
 
 
 def test_only_its_tenant_or_its_owner_has_the_room_and_only_in_the_window() -> None:
-    world = two_cards()
+    world = two_devices()
     assert world.reserve(course(12, owner="ann")) is None
     assert world.start(factories.request(gpus="4GiB"), "course", owner="ann") is None
     world.until(NOW + HOUR)
@@ -131,7 +131,7 @@ def test_only_its_tenant_or_its_owner_has_the_room_and_only_in_the_window() -> N
 
 
 def test_a_place_that_was_used_is_kept_again_until_the_window_ends() -> None:
-    world = two_cards()
+    world = two_devices()
     assert world.reserve(course(12)) is None
     world.until(NOW + HOUR)
     one = world.start(factories.request(gpus="4GiB"), "course", 2 * HOUR)
@@ -146,7 +146,7 @@ def test_a_place_that_was_used_is_kept_again_until_the_window_ends() -> None:
 
 
 def test_larger_and_smaller_work_of_the_tenant_counts_for_as_many_places() -> None:
-    world = two_cards()
+    world = two_devices()
     assert world.reserve(course(6)) is None
     world.until(NOW + HOUR)
     assert world.start(factories.request(gpus="8GiB"), "course", HOUR) is not None
@@ -166,20 +166,20 @@ def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
 
 
 def test_room_that_is_kept_is_home_to_what_it_is_enough_for() -> None:
-    world = two_cards()
+    world = two_devices()
     assert world.reserve(course(1)) is None
     ask = Ask("w", "a", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
     more = replace(ask, request=factories.request(gpus="8GiB"))
     shape, larger = world.grid.shape(ask.request), world.grid.shape(more.request)
     assert world.kept.home(ask, shape) is None
     world.until(NOW + HOUR)
-    home, cards = world.kept.home(ask, shape), world.kept.cards(ask, shape, 0)
+    home, devices = world.kept.home(ask, shape), world.kept.devices(ask, shape, 0)
     assert home is not None
     assert home.all()
-    assert cards is not None
-    assert len(cards) == 1
+    assert devices is not None
+    assert len(devices) == 1
     assert world.kept.home(more, larger) is None
-    assert world.kept.cards(more, larger, 0) is None
+    assert world.kept.devices(more, larger, 0) is None
 
 
 def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
@@ -202,7 +202,7 @@ def test_places_move_from_a_machine_that_is_drained() -> None:
 
 
 def test_what_cannot_be_kept_is_said_in_numbers() -> None:
-    world = two_cards()
+    world = two_devices()
     request = str(course(1).request)
     assert world.reserve(course(13)) == refusals.ReservationTooLarge(count=13, request=request, room=12)
     assert world.start(factories.request(gpus="1")) is not None
@@ -215,8 +215,8 @@ def test_what_cannot_be_kept_is_said_in_numbers() -> None:
     assert world.reserve(course(6, id="r3", starts_at=NOW + 3 * HOUR, ends_at=NOW + 4 * HOUR)) is None
 
 
-def test_a_shortfall_shows_when_a_card_is_lost() -> None:
-    world = two_cards()
+def test_a_shortfall_shows_when_a_device_is_lost() -> None:
+    world = two_devices()
     assert world.reserve(course(12)) is None
     node = world.grid.nodes[0]
     sick = replace(node.report.devices[0], faults=("it fell off the bus",))
@@ -229,7 +229,7 @@ def test_a_shortfall_shows_when_a_card_is_lost() -> None:
 
 
 def test_without_reservations_nothing_is_masked() -> None:
-    world = two_cards()
+    world = two_devices()
     ask = Ask("w", "a", factories.request(), 0, NOW)
     assert world.kept.mask(ask, world.grid.shape(ask.request)) is None
     assert world.kept.clear(ask, world.grid.shape(ask.request)) is None

@@ -12,7 +12,7 @@ from commonage.domain.requests import Request
 from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
-from commonage.placement.space import everywhere, fits_in, free_rows, pick_cards, times_in, whole_rows
+from commonage.placement.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows
 
 FIELDS = ("cpus", "memory", "free_mib", "free_milli")
 
@@ -23,8 +23,8 @@ def fill(grid: Grid, requests: list[Request]) -> Holdings:
     for number, request in enumerate(requests):
         shape = grid.shape(request)
         for node in np.flatnonzero(grid.fits(shape, everywhere(grid))).tolist()[:1]:
-            cards = pick_cards(grid, shape, node, free_rows(grid, np.array([node]))[0])
-            lease = grid.lease(shape, node, cards, f"a{number}", 0.0)
+            devices = pick_devices(grid, shape, node, free_rows(grid, np.array([node]))[0])
+            lease = grid.lease(shape, node, devices, f"a{number}", 0.0)
             ends_at = float(number) if number % 2 else None
             grid.take(lease)
             holdings.take(Held(lease, f"w{number}", "", "ann", "job", ends_at))
@@ -44,8 +44,8 @@ def test_what_fits_into_what_is_free_is_what_the_grid_says(
     for number, most in enumerate(times):
         fitted = 0
         while grid.fits(shape, np.array([number]))[0]:
-            cards = pick_cards(grid, shape, number, free_rows(grid, np.array([number]))[0])
-            grid.take(grid.lease(shape, number, cards, f"new{number}/{fitted}", 0.0))
+            devices = pick_devices(grid, shape, number, free_rows(grid, np.array([number]))[0])
+            grid.take(grid.lease(shape, number, devices, f"new{number}/{fitted}", 0.0))
             fitted += 1
         assert fitted == most
 

@@ -10,9 +10,9 @@ STEP = 50.0
 
 
 def demand(*wanted: tuple[int, int, float, float]) -> Demand:
-    """Of (parts, cards, cpus, rate)."""
-    parts, cards, cpus, rate = zip(*wanted, strict=True) if wanted else ((), (), (), ())
-    ints = (np.array(one, np.int64) for one in (parts, cards))
+    """Of (parts, GPUs, cpus, rate)."""
+    parts, devices, cpus, rate = zip(*wanted, strict=True) if wanted else ((), (), (), ())
+    ints = (np.array(one, np.int64) for one in (parts, devices))
     return Demand(*ints, *(np.array(one, np.float64) for one in (cpus, rate)))
 
 
@@ -24,11 +24,11 @@ def test_where_nothing_is_asked_for_all_that_is_idle_is_wasted() -> None:
     waste = table(demand(), STEP, END, 2)
     assert waste.shape == (PARTS + 3, WIDTH)
     assert np.isclose(waste[37, 5], 370)
-    assert waste[PARTS, 5] == 0  # no whole card is there
+    assert waste[PARTS, 5] == 0  # no whole GPU is there
     assert np.isclose(waste[PARTS + 2, 5], 1000)
 
 
-def test_what_is_smaller_than_anything_typical_is_wasted_and_so_is_a_card_without_cpus() -> None:
+def test_what_is_smaller_than_anything_typical_is_wasted_and_so_is_a_device_without_cpus() -> None:
     waste = table(demand((50, 1, 1000, 1.0)), STEP, END, 1)
     assert np.isclose(waste[49, -1], 490)
     assert np.isclose(waste[50, column(900)], 500)
@@ -45,7 +45,7 @@ def test_waste_is_a_mean_over_what_may_come_and_the_end() -> None:
     assert np.isclose(waste[PARTS + 1, -1], expected)
 
 
-def test_several_cards_are_of_use_only_where_there_are_so_many() -> None:
+def test_several_devices_are_of_use_only_where_there_are_so_many() -> None:
     waste = table(demand((100, 2, 1000, 1.0)), STEP, END, 3)
     alone, pair, three = waste[PARTS + 1 :, -1]
     assert np.isclose(alone, 1000)

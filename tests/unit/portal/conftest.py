@@ -88,7 +88,7 @@ def submit(portal: Portal, clock: FakeClock) -> Callable[..., Any]:
         made = await portal.control.work.submit(hub, Submission(**fields))
         for _ in range(200):
             await clock.advance(0.5)
-            await asyncio.sleep(0)  # sampling asks the cards in a thread
+            await asyncio.sleep(0)  # sampling asks the GPUs in a thread
             found = await portal.control.look.workload(root, made.workloads[0].id)
             settled = found.state.is_terminal if ended else _settled(found, portal)
             if settled:

@@ -41,27 +41,27 @@ async def test_a_machine_that_is_not_there_is_told(root: Person) -> None:
     assert "gpu-1" in answer.text
 
 
-async def test_all_of_a_card_is_shown_and_an_admin_says_that_it_was_reset(
+async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     portal: Portal, ann: Person, root: Person
 ) -> None:
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
-    (card,) = report.devices
+    (device_row,) = report.devices
     broken = replace(
-        card,
+        device_row,
         simulated=False,
         faults=("had Xid 95 (uncontained memory error)",),
         notices=("persistence mode is off",),
         driver="615.10",
         cuda="13.4",
         pci="0000:3b:00.0",
-        peers=((card.uuid, 4),),
+        peers=((device_row.uuid, 4),),
         unavailable=((Isolation.DRIVER_LIMIT, "only root may set it"),),
     )
     portal.engine.add_node(replace(report, devices=(broken,)))
     measured = DeviceSample(
-        card.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
+        device_row.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
     )
-    portal.control.fleet.note_measured({card.uuid: measured})
+    portal.control.fleet.note_measured({device_row.uuid: measured})
     await portal.control.fleet.look()
     page = (await ann.get("nodes")).text
     for words in (
@@ -71,12 +71,12 @@ async def test_all_of_a_card_is_shown_and_an_admin_says_that_it_was_reset(
         assert words in page
     assert "nodes/gpu-2/resume" not in page
     assert "nodes/gpu-2/resume" in (await root.get("nodes")).text
-    answer = await root.post("nodes/gpu-2/resume", {"gpu": card.uuid}, HX_Request="true")
+    answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
     assert "still: had Xid 95" in unquote(answer.headers["HX-Trigger"])
     portal.engine.add_node(report)
-    answer = await root.post("nodes/gpu-2/resume", {"gpu": card.uuid}, HX_Request="true")
+    answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
     assert "takes work again" in answer.headers["HX-Trigger"]
-    assert (await ann.post("nodes/gpu-2/resume", {"gpu": card.uuid})).status_code == 403
+    assert (await ann.post("nodes/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
 
 
 async def test_who_runs_on_a_drained_machine_is_told_to_leave(

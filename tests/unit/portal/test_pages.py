@@ -78,7 +78,7 @@ async def test_every_page_keeps_the_policy(ann: Person, root: Person, path: str)
 
 
 @pytest.mark.parametrize("path", ["", "nodes", "launch"])
-async def test_pages_with_simulated_cards_say_so(ann: Person, path: str) -> None:
+async def test_pages_with_simulated_devices_say_so(ann: Person, path: str) -> None:
     assert "Simulated</span>" in (await ann.get(path)).text
 
 

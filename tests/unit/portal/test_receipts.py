@@ -1,4 +1,4 @@
-"""What was used, on the workload's page; what to ask for, on the launch form; what nobody started, on the cards."""
+"""What was used, on the workload's page; what to ask for, on the launch form; what nobody started, on the GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_the_receipt_of_one_that_ended(portal: Portal, ann: Person, submit
     page = (await ann.get(f"workloads/{one.id}")).text
     assert "<strong>5.5 GiB</strong>" in page
     assert "at most, of 12 GiB" in page
-    assert "Wh, its part of the card" in page
+    assert "Wh, its part of the GPU" in page
     assert "Measured every few seconds." in page
 
 
@@ -80,11 +80,11 @@ async def test_the_form_offers_what_would_do(
     assert "suggestion" not in other
 
 
-async def test_a_process_that_nobody_started_is_shown_on_its_card(
+async def test_a_process_that_nobody_started_is_shown_on_its_device(
     portal: Portal, ann: Person, clock: FakeClock
 ) -> None:
-    card = portal.devices.inventory()[2]
-    portal.devices.strays[card.uuid] = (ProcessMemory(99, 2048),)
+    device_row = portal.devices.inventory()[2]
+    portal.devices.strays[device_row.uuid] = (ProcessMemory(99, 2048),)
     portal.engine.owned[99] = ProcessOwner(99, None, "<blender>", 0.0)
     for _ in range(3):
         await clock.advance(5)

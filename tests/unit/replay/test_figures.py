@@ -11,11 +11,11 @@ from commonage.replay.chart import BUCKETS, Replayed, bucket_means, page
 from commonage.replay.figures import Capacity, Moment, Ran, figures, jain, percentile
 from commonage.replay.records import Record
 
-CARD = Request(1000, 1024, GpuRequest(whole=1))
+DEVICE = Request(1000, 1024, GpuRequest(whole=1))
 
 
 def record(number: int, owner: str, at: float, lasts: float) -> Record:
-    return Record(str(number), owner, owner, CARD, at, lasts)
+    return Record(str(number), owner, owner, DEVICE, at, lasts)
 
 
 def test_waits_use_and_makespan() -> None:

@@ -8,19 +8,19 @@ import pytest
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Node, NodeState
-from commonage.replay.lab import at_work, lab, with_more_cards, with_more_nodes
+from commonage.replay.lab import at_work, lab, with_more_devices, with_more_nodes
 
 
-def cards(nodes: tuple[Node, ...]) -> list[int]:
+def devices(nodes: tuple[Node, ...]) -> list[int]:
     return [len(node.report.devices) for node in nodes]
 
 
 def test_a_lab_in_a_few_words() -> None:
     nodes = lab("2x4x24GiB:RTX 3090")
-    assert cards(nodes) == [4, 4]
-    assert {(card.model, card.memory_mib) for card in nodes[0].report.devices} == {("RTX 3090", 24 * 1024)}
-    assert len({card.uuid for node in nodes for card in node.report.devices}) == 8
-    assert cards(lab("3x0")) == [0, 0, 0]
+    assert devices(nodes) == [4, 4]
+    assert {(device.model, device.memory_mib) for device in nodes[0].report.devices} == {("RTX 3090", 24 * 1024)}
+    assert len({device.uuid for node in nodes for device in node.report.devices}) == 8
+    assert devices(lab("3x0")) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("text", ["", "8", "0x8", "8xx", "axb", "8x8x80"])
@@ -29,23 +29,23 @@ def test_a_lab_that_is_written_wrongly(text: str) -> None:
         lab(text)
 
 
-def test_cards_more_and_less() -> None:
+def test_devices_more_and_less() -> None:
     nodes = lab("2x2")
-    more = with_more_cards(nodes, 3)
-    assert cards(more) == [4, 3]
+    more = with_more_devices(nodes, 3)
+    assert devices(more) == [4, 3]
     assert more[1].report.cpus_milli == nodes[1].report.cpus_milli * 3 // 2
-    assert len({card.uuid for node in more for card in node.report.devices}) == 7
-    assert cards(with_more_cards(nodes, -3)) == [0, 1]
+    assert len({device.uuid for node in more for device in node.report.devices}) == 7
+    assert devices(with_more_devices(nodes, -3)) == [0, 1]
     with pytest.raises(InvalidInput, match="there are fewer"):
-        with_more_cards(nodes, -5)
+        with_more_devices(nodes, -5)
     with pytest.raises(InvalidInput, match="no machine"):
-        with_more_cards((), 1)
+        with_more_devices((), 1)
 
 
 def test_nodes_more_and_less() -> None:
     nodes = lab("2x2")
     more = with_more_nodes(nodes, 2)
-    assert cards(more) == [2, 2, 2, 2]
+    assert devices(more) == [2, 2, 2, 2]
     assert len({node.name for node in more}) == 4
     assert with_more_nodes(nodes, -1) == nodes[:1]
     with pytest.raises(InvalidInput, match="there are 2"):
@@ -56,6 +56,6 @@ def test_nodes_more_and_less() -> None:
 
 def test_machines_are_well_in_a_replay() -> None:
     node = lab("1x1")[0]
-    card = replace(node.report.devices[0], faults=("burnt",))
-    ill = replace(node, state=NodeState.LOST, report=replace(node.report, devices=(card,), faults=("gone",)))
+    device = replace(node.report.devices[0], faults=("burnt",))
+    ill = replace(node, state=NodeState.LOST, report=replace(node.report, devices=(device,), faults=("gone",)))
     assert at_work([ill]) == (node,)

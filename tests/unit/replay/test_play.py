@@ -14,7 +14,7 @@ from commonage.replay.lab import lab
 from commonage.replay.play import fitting, play
 from commonage.replay.records import Record, Records
 
-ONE_CARD = lab("1x1x24GiB:T4")
+ONE_DEVICE = lab("1x1x24GiB:T4")
 
 
 def record(number: int, gpus: str = "1", at: float = 0.0, lasts: float = 100.0, **more: object) -> Record:
@@ -23,8 +23,8 @@ def record(number: int, gpus: str = "1", at: float = 0.0, lasts: float = 100.0, 
     return replace(made, **more)  # type: ignore[arg-type]  # fields of a record
 
 
-def test_one_after_the_other_on_one_card() -> None:
-    played = play([record(0), record(1, at=10), record(2, at=20)], ONE_CARD, Rules())
+def test_one_after_the_other_on_one_device() -> None:
+    played = play([record(0), record(1, at=10), record(2, at=20)], ONE_DEVICE, Rules())
     assert [(one.started_at, one.ended_at) for one in played.ran] == [(0, 100), (100, 200), (200, 300)]
     assert [(one.at, one.gpu_milli, one.waiting) for one in played.moments] == [
         (0, 1000, 0), (10, 1000, 1), (20, 1000, 2), (100, 1000, 1), (200, 1000, 0), (300, 0, 0),
@@ -33,8 +33,8 @@ def test_one_after_the_other_on_one_card() -> None:
     assert played.figures.wait_p95_s == 180
 
 
-def test_half_cards_share() -> None:
-    played = play([record(0, "0.5"), record(1, "12GiB")], ONE_CARD, Rules())
+def test_half_devices_share() -> None:
+    played = play([record(0, "0.5"), record(1, "12GiB")], ONE_DEVICE, Rules())
     assert [one.started_at for one in played.ran] == [0, 0]
 
 
@@ -51,27 +51,27 @@ def test_a_quota_makes_its_tenant_wait() -> None:
 def test_what_is_preempted_begins_anew() -> None:
     rules = Rules(guaranteed_s=0.0)
     some = [record(0, preemptible=True, priority=-50), record(1, at=40, priority=10)]
-    low, high = play(some, ONE_CARD, rules).ran
+    low, high = play(some, ONE_DEVICE, rules).ran
     assert (high.started_at, high.ended_at) == (40, 140)
     assert (low.started_at, low.ended_at, low.preempted) == (0, 240, 1)
 
 
 def test_unknown_models_and_what_never_fits_are_said() -> None:
     some = [record(0, "A100:1"), record(1, "T4:1"), record(2, "2"), record(3, "V100|t4:0.5")]
-    found = fitting(Records(tuple(some)), ONE_CARD)
+    found = fitting(Records(tuple(some)), ONE_DEVICE)
     assert [str(one.request.gpu) for one in found.items] == [
         "1 whole GPU",
         "1 whole GPU (T4)",
         "0.5 of a GPU (V100 or t4)",
     ]
     assert found.notes == (
-        "1 asked for a model that no card has; they take any card",
+        "1 asked for a model that no GPU has; they take any GPU",
         "1 are left out: no machine could ever run them",
     )
 
 
 def test_what_cannot_start_is_told_and_the_rest_goes_on() -> None:
-    played = play([record(0, "2"), record(1)], ONE_CARD, Rules())
+    played = play([record(0, "2"), record(1)], ONE_DEVICE, Rules())
     assert [one.ended_at for one in played.ran] == [None, 100]
     assert played.figures.unfinished == 1
 
@@ -88,7 +88,7 @@ records = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(records, min_size=1, max_size=25))
-def test_all_that_fits_runs_once_in_its_full_length_within_the_cards(found: list[Record]) -> None:
+def test_all_that_fits_runs_once_in_its_full_length_within_the_devices(found: list[Record]) -> None:
     some = sorted(
         (replace(one, id=f"r{number:03}") for number, one in enumerate(found)), key=lambda one: one.submitted_at
     )

@@ -65,7 +65,7 @@ def test_a_name_is_looked_up_and_a_module_of_the_current_folder_imported() -> No
         ("empty_policy:LIMIT", "with a grid, a mix and a seed failed: TypeError: 'int' object is not callable"),
         ("odd_policy:fails", "calling it with a grid, a mix and a seed failed: ZeroDivisionError: division by zero "
          "(odd_policy.py, line 5)"),
-        ("odd_policy:Half", "what it makes has no arrived, cards. A policy has arrived, costs, cards"),
+        ("odd_policy:Half", "what it makes has no arrived, GPUs. A policy has arrived, costs, GPUs"),
     ],
 )  # fmt: skip
 def test_an_unusable_policy_gets_an_error_that_says_what_to_do(name: str, message: str) -> None:

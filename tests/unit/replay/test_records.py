@@ -19,7 +19,7 @@ def trace(folder: Path, *rows: str, head: str = HEAD) -> Path:
     return path
 
 
-def test_shares_whole_cards_and_none(tmp_path: Path) -> None:
+def test_shares_whole_devices_and_none(tmp_path: Path) -> None:
     found = read_trace(
         trace(
             tmp_path,

@@ -184,7 +184,7 @@ async def test_start_session_by_a_name_that_is_no_address(name: str) -> None:
         (400, "alice:big is pending stop", Conflict),
         (404, "Not Found", NotFound),
         (400, "no environment torch", InvalidInput),
-        (500, "12 GiB are more than any card has", InvalidInput),
+        (500, "12 GiB are more than any GPU has", InvalidInput),
         (503, "Service Unavailable", Unavailable),
     ],
 )

@@ -25,7 +25,7 @@ HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creat
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Four workloads of an hour each, for one card each, submitted at once; half of them by another."""
+    """Four workloads of an hour each, for one GPU each, submitted at once; half of them by another."""
     path = tmp_path / "trace.csv"
     rows = [f"w{number},1000,1024,1,1000,,{'LS' if number % 2 else 'BE'},Running,0,3600,0" for number in range(4)]
     path.write_text("\n".join([HEAD, *rows]))
@@ -36,17 +36,17 @@ def replay(*words: str) -> Result:
     return CliRunner().invoke(app, ["replay", *words])
 
 
-def test_more_cards_mean_shorter_waits(trace: Path, tmp_path: Path) -> None:
+def test_more_devices_mean_shorter_waits(trace: Path, tmp_path: Path) -> None:
     chart = tmp_path / "chart.html"
     result = replay("--trace", str(trace), "--fleet", "1x2", "--gpus", "+2", "--chart", str(chart), "--json")
     assert result.exit_code == 0, result.output
     now, then = json.loads(result.stdout)["settings"]
     assert now["setting"].startswith("as it is (")
-    assert then["setting"].endswith("+2 cards")
+    assert then["setting"].endswith("+2 GPUs")
     assert (now["wait_p95_s"], then["wait_p95_s"]) == (3600, 0)
     assert (now["makespan_s"], then["makespan_s"]) == (7200, 3600)
     assert now["gpu_utilisation"] == then["gpu_utilisation"] == 1
-    assert "+2 cards" in chart.read_text()
+    assert "+2 GPUs" in chart.read_text()
 
 
 def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
         ),
         (("--trace", "TRACE", "--quota", "be:4"), "write TENANT=gpus:4"),
         (("--trace", "TRACE", "--quota", "be=cats:4"), "write TENANT=gpus:4"),
-        (("--trace", "TRACE", "--gpus", "-99"), "99 cards cannot be taken away"),
+        (("--trace", "TRACE", "--gpus", "-99"), "99 GPUs cannot be taken away"),
         (("--trace", "TRACE", "--last", "soon"), "'soon'"),
         (("--trace", "TRACE", "--fleet", "1x0"), "there is nothing to play. 4 are left out"),
     ],

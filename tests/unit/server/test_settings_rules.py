@@ -98,12 +98,12 @@ def test_control_gets_them(tmp_path: Path) -> None:
     ("toml", "said"),
     [
         ('[[tenants]]\nname = "a"\n[tenants.nominal]\ngpus = "many"',
-         "commonage.toml, line 4: tenants.a.nominal.gpus: not a number of cards; write it like 4 or 2.5"),
+         "commonage.toml, line 4: tenants.a.nominal.gpus: not a number of GPUs; write it like 4 or 2.5"),
         ('[[tenants]]\nname = "a"\n\n[[tenants]]\nname = "b"\nnominal = { memory = "lots" }',
          "commonage.toml, line 6: tenants.b.nominal.memory: memory 'lots' is not an amount of memory"),
         ('[[tenants]]\nname = "a"\nweight = 0', "line 3: tenants.a.weight: input should be greater than 0"),
         ('[[tenants]]\ntitle = "a"', "line 1: tenants.0.name: field required"),
-        ('[[tenants]]\nname = "a"\ncards = 3', "line 3: tenants.a.cards: there is no such setting; there are: name,"),
+        ('[[tenants]]\nname = "a"\ndevices = 3', "line 3: tenants.a.devices: there is no such setting; there are: name,"),  # noqa: E501
         ('[[tenants]]\nname = "a"\n[tenants.borrowing]\ngpus = 1',
          "line 1: tenants.a: borrowing.gpus is counted from nominal.gpus, which is not there"),
         ('[[tenants]]\nname = "a"\nnominal.gpus = 1\nlending.gpus = 2',

@@ -78,15 +78,17 @@ def test_plain_text_is_left_alone() -> None:
     assert codec.clean("naïve 🦆\n\t") == "naïve 🦆\n\t"
 
 
-def test_cards_that_an_older_or_a_newer_program_wrote_are_read() -> None:
+def test_devices_that_an_older_or_a_newer_program_wrote_are_read() -> None:
     row = codec.node_row(make.node(devices=[make.device()]))
     report = json.loads(row["report"])
-    (card,) = report["devices"]
-    report["devices"] = [{name: card[name] for name in ("uuid", "index", "model", "memory_mib", "isolation", "faults")}]
+    (device,) = report["devices"]
+    report["devices"] = [
+        {name: device[name] for name in ("uuid", "index", "model", "memory_mib", "isolation", "faults")}
+    ]
     report["devices"][0]["smell"] = "roses"
     row["report"] = json.dumps(report)
     (read,) = codec.node_from_row([row[name] for name in codec.NODE_COLUMNS]).report.devices
-    assert (read.uuid, read.cuda, read.peers, read.unavailable) == (card["uuid"], "", (), ())
+    assert (read.uuid, read.cuda, read.peers, read.unavailable) == (device["uuid"], "", (), ())
 
 
 def test_who_drained_a_machine_is_an_admin_where_an_older_program_did_not_write_it() -> None:

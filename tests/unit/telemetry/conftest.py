@@ -1,4 +1,4 @@
-"""A control plane of fakes with a machine, two cards and some work on its board; no loop of it runs."""
+"""A control plane of fakes with a machine, two GPUs and some work on its board; no loop of it runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,11 +43,11 @@ class FewPeople:
 
 @pytest.fixture
 def node() -> Any:
-    cards = [
+    devices = [
         factories.device(0, uuid="GPU-real", simulated=False, model="NVIDIA A30"),
         factories.device(1, uuid="GPU-sick", faults=("fell off the bus",)),
     ]
-    return factories.node("node-1", cards, cpus_milli=8000, memory_mib=32 * 1024, disk_free_mib=1024)
+    return factories.node("node-1", devices, cpus_milli=8000, memory_mib=32 * 1024, disk_free_mib=1024)
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ async def control(anyio_backend: str, node: Any) -> Control:
     made = Control(world)
     await made.open()
     made.board.put_nodes([node, factories.node("node-2", 1, state=NodeState.LOST)])
-    card = node.report.devices[0]
-    held = factories.lease(shares=[factories.share(card, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
+    device = node.report.devices[0]
+    held = factories.lease(shares=[factories.share(device, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
     running = factories.workload(State.RUNNING, kind=Kind.SESSION, owner="ann")
     running = factories.changed(running, attempt=factories.attempt(running.id, lease=held))
     waiting = factories.workload(State.QUEUED, owner="bob", since=factories.NOW - 90)

@@ -23,7 +23,7 @@ from commonage.testing.memory_store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 
-CARD = {"node": "node-1", "device": "0", "uuid": "GPU-real", "model": "NVIDIA A30", "simulated": "false"}
+DEVICE = {"node": "node-1", "device": "0", "uuid": "GPU-real", "model": "NVIDIA A30", "simulated": "false"}
 AS_DCGM = {
     "gpu": "0",
     "UUID": "GPU-real",
@@ -91,30 +91,30 @@ async def test_shares_are_watched(control: Control) -> None:
     assert value(families, "commonage_watchdog_workloads_total", action="warned") == 2
     assert value(families, "commonage_watchdog_workloads_total", action="stopped") == 0
     assert value(families, "commonage_over_share_workloads") == 0
-    assert value(families, "commonage_device_unattributed_memory_bytes", **CARD) == 70 * MIB
+    assert value(families, "commonage_device_unattributed_memory_bytes", **DEVICE) == 70 * MIB
 
 
-async def test_machines_and_cards_say_what_is_held_and_what_is_used(control: Control) -> None:
+async def test_machines_and_devices_say_what_is_held_and_what_is_used(control: Control) -> None:
     families = await scraped(control)
     assert value(families, "commonage_node_cpu_cores", node="node-1") == 8
     assert value(families, "commonage_node_leased_cpu_cores", node="node-1") == 2
     assert value(families, "commonage_node_leased_memory_bytes", node="node-1") == 4096 * MIB
     assert value(families, "commonage_node_free_disk_bytes", node="node-1") == 1024 * MIB
-    assert value(families, "commonage_device_leased_memory_bytes", **CARD) == 6 * 1024 * MIB
-    assert value(families, "commonage_device_used_memory_bytes", **CARD) == 2048 * MIB
-    assert value(families, "commonage_device_leased_compute_ratio", **CARD) == 0.25
-    assert value(families, "commonage_device_utilisation_ratio", **CARD) == 0.75
-    assert value(families, "commonage_device_power_watts", **CARD) == 120
-    assert value(families, "commonage_device_energy_joules_total", **CARD) == 5000
-    assert value(families, "commonage_device_clock_hertz", **CARD, domain="sm") == 1_410_000_000
-    assert value(families, "commonage_device_throttled_info", **CARD, reason="temperature") == 1
-    assert value(families, "commonage_device_memory_errors_total", **CARD, corrected="false") == 1
+    assert value(families, "commonage_device_leased_memory_bytes", **DEVICE) == 6 * 1024 * MIB
+    assert value(families, "commonage_device_used_memory_bytes", **DEVICE) == 2048 * MIB
+    assert value(families, "commonage_device_leased_compute_ratio", **DEVICE) == 0.25
+    assert value(families, "commonage_device_utilisation_ratio", **DEVICE) == 0.75
+    assert value(families, "commonage_device_power_watts", **DEVICE) == 120
+    assert value(families, "commonage_device_energy_joules_total", **DEVICE) == 5000
+    assert value(families, "commonage_device_clock_hertz", **DEVICE, domain="sm") == 1_410_000_000
+    assert value(families, "commonage_device_throttled_info", **DEVICE, reason="temperature") == 1
+    assert value(families, "commonage_device_memory_errors_total", **DEVICE, corrected="false") == 1
 
 
-async def test_cards_have_their_dcgm_names_and_units(control: Control) -> None:
+async def test_devices_have_their_dcgm_names_and_units(control: Control) -> None:
     families = await scraped(control)
     assert value(families, "DCGM_FI_DEV_FB_USED", **AS_DCGM) == 2048
-    assert value(families, "DCGM_FI_DEV_FB_FREE", **AS_DCGM) == factories.CARD_MIB - 2048
+    assert value(families, "DCGM_FI_DEV_FB_FREE", **AS_DCGM) == factories.DEVICE_MIB - 2048
     assert value(families, "DCGM_FI_DEV_GPU_UTIL", **AS_DCGM) == 75
     assert value(families, "DCGM_FI_DEV_POWER_USAGE", **AS_DCGM) == 120
     assert value(families, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", **AS_DCGM) == 5_000_000

@@ -15,7 +15,7 @@ from commonage.domain.sightings import Order
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.workspaces import folder_name
-from commonage.engines.containers import cards
+from commonage.engines.containers import gpus
 from commonage.engines.containers.box import can_export
 from commonage.engines.containers.session import CONTAINER_SESSION
 
@@ -88,8 +88,8 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
         "COMMONAGE_TENANT": order.tenant,
     }
     variables = {"LANG": "C.UTF-8", **shared, **_ours(order, home, inside.port), **dict(order.environment.variables)}
-    ours = dict(devices) | cards.of_the_environment(order) | cards.visible(order) | ids
-    refused = cards.refused(order)
+    ours = dict(devices) | gpus.of_the_environment(order) | gpus.visible(order) | ids
+    refused = gpus.refused(order)
     variables |= dict(order.variables) | ours
     fixed = ours.keys() | refused
     secrets = {name: value for name, value in order.secrets if name not in fixed}
@@ -104,7 +104,7 @@ def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices:
         home,
         f"{home}/jobs/{order.workload_id}" if order.bundle_path is not None else home,
         tuple(sorted(refused)),
-        cards.mps_pipe(devices),
+        gpus.mps_pipe(devices),
     )
 
 

@@ -21,7 +21,7 @@ from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.containers.box import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.dockerd.cards import Way, way_of
+from commonage.engines.dockerd.gpus import Way, way_of
 from commonage.ports.devices import Devices, DevicesUnavailable
 
 _MIB = 1024 * 1024
@@ -99,10 +99,10 @@ class Daemon:
 
     def _report(self, data: Path, devices: Devices | None, fault: str) -> NodeReport:
         faults = [fault] if fault else []
-        cards: tuple[Device, ...] = ()
+        gpus: tuple[Device, ...] = ()
         if devices is not None:
             try:
-                cards = tuple(devices.inventory())
+                gpus = tuple(devices.inventory())
             except DevicesUnavailable as error:
                 faults.append(error.message)
         root = Path(str(self._info.get("DockerRootDir", data)))
@@ -111,7 +111,7 @@ class Daemon:
             self.node,
             self._settings.cpus_milli or int(self._info.get("NCPU", 0)) * 1000,
             self._settings.memory_mib or int(self._info.get("MemTotal", 0)) // _MIB,
-            cards,
+            gpus,
             free,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
             (*faults, *wrong),

@@ -33,10 +33,10 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
     Settings take precedence over detected values. Queries the GPU driver, so call it in a thread.
     """
     faults: list[str] = []
-    cards: tuple[Device, ...] = ()
+    gpus: tuple[Device, ...] = ()
     if devices is not None:
         try:
-            cards = tuple(devices.inventory())
+            gpus = tuple(devices.inventory())
         except DevicesUnavailable as error:
             faults.append(error.message)
     free, wrong = free_on(data)
@@ -44,7 +44,7 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
         node_name(settings),
         settings.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
         settings.memory_mib or _memory_mib(),
-        cards,
+        gpus,
         free,
         tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
         (*faults, *wrong),

@@ -59,7 +59,7 @@ def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, Heard]) -> 
     if without:
         yield (
             f"{', '.join(without)} without an agent, so without work, walls around containers and their ports, TLS "
-            "between containers and the hub, cards and measurements: `commonage node join` gives a machine its agent"
+            "between containers and the hub, GPUs and measurements: `commonage node join` gives a machine its agent"
         )
     in_the_clear = plain_http_on({name: one for name, one in told.items() if name in machines})
     if in_the_clear:
@@ -69,11 +69,11 @@ def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, Heard]) -> 
         )
     undeclared = sorted(
         name for name, one in machines.items()
-        if one.vram_mib is None and name in told and any(not card.simulated for card in told[name].report.devices)
+        if one.vram_mib is None and name in told and any(not gpu.simulated for gpu in told[name].report.devices)
     )  # fmt: skip
     if undeclared:
         yield (
-            f"{', '.join(undeclared)} with cards, but no VRAM declared to Docker Swarm (node-generic-resources), so "
+            f"{', '.join(undeclared)} with GPUs, but no VRAM declared to Docker Swarm (node-generic-resources), so "
             "that nothing starts on them: run `commonage node join` again"
         )
 

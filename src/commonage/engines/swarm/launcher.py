@@ -207,7 +207,7 @@ class Launcher:
                 return await agents.confine(machine.id, Hold(order.attempt_id, order.lease.shares, in_container=True))
         if all(share.simulated for share in order.lease.shares):
             return {}
-        raise AgentAway(f"the agent of {machine.name}, which holds shares of cards, does not answer")
+        raise AgentAway(f"the agent of {machine.name}, which holds shares of GPUs, does not answer")
 
     def _have_folders(self, run: Run, program: Program) -> str:
         see_that_nothing_leads_elsewhere(run.order, self._settings.mounts)

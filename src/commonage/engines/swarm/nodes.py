@@ -36,7 +36,7 @@ _NAME_TAKEN = (
     "name and run `commonage node join` for it, or remove it with `commonage node rm {name}`"
 )
 _UNDECLARED = (
-    "cannot be reserved, as Docker there declares {declared} VRAM for cards of {there} MiB: run `commonage node join` "
+    "cannot be reserved, as Docker there declares {declared} VRAM for GPUs of {there} MiB: run `commonage node join` "
     "for that machine again"
 )
 
@@ -193,14 +193,14 @@ def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None, w
     return replace(report, labels=labelled, faults=tuple(faults), gone=gone, undecided=undecided)
 
 
-def _reservable(cards: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
+def _reservable(gpus: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
     """The GPUs; with a fault on those that have no VRAM left to reserve, because Swarm would start no task on them."""
-    there = sum(card.memory_mib for card in cards if not card.simulated)
+    there = sum(gpu.memory_mib for gpu in gpus if not gpu.simulated)
     why = _UNDECLARED.format(declared=f"{declared_mib} MiB of" if declared_mib else "no", there=there)
     left = declared_mib
-    for card in cards:
-        left -= 0 if card.simulated else card.memory_mib
-        yield card if card.simulated or left >= 0 else replace(card, faults=(*card.faults, why))
+    for gpu in gpus:
+        left -= 0 if gpu.simulated else gpu.memory_mib
+        yield gpu if gpu.simulated or left >= 0 else replace(gpu, faults=(*gpu.faults, why))
 
 
 def plain_http_on(heard: Mapping[str, Heard]) -> list[str]:
@@ -216,7 +216,7 @@ def notes_on(machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> tup
         notes.append(
             f"{', '.join(without)} without an agent: no work runs there unless swarm_without_agents allows it. Then "
             "containers reach the machine, the site and other tenants' ports, everybody on the site's network reaches "
-            "their ports, their tokens cross it in the clear, no cards are known, and nothing is measured. "
+            "their ports, their tokens cross it in the clear, no GPUs are known, and nothing is measured. "
             "`commonage node join` gives a machine its agent."
         )
     in_the_clear = plain_http_on(heard)

@@ -85,7 +85,7 @@ class Cuda:
         return text.value.decode("ascii", "replace") if known and text.value else f"error {code}"
 
     def devices(self) -> list[str]:
-        """The uuids of the visible cards, in hexadecimal digits only."""
+        """The uuids of the visible GPUs, in hexadecimal digits only."""
         count = c_int()
         self._do("cuDeviceGetCount", byref(count))
         found = []

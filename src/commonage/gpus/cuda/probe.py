@@ -1,4 +1,4 @@
-"""A program that tries one thing on the cards it can see, and says as JSON what came of it.
+"""A program that tries one thing on the GPUs it can see, and says as JSON what came of it.
 
     python -m commonage.gpus.cuda.probe look | context | fill | burn
 
@@ -43,7 +43,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="probe", description=__doc__)
     parser.add_argument("action", choices=sorted(_ACTIONS))
     parser.add_argument("--library", default=LIBRARY, help="the CUDA driver library")
-    parser.add_argument("--uuid", default="", help="the card, in hexadecimal digits; else the first that is visible")
+    parser.add_argument("--uuid", default="", help="the GPU, in hexadecimal digits; else the first that is visible")
     parser.add_argument("--most-mib", type=int, default=0, help="fill: stop there; burn: hold so much meanwhile")
     parser.add_argument("--seconds", type=float, default=0.0, help="burn: so long; 0 is until standard input ends")
     parser.add_argument("--leave-group", action="store_true", help="first try to move into the control group above")
@@ -59,9 +59,9 @@ def _use(options: argparse.Namespace, answer: dict[str, Any]) -> Cuda:
     cuda = Cuda(options.library)
     answer["seen"] = cuda.devices()
     if options.uuid and options.uuid not in answer["seen"]:
-        raise CudaError("cuDeviceGetUuid", -1, f"the card {options.uuid} is not visible")
+        raise CudaError("cuDeviceGetUuid", -1, f"the GPU {options.uuid} is not visible")
     if not answer["seen"]:
-        raise CudaError("cuDeviceGetCount", -1, "no card is visible")
+        raise CudaError("cuDeviceGetCount", -1, "no GPU is visible")
     cuda.use(answer["seen"].index(options.uuid) if options.uuid else 0)
     return cuda
 
@@ -110,7 +110,7 @@ def _handle(nvml: Any, uuid: str) -> Any:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         if digits(nvml.nvmlDeviceGetUUID(handle)) == uuid:
             return handle
-    raise CudaError("NVML", -1, f"lists no card {uuid}")
+    raise CudaError("NVML", -1, f"lists no GPU {uuid}")
 
 
 def digits(uuid: str) -> str:

@@ -74,7 +74,7 @@ class DriverLimit(Level):
     def available(self, device: Device) -> str:
         """The driver is asked once for each GPU and driver version."""
         if device.simulated:
-            return "the card is simulated"
+            return "the GPU is simulated"
         if sys.platform != "linux" or not is_nvidia(device):
             return "only NVIDIA's driver for Linux has it"
         if device.parent_uuid is not None:

@@ -23,8 +23,8 @@ class Mig(Level):
         if device.parent_uuid is not None:
             return ""
         if device.simulated or not is_nvidia(device):
-            return "the card is simulated" if device.simulated else "only NVIDIA's cards have it"
-        return "the card is not split into MIG instances; cards that can be are split with `commonage node mig`"
+            return "the GPU is simulated" if device.simulated else "only NVIDIA's GPUs have it"
+        return "the GPU is not split into MIG instances; GPUs that can be are split with `commonage node mig`"
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
         """No variables to add."""

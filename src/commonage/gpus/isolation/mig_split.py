@@ -23,7 +23,7 @@ _TAIL = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Gpu:
     """The present split of a GPU: the uuids under which it is allocated, its instances' profiles, and MIG mode."""
 
     index: int
@@ -33,28 +33,26 @@ class Card:
     is_split: bool
 
 
-def card_of(devices: Sequence[Device], name: str) -> Card:
+def gpu_of(devices: Sequence[Device], name: str) -> Gpu:
     """The GPU with this index or uuid (its own or an instance's).
 
     Raises InvalidInput, which lists the existing ones.
     """
     real = [device for device in devices if not device.simulated]
-    index = next((_card_index(device) for device in real if name in (device.uuid, device.parent_uuid)), None)
+    index = next((_gpu_index(device) for device in real if name in (device.uuid, device.parent_uuid)), None)
     if index is None and name.isdigit():
         index = int(name)
-    mine = [device for device in real if _card_index(device) == index]
+    mine = [device for device in real if _gpu_index(device) == index]
     if not mine:
-        there = ", ".join(f"{_card_index(device)} ({device.model})" for device in real) or "no real card"
-        raise InvalidInput(f"there is no card {name[:60]!r} on this machine; there is: {there}", field="card")
+        there = ", ".join(f"{_gpu_index(device)} ({device.model})" for device in real) or "no real GPU"
+        raise InvalidInput(f"there is no GPU {name[:60]!r} on this machine; there is: {there}", field="gpu")
     instances = [device for device in mine if device.parent_uuid is not None]
     uuids = dict.fromkeys(uuid for device in mine for uuid in (device.uuid, device.parent_uuid) if uuid)
     is_split = bool(instances) or any("MIG mode" in fault for device in mine for fault in device.faults)
-    return Card(
-        _card_index(mine[0]), mine[0].model, tuple(uuids), tuple(one.mig_profile for one in instances), is_split
-    )
+    return Gpu(_gpu_index(mine[0]), mine[0].model, tuple(uuids), tuple(one.mig_profile for one in instances), is_split)
 
 
-def _card_index(device: Device) -> int:
+def _gpu_index(device: Device) -> int:
     return device.index if device.parent_uuid is None else device.index // INSTANCE_INDEX - 1
 
 
@@ -73,17 +71,17 @@ def parse_profiles(text: str) -> tuple[str, ...]:
     return parts
 
 
-def plan(card: Card, profiles: Sequence[str]) -> list[tuple[str, ...]]:
+def plan(gpu: Gpu, profiles: Sequence[str]) -> list[tuple[str, ...]]:
     """The commands that split the GPU as requested, in order; none if it is split so already."""
-    if tuple(sorted(card.profiles)) == tuple(sorted(profiles)) and card.is_split is bool(profiles):
+    if tuple(sorted(gpu.profiles)) == tuple(sorted(profiles)) and gpu.is_split is bool(profiles):
         return []
-    at = ("-i", str(card.index))
+    at = ("-i", str(gpu.index))
     commands: list[tuple[str, ...]] = []
-    if card.profiles:
+    if gpu.profiles:
         commands += [("nvidia-smi", "mig", *at, "-dci"), ("nvidia-smi", "mig", *at, "-dgi")]
     if not profiles:
         return [*commands, ("nvidia-smi", *at, "-mig", "0")]
-    if not card.is_split:
+    if not gpu.is_split:
         commands.append(("nvidia-smi", *at, "-mig", "1"))
     return [*commands, ("nvidia-smi", "mig", *at, "-cgi", ",".join(profiles), "-C")]
 
@@ -109,4 +107,4 @@ def carry_out(commands: Iterable[Sequence[str]]) -> None:
         if ended.returncode != 0:
             raise Conflict(f"`{' '.join(command)}` failed: {said or f'exit code {ended.returncode}'}")
         if "pending" in said.lower():  # exit code 0, although the mode changes only with the next reset
-            raise Conflict(f"`{' '.join(command)}` takes effect after a reset of the card or a reboot: {said}")
+            raise Conflict(f"`{' '.join(command)}` takes effect after a reset of the GPU or a reboot: {said}")

@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 _LEAST_CAPABILITY = 7.0  # Volta: before it clients share one address space, without limits
 _TRY_AGAIN_S = 60.0
 _TELL_FOR_S = 3600.0
-_FAULTS = "shared by MPS: a fatal fault of one workload's program ends the programs of all that share the card"
+_FAULTS = "shared by MPS: a fatal fault of one workload's program ends the programs of all that share the GPU"
 _LOST = (
     "the MPS daemon of its GPU ended, so its programs can no longer use the GPU: start them again "
     "(in a notebook, restart the kernel)"
 )
-_ESCAPE = "a program that clears its variables leaves MPS and its limits, for the card is not in exclusive-process mode"
+_ESCAPE = "a program that clears its variables leaves MPS and its limits, for the GPU is not in exclusive-process mode"
 
 
 @dataclass(slots=True)
@@ -71,9 +71,9 @@ class Mps(Level):
     def available(self, device: Device) -> str:
         """Depends on the GPU's generation, and on whether the program is installed."""
         if device.simulated:
-            return "the card is simulated"
+            return "the GPU is simulated"
         if not is_nvidia(device):
-            return "only NVIDIA's cards have it"
+            return "only NVIDIA's GPUs have it"
         if device.parent_uuid is not None:
             return "a MIG instance is held by the hardware already"
         if shutil.which(PROGRAM) is None:
@@ -90,7 +90,7 @@ class Mps(Level):
     def apply(self, hold: Hold) -> Mapping[str, str]:
         """Start the daemon if needed, and return the client's limits. If interrupted, `release` cleans up."""
         if len(hold.shares) > 1:
-            raise NotConfined("parts of several GPUs cannot be held by MPS: each card has a daemon of its own")
+            raise NotConfined("parts of several GPUs cannot be held by MPS: each GPU has a daemon of its own")
         (share,) = hold.shares
         served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
         is_new = hold.attempt_id not in served.attempts

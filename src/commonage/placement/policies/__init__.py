@@ -29,6 +29,6 @@ class Policy(Protocol):
         """
         ...
 
-    def cards(self, shape: Shape, node: int) -> Sequence[int]:
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
         """The devices of node `node` for a shape that fits there: as many as it takes, none for a shape without GPU."""
         ...

@@ -15,7 +15,7 @@ import numpy as np
 from commonage.placement.arrivals import Arrivals, apart
 from commonage.placement.grid import Grid, Row, Rows, most_together
 from commonage.placement.mix import Mix
-from commonage.placement.policies.cards import first_fitting
+from commonage.placement.policies.devices import first_fitting
 from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.placement.waste import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
@@ -60,7 +60,7 @@ class ExpectedWaste:
         costs: Floats = self._rows.of(shape)[:, 0]
         return costs
 
-    def cards(self, shape: Shape, node: int) -> Sequence[int]:
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
         """The device that costs least, or the first whole ones."""
         if shape.is_part:
             self._look()
@@ -100,13 +100,16 @@ class ExpectedWaste:
         pairs = zip(mix.requests, mix.weights, strict=True)
         asked = [(grid.shape(request), weight) for request, weight in pairs if request.gpu is not None]
         rates = np.array([weight for _, weight in asked])
-        fits = np.array([self._cards_for(shape, everywhere) + 1.0 for shape, _ in asked])
+        fits = np.array([self._devices_for(shape, everywhere) + 1.0 for shape, _ in asked])
         rates = rates / (rates.sum() or 1.0) * fits.max(initial=1.0) / fits
-        cards = np.array([shape.cards for shape, _ in asked], np.int64)
-        cpus = np.array([shape.cpus_milli for shape, _ in asked]) / np.maximum(cards, 1)
+        devices = np.array([shape.devices for shape, _ in asked], np.int64)
+        cpus = np.array([shape.cpus_milli for shape, _ in asked]) / np.maximum(devices, 1)
         most = grid.kind.shape[1]
         taken = np.array(
-            [[_share(shape, kind, card.memory_mib) for shape, _ in asked] for kind, (card, _) in enumerate(grid.kinds)]
+            [
+                [_share(shape, kind, device.memory_mib) for shape, _ in asked]
+                for kind, (device, _) in enumerate(grid.kinds)
+            ]
         ).reshape(len(grid.kinds), len(asked))
         parts = np.where(taken >= 1, PARTS, np.clip((taken * PARTS + 1e-6).astype(np.int64), 1, PARTS - 1))
         fill = cpus * (PARTS // parts.min(axis=0, initial=PARTS))
@@ -118,17 +121,17 @@ class ExpectedWaste:
             key = np.where(usable, parts[kind], 0).tobytes()
             if key not in made:
                 made[key] = len(tables)
-                demand = Demand(parts[kind, usable], cards[usable], cpus[usable], rates[usable])
+                demand = Demand(parts[kind, usable], devices[usable], cpus[usable], rates[usable])
                 tables.append(table(demand, step, END, most))
             self._offset[kind] = made[key] * tables[0].size
         self._table = np.concatenate(tables).ravel()
         self._per_cpu = FINE / step
 
-    def _cards_for(self, shape: Shape, nodes: Ints) -> int:
+    def _devices_for(self, shape: Shape, nodes: Ints) -> int:
         """The number of devices on which it fits now, each considered alone, without regard to memory."""
         grid = self._grid
-        fitting = np.count_nonzero(grid.cards_fit(shape, nodes), axis=1)
-        fits = (fitting >= shape.cards) & (grid.cpus[nodes] >= shape.cpus_milli)
+        fitting = np.count_nonzero(grid.devices_fit(shape, nodes), axis=1)
+        fits = (fitting >= shape.devices) & (grid.cpus[nodes] >= shape.cpus_milli)
         return int(fitting[fits].sum())
 
     # --- nodes ----------------------------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ class ExpectedWaste:
         idle: Ints = np.where(grid.kind[nodes] >= 0, np.minimum(grid.free_milli[nodes], vram), 0)
         return idle
 
-    def _cpus_for_cards(self, shape: Shape | None, nodes: Ints) -> Floats:
+    def _cpus_for_devices(self, shape: Shape | None, nodes: Ints) -> Floats:
         """[n]: the CPUs left with the shape placed, or the CPUs that usually come with the memory left, if less."""
         cpus, memory = self._grid.cpus[nodes], self._grid.memory[nodes]
         if shape is not None:
@@ -163,7 +166,7 @@ class ExpectedWaste:
         row = idle // PART
         row += whole * np.count_nonzero(whole, axis=1)[:, None]
         total = idle.sum(axis=1)
-        per_idle = self._cpus_for_cards(None, nodes) * self._per_cpu / np.maximum(total, 1)
+        per_idle = self._cpus_for_devices(None, nodes) * self._per_cpu / np.maximum(total, 1)
         waste = self._waste(self._offset[grid.kind[nodes]], row, idle, per_idle[:, None]).sum(axis=1)
         unused = (grid.cpus[nodes] == grid.cpus_total[nodes]) & (grid.memory[nodes] == grid.memory_total[nodes])
         return np.column_stack((idle, row, total, waste, unused * OPEN))
@@ -180,9 +183,9 @@ class ExpectedWaste:
         if shape.request.labels:
             fits &= grid.labelled(shape, nodes)
         fitting = None
-        if shape.cards:
-            fitting = grid.cards_fit(shape, nodes)
-            fits &= most_together(fitting, grid.numa[nodes], shape) >= shape.cards
+        if shape.devices:
+            fitting = grid.devices_fit(shape, nodes)
+            fits &= most_together(fitting, grid.numa[nodes], shape) >= shape.devices
             fitting = fitting[fits]
         where = nodes[fits]
         if not len(where):
@@ -197,7 +200,7 @@ class ExpectedWaste:
             costs = after[np.arange(len(where)), best]
             result[fits, 1] = best
         else:
-            costs = self._after_whole(shape, where, state, fitting & (fitting.cumsum(axis=1) <= shape.cards))
+            costs = self._after_whole(shape, where, state, fitting & (fitting.cumsum(axis=1) <= shape.devices))
         result[fits, 0] = costs - state[:, -2] + state[:, -1]
         return result
 
@@ -207,7 +210,7 @@ class ExpectedWaste:
         idle = np.where(taken, 0, state[:, :most]).astype(np.int64)
         row = np.where(taken, 0, state[:, most : 2 * most]).astype(np.int64)
         row -= (row > PARTS) * np.count_nonzero(taken, axis=1)[:, None]
-        per_idle = self._cpus_for_cards(shape, nodes) * self._per_cpu / np.maximum(idle.sum(axis=1), 1)
+        per_idle = self._cpus_for_devices(shape, nodes) * self._per_cpu / np.maximum(idle.sum(axis=1), 1)
         waste = self._waste(self._offset[self._grid.kind[nodes]], row, idle, per_idle[:, None])
         total: Floats = waste.sum(axis=1)
         return total
@@ -221,20 +224,20 @@ class ExpectedWaste:
         left = np.maximum(idle - self._taken(shape)[kind], 0)
         # A node's devices are nearly always of one kind, so the idle capacity afterwards is the same for each.
         idle_then = state[:, -3] - (idle - left).max(axis=1, initial=0, where=fitting)
-        per_idle = (self._cpus_for_cards(shape, nodes) * self._per_cpu / np.maximum(idle_then, 1))[:, None]
+        per_idle = (self._cpus_for_devices(shape, nodes) * self._per_cpu / np.maximum(idle_then, 1))[:, None]
         whole = row > PARTS
         others = self._waste(offset, row, idle, per_idle)
         others_then = self._waste(offset, row - whole, idle, per_idle)  # if one of the whole devices is broken
-        cards = self._waste(offset, left // PART, left, per_idle)
+        devices = self._waste(offset, left // PART, left, per_idle)
         unbroken = others.sum(axis=1)[:, None] - others
         broken = others_then.sum(axis=1)[:, None] - others_then
-        return np.where(fitting, cards + np.where(whole, broken + OPEN, unbroken), np.inf)
+        return np.where(fitting, devices + np.where(whole, broken + OPEN, unbroken), np.inf)
 
     def _taken(self, shape: Shape) -> Ints:
         """[kinds + 1]: thousandths of a device of each kind that a part takes, of VRAM or compute, the larger."""
         known = self._taken_by.get(shape.number)
         if known is None or len(known) != len(shape.need_mib):
-            sizes = np.array([card.memory_mib for card, _ in self._grid.kinds] + [1], np.int64)
+            sizes = np.array([device.memory_mib for device, _ in self._grid.kinds] + [1], np.int64)
             vram = -(-np.minimum(shape.need_mib, sizes) * 1000 // np.maximum(sizes, 1))
             known = np.maximum(np.minimum(shape.need_milli, 1000), vram)
             self._taken_by[shape.number] = known

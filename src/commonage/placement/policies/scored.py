@@ -1,6 +1,6 @@
 """Base of policies that score each node independently of the others: a cached row for each shape.
 
-A subclass implements `score`, and `cards` if the tightest device is not right. Not for policies that compare nodes.
+A subclass implements `score`, and `devices` if the tightest device is not right. Not for policies that compare nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from commonage.placement.grid import Grid, Rows
 from commonage.placement.mix import Mix
-from commonage.placement.policies.cards import tightest
+from commonage.placement.policies.devices import tightest
 from commonage.placement.shapes import Floats, Ints, Shape
 
 
@@ -34,7 +34,7 @@ class Scored(ABC):
         """[N]: the score, negative; inf where the shape does not fit."""
         return self._costs.of(shape)
 
-    def cards(self, shape: Shape, node: int) -> Sequence[int]:
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
         """The tightest fitting device, or the first whole ones."""
         return tightest(self.grid, shape, node)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.placement.policies.cards import emptiest, idle_milli, taken_milli
+from commonage.placement.policies.devices import emptiest, idle_milli, taken_milli
 from commonage.placement.policies.scored import Scored
 from commonage.placement.shapes import Floats, Ints, Shape
 
@@ -29,6 +29,6 @@ class Spread(Scored):
         score: Floats = gpus + cpus + memory
         return score
 
-    def cards(self, shape: Shape, node: int) -> Sequence[int]:
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
         """The emptiest device, or the first whole ones."""
         return emptiest(self.grid, shape, node)

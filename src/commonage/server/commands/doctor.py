@@ -31,7 +31,7 @@ _MARKS = {
 def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_json: bool) -> None:
     """Check this machine and the server on its data folder: what is wrong, and what to do. Exit code 1 if something is.
 
-    `commonage doctor gpu` tries whether shares of the cards hold.
+    `commonage doctor gpu` tries whether shares of the GPUs hold.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`commonage doctor gpu`: whether shares of this machine's cards hold, and what they cost, tried for real."""
+"""`commonage doctor gpu`: whether shares of this machine's GPUs hold, and what they cost, tried for real."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleet import Isolation
-from commonage.gpus.record import record as record_cards
+from commonage.gpus.record import record as record_devices
 from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.gpu_doctor import Look, look, measure_all, try_all
 from commonage.server.gpu_trials import Trial
@@ -32,7 +32,7 @@ SECONDS = 10.0
     type=click.Choice([level.value for level in Isolation]),
     help="Only this level; may be given again.",
 )
-@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Also write what the cards tell.")
+@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Also write what the GPUs tell.")
 @click.option("--measure", is_flag=True, help="Measure what sharing costs, instead of trying whether shares hold.")
 @click.option(
     "--seconds", type=click.FloatRange(0.1, 600), help=f"Time for each figure of --measure.  [default: {SECONDS:g}]"
@@ -47,9 +47,9 @@ def gpu(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Try on this machine's cards, which nobody may use meanwhile, whether a share holds.
+    """Try on this machine's GPUs, which nobody may use meanwhile, whether a share holds.
 
-    At each level of isolation a program takes memory beyond its share, looks for other cards, and tries to escape with
+    At each level of isolation a program takes memory beyond its share, looks for other GPUs, and tries to escape with
     an empty environment and in another control group, while a neighbour computes. Exit code 1 if a level does not hold
     what it promises, 2 if nothing could be tried.
 
@@ -75,8 +75,8 @@ def gpu(
 
 
 def _try(found: Look, levels: Sequence[Isolation], as_json: bool) -> int:
-    if not found.cards:
-        click.echo(f"There is no real card here, so nothing can be tried. {found.said}", err=True)
+    if not found.devices:
+        click.echo(f"There is no real GPU here, so nothing can be tried. {found.said}", err=True)
         return NOTHING_TRIED
     trials = []
     if not as_json:
@@ -93,7 +93,7 @@ def _try(found: Look, levels: Sequence[Isolation], as_json: bool) -> int:
 def _measure(found: Look, levels: Sequence[Isolation], seconds: float, as_json: bool) -> int:
     measured = measure_all(found, levels, seconds, lambda line: click.echo(line, err=True))
     if not measured:
-        click.echo(f"There is no real card here that can be shared, so nothing is measured. {found.said}", err=True)
+        click.echo(f"There is no real GPU here that can be shared, so nothing is measured. {found.said}", err=True)
         return NOTHING_MEASURED
     click.echo(json.dumps(measured, indent=2) if as_json else "\n\n".join(_table(one) for one in measured))
     return MEASURED if any(one["alone"] for one in measured) else NOTHING_MEASURED
@@ -103,7 +103,7 @@ def _table(measured: dict[str, Any]) -> str:
     """Markdown, which a report can take as it is."""
     alone = f"{measured['alone']:.1f} kernels a second{': ' if measured['error'] else ''}{measured['error']}"
     lines = [
-        f"Card {measured['card']}, driver {measured['driver']}: one workload alone does {alone}.",
+        f"GPU {measured['device']}, driver {measured['driver']}: one workload alone does {alone}.",
         "",
         "| level | shares | together, of one alone | slowest | fastest | |",
         "|---|---|---|---|---|---|",
@@ -145,9 +145,9 @@ def _mark(trial: Trial) -> str:
 
 
 def _record(file: Path) -> None:
-    """Write what the driver tells of the cards, for tests elsewhere."""
+    """Write what the driver tells of the GPUs, for tests elsewhere."""
     try:
-        written = record_cards(file)
+        written = record_devices(file)
     except OSError as error:
         raise Failure(f"{file} cannot be written: {error}") from None
     click.echo(f"{len(written['calls'])} answers of {len(written['devices'])} GPUs are in {file}", err=True)

@@ -1,4 +1,4 @@
-"""`commonage node mig`: split a card of this machine into MIG instances, or make it one again.
+"""`commonage node mig`: split a GPU of this machine into MIG instances, or make it one again.
 
 Runs on the machine itself, as root, beside the server or without it; never under running work.
 """
@@ -14,7 +14,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.fleet import Node
 from commonage.engines.common.runs import Runs
 from commonage.gpus.detect import open_devices
-from commonage.gpus.isolation.mig_split import Card, card_of, carry_out, parse_profiles, plan
+from commonage.gpus.isolation.mig_split import Gpu, carry_out, gpu_of, parse_profiles, plan
 from commonage.ports.devices import Devices
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
@@ -26,15 +26,15 @@ from commonage.store.sql_store import SqlStore
 
 @click.command("mig")
 @click.argument("name")
-@click.argument("card")
+@click.argument("gpu")
 @click.argument("profiles")
 @click.option("--yes", is_flag=True, help="Do it; without this the plan is only shown.")
 @reads_settings
-def mig(resolved: Resolved, name: str, card: str, profiles: str, yes: bool) -> None:
-    """Split a card of this machine into MIG instances.
+def mig(resolved: Resolved, name: str, gpu: str, profiles: str, yes: bool) -> None:
+    """Split a GPU of this machine into MIG instances.
 
-    CARD is its index or uuid. PROFILES are those of the instances; `off` makes it one card again. The machine must be
-    drained, and nothing may run on the card. The server sees the change by itself.
+    GPU is its index or uuid. PROFILES are those of the instances; `off` makes it one GPU again. The machine must be
+    drained, and nothing may run on the GPU. The server sees the change by itself.
 
     \b
     Example:
@@ -44,10 +44,10 @@ def mig(resolved: Resolved, name: str, card: str, profiles: str, yes: bool) -> N
     """
     try:
         wanted = parse_profiles(profiles)
-        found = _card(resolved.settings, name, card)
+        found = _gpu(resolved.settings, name, gpu)
         commands = plan(found, wanted)
-        now = ", ".join(found.profiles) or ("MIG mode without instances" if found.is_split else "one card")
-        click.echo(f"Card {found.index} ({found.model}) is now: {now}; it becomes: {', '.join(wanted) or 'one card'}.")
+        now = ", ".join(found.profiles) or ("MIG mode without instances" if found.is_split else "one GPU")
+        click.echo(f"GPU {found.index} ({found.model}) is now: {now}; it becomes: {', '.join(wanted) or 'one GPU'}.")
         if not commands:
             click.echo("Nothing is to be done.")
             return
@@ -63,13 +63,13 @@ def mig(resolved: Resolved, name: str, card: str, profiles: str, yes: bool) -> N
     click.echo(f"Done. Let the machine take work again: commonage node resume {name}")
 
 
-def _card(settings: Settings, name: str, card: str) -> Card:
+def _gpu(settings: Settings, name: str, gpu: str) -> Gpu:
     here = settings.node_name or socket.gethostname()
     if name != here:
         raise InvalidInput(f"this machine is {here!r}: run this on {name[:60]!r} itself", field="name")
     devices = _devices(here)
     try:
-        return card_of(devices.inventory(), card)
+        return gpu_of(devices.inventory(), gpu)
     finally:
         devices.close()
 
@@ -78,8 +78,8 @@ def _devices(name: str) -> Devices:
     return open_devices("nvml", node_name=name, clock=SystemClock()).devices
 
 
-def _check_idle(settings: Settings, name: str, card: Card) -> None:
-    """Raises Conflict unless the machine is drained and none of its attempts holds a part of the card."""
+def _check_idle(settings: Settings, name: str, gpu: Gpu) -> None:
+    """Raises Conflict unless the machine is drained and none of its attempts holds a part of the GPU."""
     if settings.data_dir.exists():
         node = asyncio.run(_node(settings, name))
         if node is not None and not node.drain:
@@ -88,10 +88,10 @@ def _check_idle(settings: Settings, name: str, card: Card) -> None:
     folders = [runs.folder(attempt_id) for attempt_id in runs.all()] if runs.root.is_dir() else []
     orders = [whole[0] for folder in folders if folder.exit() is None and (whole := folder.order()) is not None]
     holding = [
-        order.workload_id for order in orders if any(share.device_uuid in card.uuids for share in order.lease.shares)
+        order.workload_id for order in orders if any(share.device_uuid in gpu.uuids for share in order.lease.shares)
     ]
     if holding:
-        raise Conflict(f"there is work on card {card.index}: {', '.join(holding)}; wait for its end, or stop it")
+        raise Conflict(f"there is work on GPU {gpu.index}: {', '.join(holding)}; wait for its end, or stop it")
 
 
 async def _node(settings: Settings, name: str) -> Node | None:

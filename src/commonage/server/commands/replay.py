@@ -24,7 +24,7 @@ from commonage.placement.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.replay.chart import Replayed, page
 from commonage.replay.figures import percentile
 from commonage.replay.history import read_history
-from commonage.replay.lab import at_work, lab, with_more_cards, with_more_nodes
+from commonage.replay.lab import at_work, lab, with_more_devices, with_more_nodes
 from commonage.replay.play import fitting, play
 from commonage.replay.policies import maker_of
 from commonage.replay.records import Records, read_trace
@@ -102,7 +102,7 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
 @click.command
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="A list of the openb trace, with times.")
 @click.option("--history", is_flag=True, help="What this installation has run.")
-@click.option("--fleet", metavar="NODESxCARDS", help="Machines: 8x8, 4x2x80GiB:A100.  [default: 8x8, or one's own]")
+@click.option("--fleet", metavar="NODESxDEVICES", help="Machines: 8x8, 4x2x80GiB:A100.  [default: 8x8, or one's own]")
 @click.option(
     "--policy",
     "policies",
@@ -111,7 +111,7 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
     help="What if this placement policy had been used: best-fit, spread, expected-waste, or module:name.",
 )
 @click.option(
-    "--gpus", type=click.IntRange(-4096, 4096), default=0, metavar="+N", help="What if there were N cards more."
+    "--gpus", type=click.IntRange(-4096, 4096), default=0, metavar="+N", help="What if there were N GPUs more."
 )
 @click.option("--nodes", type=click.IntRange(-1024, 1024), default=0, metavar="+N", help="… or N machines more.")
 @click.option(
@@ -128,7 +128,7 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
 @as_json
 @reads_settings
 def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any) -> None:
-    """Play the past again: who would have waited how long under another policy, quota, or with more cards.
+    """Play the past again: who would have waited how long under another policy, quota, or with more GPUs.
 
     The same planner on a clock that jumps. The first line is how things are ruled now, the others what you ask about.
 
@@ -179,12 +179,12 @@ def _past(resolved: Resolved, asked: Asked) -> tuple[Records, tuple[Node, ...], 
 def _variants(rules: Rules, machines: tuple[Node, ...], asked: Asked) -> list[Variant]:
     """As it is, and with what was asked about: once for each policy named."""
     policy = rules.policy or DEFAULT
-    wished = with_more_nodes(with_more_cards(machines, asked.gpus), asked.nodes)
+    wished = with_more_nodes(with_more_devices(machines, asked.gpus), asked.nodes)
     tenants = {one.name: one for one in rules.tenants}
     for name, entry in asked.quotas:
         before = rules.tenant(name)
         tenants[name] = replace(before, quota=replace(before.quota, nominal=entry.bounds()))
-    changes = [f"{count:+} {what}" for count, what in ((asked.gpus, "cards"), (asked.nodes, "nodes")) if count]
+    changes = [f"{count:+} {what}" for count, what in ((asked.gpus, "GPUs"), (asked.nodes, "nodes")) if count]
     changes += [f"quota of {name}" for name, _ in asked.quotas]
     variants = [Variant(f"as it is ({policy})", replace(rules, policy=policy), machines)]
     for name in list(asked.policies) or ([policy] if changes else []):
@@ -241,7 +241,7 @@ def _show(records: Records, runs: Sequence[Replayed]) -> None:
         console.print(line)
     table = Table(box=None, header_style="bold")
     table.add_column("setting")
-    for title in ("wait p50", "p95", "mean", "cards used", "cores used", "preempted", "fairness", "makespan"):
+    for title in ("wait p50", "p95", "mean", "GPUs used", "cores used", "preempted", "fairness", "makespan"):
         table.add_column(title, justify="right")
     for run in runs:
         one = run.figures

@@ -178,17 +178,17 @@ int enter(const char *call)
 
 int enter_any(const char *call, void *handle, Device **device, Instance **instance)
 {
-    int card = (int)((size_t)handle & 0xff) - 1, part = (int)((size_t)handle >> 8) - 1;
+    int device = (int)((size_t)handle & 0xff) - 1, part = (int)((size_t)handle >> 8) - 1;
     int error = enter(call);
     if (error) return error;
-    if (card < 0 || card >= state.devices) return INVALID_ARGUMENT;
-    *device = &state.device[card];
+    if (device < 0 || device >= state.devices) return INVALID_ARGUMENT;
+    *device = &state.device[device];
     if (part >= (*device)->instances) return INVALID_ARGUMENT; /* it was taken apart meanwhile */
     *instance = part < 0 ? 0 : &(*device)->instance[part];
     return (*device)->lost;
 }
 
-int enter_card(const char *call, void *handle, Device **device)
+int enter_device(const char *call, void *handle, Device **device)
 {
     Instance *instance = 0;
     int error = enter_any(call, handle, device, &instance);

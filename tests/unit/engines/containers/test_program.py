@@ -64,7 +64,7 @@ def with_shares(*shares: Share) -> dict[str, object]:
         ((share("GPU-SIM-1", simulated=True), share("GPU-b")), "GPU-b"),
     ],
 )
-def test_which_cards_are_seen_is_said_by_the_shares_alone(shares: tuple[Share, ...], seen: str) -> None:
+def test_which_gpus_are_seen_is_said_by_the_shares_alone(shares: tuple[Share, ...], seen: str) -> None:
     widened = (("NVIDIA_VISIBLE_DEVICES", "all"),)
     environment = Environment("e", "E", image="i", variables=widened)
     made = program(variables=widened, environment=environment, **with_shares(*shares))
@@ -74,7 +74,7 @@ def test_which_cards_are_seen_is_said_by_the_shares_alone(shares: tuple[Share, .
     assert not hidden.secrets
 
 
-def test_more_than_cards_is_given_where_the_environment_asks_for_it() -> None:
+def test_more_than_gpus_is_given_where_the_environment_asks_for_it() -> None:
     asked = (("NVIDIA_MOFED", "enabled"), ("NVIDIA_GDS", "enabled"))
     environment = Environment("e", "E", image="i", variables=(("NVIDIA_MOFED", "enabled"),))
     made = program(variables=asked, environment=environment)

@@ -20,7 +20,7 @@ from commonage.files.beneath import Beneath
 from commonage.ports.devices import Hold
 
 pytestmark = pytest.mark.anyio
-CARD = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
+GPU = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
 
 
 class FakeDevices:
@@ -47,7 +47,7 @@ async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
 ) -> None:
     runs = Runs(tmp_path / "runs")
     runs.open()
-    wish = order(lease=Lease("w-1", "here", 1000, 256, (CARD,), 0.0))
+    wish = order(lease=Lease("w-1", "here", 1000, 256, (GPU,), 0.0))
     run = Run(wish, runs.create(wish, None), Sighting("w-1", Seen.STARTING, 0.0))
     nobody: Any = None
     devices: Any = FakeDevices()

@@ -55,7 +55,7 @@ def test_everything_of_ours_is_labelled() -> None:
     assert labels["com.docker.compose.project"] == "", "whatever its image says"
 
 
-def test_cards_are_asked_for_by_uuid_and_simulated_ones_are_none() -> None:
+def test_gpus_are_asked_for_by_uuid_and_simulated_ones_are_none() -> None:
     shares = (share("GPU-b"), share("GPU-a"), share("GPU-SIM", simulated=True))
     [request] = described(shares=shares)["HostConfig"]["DeviceRequests"]
     assert request["DeviceIDs"] == ["GPU-a", "GPU-b"]

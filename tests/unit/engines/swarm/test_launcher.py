@@ -47,7 +47,7 @@ from commonage.ports.registry import RegistryAccount
 
 pytestmark = pytest.mark.anyio
 IMAGE = "registry.test:5000/lab/torch@sha256:aa"
-CARD = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
+GPU = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
 NODE = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": {"State": "ready"}, "Spec": {}}
 
 
@@ -248,7 +248,7 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
 async def test_a_link_that_breaks_is_waited_for(scene: Scene, call: str) -> None:
     scene.agents.breaks_at = call
     with pytest.raises(AgentAway, match="nothing was heard"):
-        await scene.hands.launch(scene.run(shares=(CARD,)), unheard)
+        await scene.hands.launch(scene.run(shares=(GPU,)), unheard)
     assert not scene.swarm.made
 
 
@@ -280,7 +280,7 @@ async def test_a_container_is_sent_to_its_nodes_agent_or_else_to_the_relay(
 async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = scene.run(shares=(CARD,), secrets=(("KEY", "sesame"),))
+    run = scene.run(shares=(GPU,), secrets=(("KEY", "sesame"),))
     await scene.hands.launch(run, unheard)
     refused = task("pending", err="no suitable node (insufficient resources on 1 node)")
     scene.swarm.all_tasks = [{**refused, "NodeID": "", "CreatedAt": "1", "Version": {"Index": 1}}]
@@ -391,7 +391,7 @@ async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene)
     assert after != before
 
 
-async def test_our_files_come_with_a_session_that_holds_a_part_of_a_card(scene: Scene) -> None:
+async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: Scene) -> None:
     deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
     part = Share("GPU-a", 0, "A100", 1024, 500, False, 40960, True)
     wish = order(kind=Kind.SESSION, lease=Lease("w-1", "here", 1500, 64, (part,), 0.0))

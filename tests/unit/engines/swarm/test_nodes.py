@@ -131,26 +131,26 @@ def test_what_still_ends_on_a_machine_that_is_down_is_told_and_it_is_not_given_u
     assert report_of(down, heard("a"), Wait("it may be us", for_long=True)).gone
 
 
-def test_cards_that_docker_declares_no_vram_for_take_no_work() -> None:
-    def faults(generic: Any, *cards: Device) -> list[tuple[str, ...]]:
+def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
+    def faults(generic: Any, *gpus: Device) -> list[tuple[str, ...]]:
         machine = machines_of([node("a", generic=generic)])["a"]
         told = heard("a")
-        told = replace(told, report=replace(told.report, devices=cards))
+        told = replace(told, report=replace(told.report, devices=gpus))
         report = report_of(machine, told)
-        assert report.faults == ("hot",), "what needs no card starts there"
-        return [card.faults for card in report.devices]
+        assert report.faults == ("hot",), "what needs no GPU starts there"
+        return [gpu.faults for gpu in report.devices]
 
     def vram(mib: int) -> Any:
         return [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": mib}}]
 
-    cards = [Device(f"GPU-{number}", number, "A100", 40960) for number in (0, 1)]
-    [[why], _] = faults(None, *cards)
-    assert why.startswith("cannot be reserved, as Docker there declares no VRAM for cards of 81920 MiB")
+    gpus = [Device(f"GPU-{number}", number, "A100", 40960) for number in (0, 1)]
+    [[why], _] = faults(None, *gpus)
+    assert why.startswith("cannot be reserved, as Docker there declares no VRAM for GPUs of 81920 MiB")
     assert "commonage node join" in why
-    assert faults(vram(81920), *cards) == [(), ()]
-    [first, [second]] = faults(vram(40960), *cards)
+    assert faults(vram(81920), *gpus) == [(), ()]
+    [first, [second]] = faults(vram(40960), *gpus)
     assert first == ()
-    assert "declares 40960 MiB of VRAM for cards of 81920 MiB" in second
+    assert "declares 40960 MiB of VRAM for GPUs of 81920 MiB" in second
     simulated = Device("GPU-9", 9, "Simulated", 24576, simulated=True)
     assert faults(None, simulated) == [()]
 
@@ -181,7 +181,7 @@ def test_the_doctor_says_what_would_be_better() -> None:
     assert "/srv/site must be mounted on all" in found.said
     assert "--dispatcher-heartbeat 2s" in found.advice
     assert "a without an agent, so without work, walls" in found.advice
-    assert "b with cards, but no VRAM declared" in found.advice
+    assert "b with GPUs, but no VRAM declared" in found.advice
     assert "seccomp" not in found.advice
     told = {"a": heard("a")}
     assert examined(info, [node("a")], 2.0, Path("/srv/site"), told).advice == ""

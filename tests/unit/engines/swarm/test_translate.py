@@ -87,7 +87,7 @@ def test_cores_are_weighed_by_the_agent_or_a_quota_that_swarm_reserves() -> None
         ((share(1024, simulated=True),), False, 0),
     ],
 )
-def test_vram_is_reserved_of_real_cards_and_where_any_is_declared(
+def test_vram_is_reserved_of_real_gpus_and_where_any_is_declared(
     shares: tuple[Share, ...], declared: bool, reserved: int
 ) -> None:
     around = replace(AROUND, declares_vram=declared)

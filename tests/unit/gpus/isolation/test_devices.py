@@ -1,4 +1,4 @@
-"""The cards with their levels: which one holds, what is applied and released, and what two servers may do."""
+"""The GPUs with their levels: which one holds, what is applied and released, and what two servers may do."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ INSTANCE = replace(A100, uuid="MIG-1", index=1, parent_uuid="GPU-9", parent_memo
 SIMULATED = replace(A100, uuid="GPU-SIM-1", index=2, simulated=True)
 
 
-class Cards(NoDevices):
-    def __init__(self, *cards: Device) -> None:
-        self.cards = cards
+class Devices(NoDevices):
+    def __init__(self, *devices: Device) -> None:
+        self.devices = devices
 
     def inventory(self) -> Sequence[Device]:
-        return self.cards
+        return self.devices
 
 
 class FakeLevel:
@@ -43,7 +43,7 @@ class FakeLevel:
         self.applied: dict[str, Hold] = {}
 
     def available(self, device: Device) -> str:
-        return "the card is simulated" if device.simulated else self.why
+        return "the GPU is simulated" if device.simulated else self.why
 
     def apply(self, hold: Hold) -> Mapping[str, str]:
         self.applied[hold.attempt_id] = hold
@@ -87,13 +87,13 @@ class Make:
         self.claims = Claims("test", folder)
 
     def __call__(
-        self, *cards: Device, wanted: Wanted = "auto", slots: int = 0, in_containers: bool = False
+        self, *devices: Device, wanted: Wanted = "auto", slots: int = 0, in_containers: bool = False
     ) -> IsolatedDevices:
         self.claims.close()
         self.claims = Claims("test", self.folder)
         sharing = Sharing(self.folder / "gpus", wanted, Slots(otherwise=slots), in_containers)
         contexts = Contexts(self.folder / "contexts.json", lambda _: "not here")
-        return IsolatedDevices(Cards(*cards), sharing, levels=self.levels, claims=self.claims, contexts=contexts)
+        return IsolatedDevices(Devices(*devices), sharing, levels=self.levels, claims=self.claims, contexts=contexts)
 
 
 def quarter(device: Device) -> Share:
@@ -101,28 +101,28 @@ def quarter(device: Device) -> Share:
 
 
 def test_the_strongest_that_holds_is_chosen_and_of_the_others_is_said_why_not(make: Make, limit: FakeLevel) -> None:
-    (card,) = make(A100).inventory()
-    assert card.isolation is Isolation.DRIVER_LIMIT
-    assert [level for level, _ in card.unavailable] == [Isolation.MIG]
+    (device,) = make(A100).inventory()
+    assert device.isolation is Isolation.DRIVER_LIMIT
+    assert [level for level, _ in device.unavailable] == [Isolation.MIG]
     limit.why = "it needs driver 615"
-    (card,) = make(A100).inventory()
-    assert card.isolation is Isolation.MPS
-    assert (Isolation.DRIVER_LIMIT, "it needs driver 615") in card.unavailable
-    assert "watched" in card.notices
+    (device,) = make(A100).inventory()
+    assert device.isolation is Isolation.MPS
+    assert (Isolation.DRIVER_LIMIT, "it needs driver 615") in device.unavailable
+    assert "watched" in device.notices
 
 
 def test_mps_is_used_in_containers_only_where_it_is_named(make: Make, limit: FakeLevel) -> None:
     limit.why = "it needs driver 615"
-    (card,) = make(A100, in_containers=True).inventory()
-    assert card.isolation is Isolation.COOPERATIVE
-    assert "/dev/shm" in dict(card.unavailable)[Isolation.MPS]
+    (device,) = make(A100, in_containers=True).inventory()
+    assert device.isolation is Isolation.COOPERATIVE
+    assert "/dev/shm" in dict(device.unavailable)[Isolation.MPS]
     devices = make(A100, wanted="mps", in_containers=True)
-    assert [card.isolation for card in devices.inventory()] == [Isolation.MPS]
+    assert [device.isolation for device in devices.inventory()] == [Isolation.MPS]
     devices.confine(Hold("a-1", (replace(quarter(A100), isolation=Isolation.MPS),), in_container=True))
     later = make(A100, in_containers=True)
     later.settle(["a-1"])
-    (card,) = later.inventory()
-    assert (card.isolation, card.faults) == (Isolation.MPS, ()), "while shares are held so, it stays"
+    (device,) = later.inventory()
+    assert (device.isolation, device.faults) == (Isolation.MPS, ()), "while shares are held so, it stays"
 
 
 def test_limits_in_containers_need_a_toolkit_that_sets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,40 +143,40 @@ def test_limits_in_containers_need_a_toolkit_that_sets_them(tmp_path: Path, monk
 
 def test_an_instance_is_held_by_the_hardware_whatever_is_wanted(make: Make, limit: FakeLevel) -> None:
     limit.why = "not on MIG"
-    (card,) = make(INSTANCE, wanted="mps").inventory()
-    assert (card.isolation, card.faults) == (Isolation.MIG, ())
+    (device,) = make(INSTANCE, wanted="mps").inventory()
+    assert (device.isolation, device.faults) == (Isolation.MIG, ())
 
 
-def test_the_level_that_is_wanted_is_taken_or_the_card_takes_no_work(make: Make, mps: FakeLevel) -> None:
-    (card,) = make(A100, wanted="mps").inventory()
-    assert (card.isolation, card.faults) == (Isolation.MPS, ())
+def test_the_level_that_is_wanted_is_taken_or_the_device_takes_no_work(make: Make, mps: FakeLevel) -> None:
+    (device,) = make(A100, wanted="mps").inventory()
+    assert (device.isolation, device.faults) == (Isolation.MPS, ())
     mps.why = "nvidia-cuda-mps-control is not on PATH"
-    (card,) = make(A100, wanted="mps").inventory()
-    assert card.isolation is Isolation.COOPERATIVE
-    assert card.faults == (
+    (device,) = make(A100, wanted="mps").inventory()
+    assert device.isolation is Isolation.COOPERATIVE
+    assert device.faults == (
         "is not shared: gpu_isolation is mps, which does not hold here: nvidia-cuda-mps-control is not on PATH",
     )
 
 
-def test_simulated_cards_are_cooperative_and_have_slots(make: Make) -> None:
-    (card,) = make(SIMULATED, wanted="driver-limit", slots=3).inventory()
-    assert (card.isolation, card.faults, card.slots) == (Isolation.COOPERATIVE, (), 3)
+def test_simulated_devices_are_cooperative_and_have_slots(make: Make) -> None:
+    (device,) = make(SIMULATED, wanted="driver-limit", slots=3).inventory()
+    assert (device.isolation, device.faults, device.slots) == (Isolation.COOPERATIVE, (), 3)
 
 
-def test_a_card_of_another_server_takes_no_work(make: Make, tmp_path: Path) -> None:
+def test_a_device_of_another_server_takes_no_work(make: Make, tmp_path: Path) -> None:
     others = Claims("data folder /other", tmp_path)
     others.claim("GPU-1")
-    (card,) = make(A100).inventory()
-    assert "another Commonage" in card.faults[0]
+    (device,) = make(A100).inventory()
+    assert "another Commonage" in device.faults[0]
     others.close()
-    (card,) = make(A100).inventory()
-    assert not card.faults
+    (device,) = make(A100).inventory()
+    assert not device.faults
 
 
 def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit: FakeLevel) -> None:
     devices = make(A100)
-    (card,) = devices.inventory()
-    variables = devices.confine(Hold("a-1", (quarter(card),), ("/cgroup/a-1",)))
+    (device,) = devices.inventory()
+    variables = devices.confine(Hold("a-1", (quarter(device),), ("/cgroup/a-1",)))
     assert variables["BY_DRIVER_LIMIT"] == "10240"
     assert variables["PYTHONPATH"].endswith("injected/python")
     assert limit.applied["a-1"].cgroups == ("/cgroup/a-1",)
@@ -184,51 +184,51 @@ def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit:
     assert not limit.applied
 
 
-def test_a_card_keeps_the_level_of_the_shares_that_are_held(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
+def test_a_device_keeps_the_level_of_the_shares_that_are_held(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
     limit.why = "it needs driver 615"
     devices = make(A100)
-    (card,) = devices.inventory()
-    devices.confine(Hold("a-1", (quarter(card),)))
+    (device,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(device),)))
     limit.why = ""  # as after an upgrade of the driver
-    (card,) = devices.inventory()
-    assert (card.isolation, card.faults) == (Isolation.MPS, ())
+    (device,) = devices.inventory()
+    assert (device.isolation, device.faults) == (Isolation.MPS, ())
     mps.why = "its daemon does not start"
-    (card,) = devices.inventory()
-    assert card.isolation is Isolation.MPS
-    assert "until its present shares ended: mps does not hold any more: its daemon does not start" in card.faults[0]
+    (device,) = devices.inventory()
+    assert device.isolation is Isolation.MPS
+    assert "until its present shares ended: mps does not hold any more: its daemon does not start" in device.faults[0]
     later = make(A100)
     later.settle(["a-1"])
     assert later.inventory()[0].isolation is Isolation.MPS
     later.release("a-1")
-    (card,) = later.inventory()
-    assert (card.isolation, card.faults) == (Isolation.DRIVER_LIMIT, ())
+    (device,) = later.inventory()
+    assert (device.isolation, device.faults) == (Isolation.DRIVER_LIMIT, ())
 
 
-def test_two_levels_are_not_held_on_one_card(make: Make) -> None:
+def test_two_levels_are_not_held_on_one_device(make: Make) -> None:
     devices = make(A100)
-    (card,) = devices.inventory()
-    devices.confine(Hold("a-1", (quarter(card),)))
+    (device,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(device),)))
     with pytest.raises(NotConfined, match="GPU 0 is shared by driver-limit now"):
-        devices.confine(Hold("a-2", (replace(quarter(card), isolation=Isolation.MPS),)))
+        devices.confine(Hold("a-2", (replace(quarter(device), isolation=Isolation.MPS),)))
     assert list(devices.confined()) == ["a-1"]
 
 
 def test_what_fails_to_be_applied_leaves_nothing(make: Make, limit: FakeLevel) -> None:
     limit.fails = "the driver answers no"
     devices = make(A100)
-    (card,) = devices.inventory()
+    (device,) = devices.inventory()
     with pytest.raises(NotConfined, match="the driver answers no"):
-        devices.confine(Hold("a-1", (quarter(card),)))
+        devices.confine(Hold("a-1", (quarter(device),)))
     assert not devices.confined()
     assert not limit.applied
 
 
 def test_a_later_process_releases_what_a_crash_left(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
     crashed = make(A100)
-    (card,) = crashed.inventory()
+    (device,) = crashed.inventory()
     for attempt in ("a-1", "a-2"):
-        crashed.confine(Hold(attempt, (quarter(card),)))
-    other = replace(quarter(card), device_uuid="GPU-2", isolation=Isolation.MPS)
+        crashed.confine(Hold(attempt, (quarter(device),)))
+    other = replace(quarter(device), device_uuid="GPU-2", isolation=Isolation.MPS)
     crashed.confine(Hold("a-3", (other,)))
     later = make(A100)
     later.settle(["a-2"])
@@ -243,8 +243,8 @@ def test_a_folder_that_cannot_be_written_is_said(make: Make, tmp_path: Path) -> 
         devices.confine(Hold("a-1", (quarter(devices.inventory()[0]),)))
 
 
-def test_limits_are_by_the_measured_context_and_the_rest_is_the_cards_own(make: "Make") -> None:
-    class Others(Cards):
+def test_limits_are_by_the_measured_context_and_the_rest_is_the_devices_own(make: "Make") -> None:
+    class Others(Devices):
         def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
             return {**super().environment(shares), "ROCR_VISIBLE_DEVICES": "GPU-1"}
 
@@ -252,11 +252,11 @@ def test_limits_are_by_the_measured_context_and_the_rest_is_the_cards_own(make: 
     devices = IsolatedDevices(
         Others(A100), Sharing(make.folder / "gpus"), levels=make.levels, claims=make.claims, contexts=contexts
     )
-    (card,) = devices.inventory()
+    (device,) = devices.inventory()
     thread = next((one for one in threading.enumerate() if one.name.startswith("context of")), None)
     if thread is not None:
         thread.join()
-    variables = devices.environment([quarter(card)])
+    variables = devices.environment([quarter(device)])
     assert variables["COMMONAGE_GPU_USABLE_MIB"] == str(10240 - 300)
     assert variables["ROCR_VISIBLE_DEVICES"] == "GPU-1"
     assert devices.inventory()[0].context_mib == 300
@@ -279,7 +279,7 @@ def test_limits_of_the_driver_need_much(tmp_path: Path) -> None:
     assert "does not say" in why_not(replace(A100, driver=""), tmp_path)
 
 
-def test_mps_needs_its_program_and_a_card_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mps_needs_its_program_and_a_device_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "not on PATH" in Mps(tmp_path).available(A100)
     program = tmp_path / "nvidia-cuda-mps-control"
@@ -292,11 +292,11 @@ def test_mps_needs_its_program_and_a_card_that_is_new_enough(tmp_path: Path, mon
     assert "does not say" in Mps(short).available(replace(A100, compute_capability=""))
 
 
-def test_cards_of_amd_are_cooperative(tmp_path: Path) -> None:
-    card = replace(A100, model="AMD Instinct MI300X", driver="6.14.14", compute_capability="gfx942")
+def test_devices_of_amd_are_cooperative(tmp_path: Path) -> None:
+    device = replace(A100, model="AMD Instinct MI300X", driver="6.14.14", compute_capability="gfx942")
     for level in (DriverLimit(), Mig(), Mps(tmp_path)):
-        assert "only NVIDIA's" in level.available(card)
-    assert Cooperative().available(card) == ""
+        assert "only NVIDIA's" in level.available(device)
+    assert Cooperative().available(device) == ""
 
 
 def test_a_container_is_told_by_variables() -> None:

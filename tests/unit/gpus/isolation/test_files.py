@@ -12,7 +12,7 @@ from commonage.gpus.isolation.holds import Holds
 from commonage.ports.devices import Hold
 
 SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
-CARD = Device("GPU-1", 0, "A100", 10240, driver="615.10")
+DEVICE = Device("GPU-1", 0, "A100", 10240, driver="615.10")
 
 
 def test_a_hold_is_read_by_a_later_process(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_no_file_is_named_after_what_cannot_be_an_id(tmp_path: Path) -> None:
     holds.drop("../a")
 
 
-def test_a_card_is_given_out_by_one_server_only(tmp_path: Path) -> None:
+def test_a_device_is_given_out_by_one_server_only(tmp_path: Path) -> None:
     first, second = Claims("data folder /a", tmp_path), Claims("data folder /b", tmp_path)
     assert first.claim("GPU-1") == first.claim("GPU-1") == ""
     assert "another Commonage" in second.claim("GPU-1")
@@ -69,7 +69,7 @@ def test_a_place_without_room_for_locks_is_said(tmp_path: Path) -> None:
     assert "cannot be opened" in Claims("here", tmp_path / "none").claim("GPU-1")
 
 
-def test_a_context_is_measured_once_for_card_and_driver(tmp_path: Path) -> None:
+def test_a_context_is_measured_once_for_device_and_driver(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def measure(device: Device) -> int:
@@ -84,8 +84,8 @@ def test_a_context_is_measured_once_for_card_and_driver(tmp_path: Path) -> None:
                 thread.join()
         return dict(contexts.known())
 
-    assert look(CARD, CARD) == {"GPU-1": 301}
-    assert look(CARD) == {"GPU-1": 301}
+    assert look(DEVICE, DEVICE) == {"GPU-1": 301}
+    assert look(DEVICE) == {"GPU-1": 301}
     newer = Device("GPU-1", 0, "A100", 10240, driver="620.1")
     assert look(newer) == {"GPU-1": 302}
     assert asked == ["615.10", "620.1"]
@@ -94,13 +94,13 @@ def test_a_context_is_measured_once_for_card_and_driver(tmp_path: Path) -> None:
 @pytest.mark.parametrize("found", ["libcuda.so.1 cannot be loaded", 0, 9000])
 def test_what_cannot_be_measured_is_not_known(tmp_path: Path, found: int | str) -> None:
     contexts = Contexts(tmp_path / "contexts.json", lambda _: found)
-    thread = contexts.look_for(CARD)
+    thread = contexts.look_for(DEVICE)
     assert thread is not None
     thread.join()
     assert not contexts.known()
 
 
-def test_simulated_and_broken_cards_are_not_measured(tmp_path: Path) -> None:
+def test_simulated_and_broken_devices_are_not_measured(tmp_path: Path) -> None:
     contexts = Contexts(tmp_path / "contexts.json", lambda _: 300)
     assert contexts.look_for(Device("GPU-1", 0, "Simulated", 10240, simulated=True)) is None
     assert contexts.look_for(Device("GPU-1", 0, "A100", 10240, faults=("fell off the bus",))) is None
@@ -111,7 +111,7 @@ def test_a_broken_file_of_sizes_is_measured_anew(tmp_path: Path, content: str) -
     file = tmp_path / "contexts.json"
     file.write_text(content)
     contexts = Contexts(file, lambda _: 300)
-    thread = contexts.look_for(CARD)
+    thread = contexts.look_for(DEVICE)
     assert thread is not None
     thread.join()
     assert json.loads(file.read_text()) == {"GPU-1 615.10": 300}
@@ -120,4 +120,4 @@ def test_a_broken_file_of_sizes_is_measured_anew(tmp_path: Path, content: str) -
 def test_without_a_cuda_library_the_probe_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("nothing")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert "cannot be loaded" in str(measure_context(CARD))
+    assert "cannot be loaded" in str(measure_context(DEVICE))

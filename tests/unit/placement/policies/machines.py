@@ -30,20 +30,20 @@ def make(policy: str | Maker, *nodes: Node, mix: Mix = TYPICAL) -> tuple[Grid, P
 
 
 def choose(grid: Grid, policy: Policy, shape: Shape) -> tuple[int, list[int]] | None:
-    """The node and cards, None where there is no place."""
+    """The node and GPUs, None where there is no place."""
     policy.arrived(shape)
     costs = policy.costs(shape)
     node = int(np.argmin(costs))
-    return None if np.isinf(costs[node]) else (node, list(policy.cards(shape, node)))
+    return None if np.isinf(costs[node]) else (node, list(policy.devices(shape, node)))
 
 
 def put(grid: Grid, policy: Policy, request: Request, *, at: tuple[int, list[int]] | None = None) -> tuple:
-    """Place it where the policy wants it, or there; (node, cards)."""
+    """Place it where the policy wants it, or there; (node, GPUs)."""
     shape = grid.shape(request)
-    node, cards = at or choose(grid, policy, shape) or pytest.fail(f"no place for {request}")
-    grid.take(grid.lease(shape, node, cards, f"held-{len(grid.changed)}", 0.0))
-    return node, cards
+    node, devices = at or choose(grid, policy, shape) or pytest.fail(f"no place for {request}")
+    grid.take(grid.lease(shape, node, devices, f"held-{len(grid.changed)}", 0.0))
+    return node, devices
 
 
-def node(name: str, cards: int, cpus: int = 32_000) -> Node:
-    return factories.node(name, cards, cpus_milli=cpus, memory_mib=256 * GIB)
+def node(name: str, devices: int, cpus: int = 32_000) -> Node:
+    return factories.node(name, devices, cpus_milli=cpus, memory_mib=256 * GIB)

@@ -25,18 +25,18 @@ def places_what_fits(maker: Maker, fleet: list[Node], asked: list[Request]) -> N
         assert (policy.costs(shape) == costs).all()
         if np.isfinite(costs).any():
             best = int(np.argmin(costs))
-            cards = list(policy.cards(shape, best))
-            assert len(set(cards)) == shape.cards
-            assert all(grid.cards_fit(shape, np.array([best]))[0, cards])
-            grid.take(grid.lease(shape, best, cards, str(number), 0.0))
+            devices = list(policy.devices(shape, best))
+            assert len(set(devices)) == shape.devices
+            assert all(grid.devices_fit(shape, np.array([best]))[0, devices])
+            grid.take(grid.lease(shape, best, devices, str(number), 0.0))
     assert (grid.free_milli >= 0).all() and (grid.free_mib >= 0).all() and (grid.cpus >= 0).all()
 
 
 def sees_what_is_new(maker: Maker) -> None:
-    """Nodes that come, and cards of a model that was not there when the policy was made."""
+    """Nodes that come, and GPUs of a model that was not there when the policy was made."""
     grid, policy = make(maker, factories.node("a", 1, cpus_milli=1000))
     assert put(grid, policy, wish("1")) == (0, [0])
     assert choose(grid, policy, grid.shape(wish("1"))) is None
-    card = factories.device(0, uuid="H100-0", model="H100", memory_mib=80 * GIB)
-    grid.put([factories.node("b", [card], cpus_milli=2000)])
+    device = factories.device(0, uuid="H100-0", model="H100", memory_mib=80 * GIB)
+    grid.put([factories.node("b", [device], cpus_milli=2000)])
     assert put(grid, policy, wish("1")) == (1, [0])

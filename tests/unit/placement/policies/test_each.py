@@ -22,9 +22,9 @@ def test_spread_goes_where_most_is_free() -> None:
     assert [put(grid, policy, wish("0.25")) for _ in range(4)] == [(0, [0]), (1, [0]), (0, [1]), (1, [1])]
 
 
-def test_cards_of_one_numa_node_where_that_is_wanted() -> None:
-    cards = [factories.device(index, uuid=f"GPU-{index}", numa=index % 2) for index in range(4)]
-    grid, policy = make("best-fit", factories.node("a", cards, cpus_milli=8000))
+def test_devices_of_one_numa_node_where_that_is_wanted() -> None:
+    devices = [factories.device(index, uuid=f"GPU-{index}", numa=index % 2) for index in range(4)]
+    grid, policy = make("best-fit", factories.node("a", devices, cpus_milli=8000))
     pair = Request(1000, GIB, parse_gpus("2"), one_numa=True)
     assert put(grid, policy, wish("1")) == (0, [0])
     assert put(grid, policy, pair) == (0, [1, 3])

@@ -21,7 +21,7 @@ def test_every_policy_places_what_fits_where_it_fits(name: str, fleet: list[Node
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_a_policy_sees_nodes_that_come_and_cards_that_are_new_to_it(name: str) -> None:
+def test_a_policy_sees_nodes_that_come_and_devices_that_are_new_to_it(name: str) -> None:
     sees_what_is_new(POLICIES[name])
 
 

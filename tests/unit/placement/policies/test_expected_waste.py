@@ -39,14 +39,14 @@ def test_a_gap_that_others_need_is_left_to_them() -> None:
     assert put(grid, policy, wish("0.7")) == (0, [0])
 
 
-def test_cards_that_are_asked_for_together_stay_together() -> None:
+def test_devices_that_are_asked_for_together_stay_together() -> None:
     grid, policy = make(POLICY, node("pair", 2), node("odd", 3), mix=mix("1", "2", "2", "0.5"))
     put(grid, policy, wish("2"), at=(1, [0, 1]))
     assert put(grid, policy, wish("1")) == (1, [2])
     assert put(grid, policy, wish("2")) == (0, [0, 1])
 
 
-def test_few_cpus_go_where_cards_have_few() -> None:
+def test_few_cpus_go_where_devices_have_few() -> None:
     typical = Mix.of([wish("1", 2000), wish("1", 12_000)])
     grid, policy = make(POLICY, node("many-cpus", 2, 24_000), node("few-cpus", 2, 4_000), mix=typical)
     assert put(grid, policy, wish("1", 2000))[0] == 1
@@ -54,16 +54,16 @@ def test_few_cpus_go_where_cards_have_few() -> None:
     assert put(grid, policy, wish("1", 2000))[0] == 1
 
 
-def test_without_a_gpu_it_takes_no_cpus_from_idle_cards() -> None:
+def test_without_a_gpu_it_takes_no_cpus_from_idle_devices() -> None:
     typical = mix("1", "0.5", cpus=4000)
     grid, policy = make(
-        POLICY, node("cards", 4, 16_000), node("used-up", 1, 16_000), node("none", 0, 64_000), mix=typical
+        POLICY, node("devices", 4, 16_000), node("used-up", 1, 16_000), node("none", 0, 64_000), mix=typical
     )
     put(grid, policy, wish("1", 4000), at=(1, [0]))
-    assert put(grid, policy, wish(cpus=8000))[0] == 1  # cpus that no card can use
+    assert put(grid, policy, wish(cpus=8000))[0] == 1  # cpus that no GPU can use
     assert put(grid, policy, wish(cpus=8000))[0] == 2
     costs = policy.costs(grid.shape(wish(cpus=8000)))
-    assert costs[0] > 100  # thousandths of a card
+    assert costs[0] > 100  # thousandths of a GPU
 
 
 def test_a_fleet_without_gpus_is_filled_node_by_node() -> None:
@@ -73,7 +73,7 @@ def test_a_fleet_without_gpus_is_filled_node_by_node() -> None:
     assert put(grid, policy, wish(cpus=3000))[0] == 0
 
 
-def test_memory_too_can_strand_a_card() -> None:
+def test_memory_too_can_strand_a_device() -> None:
     nodes = [factories.node(name, 2, cpus_milli=64_000, memory_mib=64 * GIB) for name in "ab"]
     much, little = (Mix.of([Request(4000, memory * GIB, parse_gpus("1"))]) for memory in (32, 1))
     for typical, lost in ((much, True), (little, False)):
@@ -81,17 +81,17 @@ def test_memory_too_can_strand_a_card() -> None:
         assert (policy.costs(grid.shape(Request(1000, 40 * GIB))).min() > 100) == lost
 
 
-def test_vram_goes_to_the_card_on_which_least_of_it_is_lost() -> None:
+def test_vram_goes_to_the_device_on_which_least_of_it_is_lost() -> None:
     typical = Mix.of([wish("6GiB"), wish("6GiB"), wish("12GiB")])
-    cards = [[factories.device(0, uuid=f"{size}", memory_mib=size * GIB)] for size in (24, 12, 10)]
-    nodes = [factories.node(f"n{number}", card, cpus_milli=32_000) for number, card in enumerate(cards)]
+    devices = [[factories.device(0, uuid=f"{size}", memory_mib=size * GIB)] for size in (24, 12, 10)]
+    nodes = [factories.node(f"n{number}", device, cpus_milli=32_000) for number, device in enumerate(devices)]
     grid, policy = make(POLICY, *nodes, mix=typical)
     assert put(grid, policy, wish("6GiB"))[0] == 2  # of no use to anything larger
     assert put(grid, policy, wish("12GiB"))[0] == 1
     assert put(grid, policy, wish("6GiB"))[0] == 0
 
 
-def test_without_history_a_card_in_use_is_filled_first() -> None:
+def test_without_history_a_device_in_use_is_filled_first() -> None:
     grid, policy = make(POLICY, node("a", 2), node("b", 2), mix=Mix())
     put(grid, policy, wish("0.5"), at=(1, [1]))
     assert put(grid, policy, wish("0.5")) == (1, [1])
@@ -99,7 +99,7 @@ def test_without_history_a_card_in_use_is_filled_first() -> None:
     assert put(grid, policy, wish("2")) == (0, [0, 1])
 
 
-def test_one_machine_with_one_card_takes_all_that_fits() -> None:
+def test_one_machine_with_one_device_takes_all_that_fits() -> None:
     grid, policy = make(POLICY, node("a", 1), mix=Mix())
     assert [put(grid, policy, wish("1/3")) for _ in range(3)] == [(0, [0])] * 3
     assert choose(grid, policy, grid.shape(wish("0.1"))) is None
@@ -107,7 +107,7 @@ def test_one_machine_with_one_card_takes_all_that_fits() -> None:
 
 def test_it_learns_what_comes() -> None:
     def left_by(comes: str) -> int:
-        """The card that 0.4 is put on, of 0 with 0.4 free and 1 with 0.8, where this is what comes."""
+        """The GPU that 0.4 is put on, of 0 with 0.4 free and 1 with 0.8, where this is what comes."""
         grid, policy = make(POLICY, node("a", 2), mix=Mix())
         put(grid, policy, wish("0.6"), at=(0, [0]))
         put(grid, policy, wish("0.2"), at=(0, [1]))

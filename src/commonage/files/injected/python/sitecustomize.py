@@ -55,11 +55,11 @@ def _limit_torch(torch: Any) -> None:
 def _limit_tensorflow(tensorflow: Any) -> None:
     """Set the limits at once: TensorFlow accepts them only before it uses the GPUs."""
     config = tensorflow.config
-    cards = config.list_physical_devices("GPU")
-    for card in cards:
+    devices = config.list_physical_devices("GPU")
+    for device in devices:
         limit = config.LogicalDeviceConfiguration(memory_limit=_usable_mib())
-        config.set_logical_device_configuration(card, [limit])
-    if cards:
+        config.set_logical_device_configuration(device, [limit])
+    if devices:
         _tolerate_growth(config.experimental)
 
 

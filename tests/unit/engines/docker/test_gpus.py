@@ -1,4 +1,4 @@
-"""By which way a daemon gives cards: what it says, and what stands in its specifications."""
+"""By which way a daemon gives GPUs: what it says, and what stands in its specifications."""
 
 import json
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from commonage.engines.docker.doctor import examined
-from commonage.engines.dockerd.cards import cdi_names, lacks_uuids, way_of
 from commonage.engines.dockerd.errors import failure_of
+from commonage.engines.dockerd.gpus import cdi_names, lacks_uuids, way_of
 
 UUID = "GPU-4a2b334a-49bd-6fd9-fd9d-cf9d6bdfed11"
 AS_YAML = f"""\
@@ -55,7 +55,7 @@ def test_what_a_newer_daemon_has_found_counts_before_its_files(tmp_path: Path) -
     assert cdi_names({**info, "DiscoveredDevices": []}) == frozenset()
 
 
-def test_a_daemon_that_reads_specifications_and_has_none_of_cards_is_asked_by_request(tmp_path: Path) -> None:
+def test_a_daemon_that_reads_specifications_and_has_none_of_gpus_is_asked_by_request(tmp_path: Path) -> None:
     assert way_of({}) == "request"
     assert way_of({"CDISpecDirs": [str(tmp_path)]}) == "request"
     assert way_of(with_specification(tmp_path, AS_YAML.replace("nvidia.com", "other.org"))) == "request"

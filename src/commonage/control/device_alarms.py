@@ -57,7 +57,7 @@ def named(device: Device) -> str:
     return f"GPU {device.label} ({device.model})"
 
 
-def card_of(node: Node, gpu: str) -> Device:
+def device_of(node: Node, gpu: str) -> Device:
     """Find a GPU by its index, label, uuid or uuid prefix. Raises NotFound."""
     found = [device for device in node.report.devices if gpu in (device.uuid, device.label, str(device.index))]
     if not found and len(gpu) >= 4:

@@ -13,7 +13,7 @@ from commonage.control.fleet import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.quantities import format_cpus, format_memory
-from commonage.portal.card_facts import Fact, facts_of
+from commonage.portal.device_facts import Fact, facts_of
 from commonage.portal.templating import percent
 
 _COLOURS = 6
@@ -37,7 +37,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class DeviceRow:
     """A device with its segments."""
 
     view: DeviceView
@@ -62,7 +62,7 @@ class Machine:
     """A node with its GPUs."""
 
     view: NodeView
-    cards: tuple[Card, ...]
+    device_rows: tuple[DeviceRow, ...]
 
     @property
     def held_cpus_milli(self) -> int:
@@ -90,8 +90,10 @@ def machines(views: Sequence[NodeView], who: Principal) -> list[Machine]:
     """Nodes as `who` may see them: every user sees how full a GPU is and the owners of its shares, but not the names
     of other users' workloads.
     """
-    found = [Machine(view, tuple(_card(device, who, _labels(view)) for device in view.devices)) for view in views]
-    return sorted(found, key=lambda machine: not machine.cards)  # nodes with GPUs first, otherwise in the given order
+    found = [Machine(view, tuple(_device_row(device, who, _labels(view)) for device in view.devices)) for view in views]
+    return sorted(
+        found, key=lambda machine: not machine.device_rows
+    )  # nodes with GPUs first, otherwise in the given order
 
 
 def totals(views: Sequence[NodeView]) -> list[Total]:
@@ -119,7 +121,7 @@ def _labels(view: NodeView) -> dict[str, str]:
     return {one.device.uuid: one.device.label for one in view.devices}
 
 
-def _card(view: DeviceView, who: Principal, labels: Mapping[str, str]) -> Card:
+def _device_row(view: DeviceView, who: Principal, labels: Mapping[str, str]) -> DeviceRow:
     segments = []
     at = 0
     for holder in view.holders:
@@ -127,7 +129,7 @@ def _card(view: DeviceView, who: Principal, labels: Mapping[str, str]) -> Card:
         at += holder.holds.gpu_memory_mib
     held = view.device.memory_mib - view.free_mib
     summary = f"{format_memory(held)} of {format_memory(view.device.memory_mib)} held" if held else "all free"
-    return Card(view, tuple(segments), summary, facts_of(view, labels))
+    return DeviceRow(view, tuple(segments), summary, facts_of(view, labels))
 
 
 def _segment(holder: Holder, at: int, whole: int, who: Principal) -> Segment:

@@ -1,11 +1,11 @@
-"""`commonage node show`: everything that is known of a card is said, and nothing that is not."""
+"""`commonage node show`: everything that is known of a GPU is said, and nothing that is not."""
 
 from typing import Any
 
 import pytest
 
-from commonage.cli import cards
-from commonage.wire.cards import DeviceOut
+from commonage.cli import devices
+from commonage.wire.devices import DeviceOut
 from commonage.wire.platform import NodeOut
 
 PLAIN: dict[str, Any] = {
@@ -20,17 +20,17 @@ MEASURED = {
 }  # fmt: skip
 
 
-def a_node(*devices: dict[str, Any]) -> NodeOut:
+def a_node(*each: dict[str, Any]) -> NodeOut:
     return NodeOut(
         name="gpu-1", site="here", engine="process", state="ready", reason="", seen_at=0, cpus_milli=8000,
         free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0, notes=["mind the gap"],
         labels={"zone": "basement"},
-        devices=[DeviceOut(**PLAIN | fields) for fields in devices],
+        devices=[DeviceOut(**PLAIN | fields) for fields in each],
     )  # fmt: skip
 
 
-def shown(capsys: pytest.CaptureFixture[str], *devices: dict[str, Any]) -> str:
-    cards.print_node(a_node(*devices))
+def shown(capsys: pytest.CaptureFixture[str], *each: dict[str, Any]) -> str:
+    devices.print_node(a_node(*each))
     return capsys.readouterr().out
 
 
@@ -82,7 +82,7 @@ def test_an_instance_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_faults_that_stay_are_said_after_a_resume() -> None:
-    assert cards.faults(a_node({"faults": ["is lost"]}, {})) == ["GPU 0 takes no new work: it is lost"]
+    assert devices.faults(a_node({"faults": ["is lost"]}, {})) == ["GPU 0 takes no new work: it is lost"]
 
 
 def test_labels_are_those_that_work_may_ask_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Debian packages that stand for NVIDIA's driver and container toolkit, in a folder that is a mirror of them.
 
 What they put on a machine does there what NVIDIA's do as far as can be seen: once `modprobe nvidia` was run
-`nvidia-smi` and NVML know two cards, and the toolkit gives them to containers.
+`nvidia-smi` and NVML know two GPUs, and the toolkit gives them to containers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.fakes.cards.harness import CARDS, MEMORY_MIB, device_numbers, put_toolkit
+from tests.fakes.gpus.harness import GPUS, MEMORY_MIB, device_numbers, put_toolkit
 from tests.fakes.nvml.harness import LIBRARY, build_library
 
 STATE = "usr/share/fake-nvml/state"
@@ -72,7 +72,7 @@ def _driver(root: Path) -> Mapping[str, str]:
     """The kernel's module, by a `modprobe` of its own; what NVML will say once it is loaded."""
     _put(root, "usr/local/sbin/modprobe", _MODPROBE)
     (root / STATE).parent.mkdir(parents=True)
-    lines = ("driver 570.10", "nvml 12.570.10", "cuda 12080", *(line for card in CARDS for line in card))
+    lines = ("driver 570.10", "nvml 12.570.10", "cuda 12080", *(line for gpu in GPUS for line in gpu))
     (root / f"{STATE}.asleep").write_text("\n".join(lines) + "\n")
     return {}
 

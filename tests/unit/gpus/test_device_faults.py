@@ -1,16 +1,16 @@
-"""What is remembered of a card's Xids, for how long, and what tells that it is over."""
+"""What is remembered of a GPU's Xids, for how long, and what tells that it is over."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from commonage.gpus.card_faults import CardFaults, Life, boot_id
+from commonage.gpus.device_faults import DeviceFaults, Life, boot_id
 
 LIFE = Life("boot-1", "615.10", energy_mj=5000, recovery=0)
 
 
-class Faults(CardFaults):
+class Faults(DeviceFaults):
     """With a clock that stands until it is set."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -18,7 +18,7 @@ class Faults(CardFaults):
         super().__init__(path, lambda: self.at)
 
 
-def stopped(faults: CardFaults, life: Life = LIFE) -> bool:
+def stopped(faults: DeviceFaults, life: Life = LIFE) -> bool:
     return bool(faults.faults("GPU-1", 0, life))
 
 
@@ -54,7 +54,7 @@ def test_a_new_life_ends_a_fault(later: Life, over: bool) -> None:
 
 def test_what_was_not_known_of_the_life_before_ends_nothing() -> None:
     faults = Faults()
-    faults.heard("GPU-1", 79, Life("", ""))  # as a card says that is gone by then
+    faults.heard("GPU-1", 79, Life("", ""))  # as a GPU says that is gone by then
     assert stopped(faults)
 
 

@@ -56,7 +56,7 @@ class _Fatal:
         return self.asked and life.recovery == 0
 
 
-class CardFaults:
+class DeviceFaults:
     """Xids by the uuid of the GPU (of the MIG instance, for those of an application).
 
     `path`: the file that keeps fatal ones, if any. `now` gives unix seconds.
@@ -68,40 +68,40 @@ class CardFaults:
         self._notes: dict[str, dict[int, float]] = {}
         self.last: dict[str, int] = {}  # the last Xid of each GPU
 
-    def heard(self, card: str, number: int, life: Life, instance: str | None = None) -> None:
+    def heard(self, device: str, number: int, life: Life, instance: str | None = None) -> None:
         """The driver reported this Xid of the GPU, or of an application on an instance of it."""
-        log.warning("GPU %s: Xid %d, %s", instance or card, number, xid.meaning_of(number).words)
-        self.last[card] = number
+        log.warning("GPU %s: Xid %d, %s", instance or device, number, xid.meaning_of(number).words)
+        self.last[device] = number
         at = self._now()
         if number == xid.CONTAINED:
-            self._contained(card, at)
-        if xid.is_fatal(number) and not self._is_contained(card, number, at):
-            known = self._fatal.setdefault(card, [])
+            self._contained(device, at)
+        if xid.is_fatal(number) and not self._is_contained(device, number, at):
+            known = self._fatal.setdefault(device, [])
             if len(known) < _MOST and all(one.number != number for one in known):
                 known.append(_Fatal(number, at, life.boot, life.driver, life.energy_mj, bool(life.recovery)))
                 self._write()
         else:
-            self._notes.setdefault(instance or card, {})[number] = at
+            self._notes.setdefault(instance or device, {})[number] = at
 
-    def _contained(self, card: str, at: float) -> None:
+    def _contained(self, device: str, at: float) -> None:
         """The fatal memory error from a moment ago affected only one application."""
-        before = self._fatal.get(card, [])
+        before = self._fatal.get(device, [])
         kept = [one for one in before if one.number != xid.DOUBLE_BIT or at - one.at > xid.CONTAINED_WITHIN_S]
         if len(kept) < len(before):
-            self._notes.setdefault(card, {})[xid.DOUBLE_BIT] = at
-            self._keep(card, kept)
+            self._notes.setdefault(device, {})[xid.DOUBLE_BIT] = at
+            self._keep(device, kept)
 
-    def _is_contained(self, card: str, number: int, at: float) -> bool:
-        when = self._notes.get(card, {}).get(xid.CONTAINED, float("-inf"))
+    def _is_contained(self, device: str, number: int, at: float) -> bool:
+        when = self._notes.get(device, {}).get(xid.CONTAINED, float("-inf"))
         return number == xid.DOUBLE_BIT and at - when <= xid.CONTAINED_WITHIN_S
 
-    def faults(self, card: str, index: int, life: Life) -> tuple[str, ...]:
+    def faults(self, device: str, index: int, life: Life) -> tuple[str, ...]:
         """Why the GPU takes no new work because of Xids. Drops those that are cleared by now."""
-        known = self._fatal.get(card, [])
+        known = self._fatal.get(device, [])
         left = [one for one in known if not one.is_over(life)]
         if len(left) < len(known):
-            log.warning("GPU %s began anew, its Xids of before are forgotten", card)
-            self._keep(card, left)
+            log.warning("GPU %s began anew, its Xids of before are forgotten", device)
+            self._keep(device, left)
         for one in left:
             one.asked = one.asked or bool(life.recovery)
             one.energy_mj = life.energy_mj if life.energy_mj is not None else one.energy_mj
@@ -116,15 +116,15 @@ class CardFaults:
             found += [f"{xid.notice_of(number)} at {_clock(at)}" for number, at in sorted(notes.items())]
         return tuple(found)
 
-    def forget(self, card: str | None) -> None:
+    def forget(self, device: str | None) -> None:
         """An admin clears the faults of this GPU (None: of all)."""
-        for uuid in [card] if card is not None else list(self._fatal):
+        for uuid in [device] if device is not None else list(self._fatal):
             self._keep(uuid, [])
 
-    def _keep(self, card: str, left: list[_Fatal]) -> None:
+    def _keep(self, device: str, left: list[_Fatal]) -> None:
         if left:
-            self._fatal[card] = left
-        elif self._fatal.pop(card, None) is None:
+            self._fatal[device] = left
+        elif self._fatal.pop(device, None) is None:
             return
         self._write()
 

@@ -1,4 +1,4 @@
-"""All that is known of a machine's cards, in a terminal: `commonage node show`."""
+"""All that is known of a machine's GPUs, in a terminal: `commonage node show`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from commonage.cli import show
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commonage.wire.cards import DeviceOut, MeasuredOut
+    from commonage.wire.devices import DeviceOut, MeasuredOut
     from commonage.wire.platform import NodeOut
 
 
 def print_node(node: NodeOut) -> None:
-    """The machine, then each card."""
+    """The machine, then each GPU."""
     screen = show.console()
     reason = f", {show.text(node.reason)}" if node.reason else ""
     screen.print(f"[bold]{show.text(node.name)}[/]  {show.state(node.state)}{reason}")
@@ -27,62 +27,62 @@ def print_node(node: NodeOut) -> None:
     )
     if node.labels:
         screen.print(f"  {show.text(', '.join(f'{name}={value}' for name, value in node.labels.items()))}")
-    names = {card.uuid: card.label for card in node.devices}
-    for card in node.devices:
-        simulated = " (simulated)" if card.simulated else ""
-        screen.print(f"\n[bold]GPU {card.label}[/]  {show.text(card.model)}{simulated}")
-        for label, value in _facts(card, names):
+    names = {device.uuid: device.label for device in node.devices}
+    for device in node.devices:
+        simulated = " (simulated)" if device.simulated else ""
+        screen.print(f"\n[bold]GPU {device.label}[/]  {show.text(device.model)}{simulated}")
+        for label, value in _facts(device, names):
             screen.print(f"  {label:<12} {value}")
     for note in node.notes:
         click.echo(f"Note: {note}")
 
 
 def faults(node: NodeOut) -> list[str]:
-    """What keeps its cards from new work."""
-    return [f"GPU {card.label} takes no new work: it {fault}" for card in node.devices for fault in card.faults]
+    """What keeps its GPUs from new work."""
+    return [f"GPU {device.label} takes no new work: it {fault}" for device in node.devices for fault in device.faults]
 
 
-def _facts(card: DeviceOut, names: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _facts(device: DeviceOut, names: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Label and value, ready to print; what is not known is left out."""
-    for fault in card.faults:
+    for fault in device.faults:
         yield "fault", f"[red]{show.text(fault)}[/]"
-    for notice in card.notices:
+    for notice in device.notices:
         yield "notice", f"[yellow]{show.text(notice)}[/]"
-    yield "uuid", show.text(card.uuid)
+    yield "uuid", show.text(device.uuid)
     yield (
         "memory",
-        f"{show.memory(card.free_mib)} of {show.memory(card.memory_mib)} free"
-        + ("" if card.used_mib is None else f", {show.memory(card.used_mib)} in use"),
+        f"{show.memory(device.free_mib)} of {show.memory(device.memory_mib)} free"
+        + ("" if device.used_mib is None else f", {show.memory(device.used_mib)} in use"),
     )
-    if card.mig_profile:
-        yield "MIG", f"{show.text(card.mig_profile)} of {show.text(card.parent_uuid or '')}"
-    if card.slots:
-        yield "slots", f"shared in {card.slots} equal parts"
-    yield from _isolation(card)
+    if device.mig_profile:
+        yield "MIG", f"{show.text(device.mig_profile)} of {show.text(device.parent_uuid or '')}"
+    if device.slots:
+        yield "slots", f"shared in {device.slots} equal parts"
+    yield from _isolation(device)
     versions = [
-        f"driver {card.driver}" if card.driver else "",
-        f"CUDA {card.cuda}" if card.cuda else "",
-        f"compute capability {card.compute_capability}" if card.compute_capability else "",
+        f"driver {device.driver}" if device.driver else "",
+        f"CUDA {device.cuda}" if device.cuda else "",
+        f"compute capability {device.compute_capability}" if device.compute_capability else "",
     ]
     if any(versions):
         yield "software", show.text(", ".join(version for version in versions if version))
-    if card.pci:
-        yield "place", f"PCI {show.text(card.pci)}" + ("" if card.numa is None else f", NUMA node {card.numa}")
-    if card.peers:
-        yield "NVLink", ", ".join(f"{one.links} to GPU {names.get(one.uuid, one.uuid)}" for one in card.peers)
-    if card.measured is not None:
-        yield from _measured(card, card.measured)
+    if device.pci:
+        yield "place", f"PCI {show.text(device.pci)}" + ("" if device.numa is None else f", NUMA node {device.numa}")
+    if device.peers:
+        yield "NVLink", ", ".join(f"{one.links} to GPU {names.get(one.uuid, one.uuid)}" for one in device.peers)
+    if device.measured is not None:
+        yield from _measured(device, device.measured)
 
 
-def _isolation(card: DeviceOut) -> Iterator[tuple[str, str]]:
-    yield "isolation", f"[bold]{card.isolation}[/]"
-    for level in card.unavailable:
+def _isolation(device: DeviceOut) -> Iterator[tuple[str, str]]:
+    yield "isolation", f"[bold]{device.isolation}[/]"
+    for level in device.unavailable:
         yield "", f"no {level.isolation}: {show.text(level.why)}"
 
 
-def _measured(card: DeviceOut, last: MeasuredOut) -> Iterator[tuple[str, str]]:
+def _measured(device: DeviceOut, last: MeasuredOut) -> Iterator[tuple[str, str]]:
     figures = [
-        "" if card.utilisation is None else f"{card.utilisation:.0%} busy",
+        "" if device.utilisation is None else f"{device.utilisation:.0%} busy",
         "" if last.power_w is None else f"{last.power_w:.0f} W" + _of(last.power_limit_w, "W"),
         "" if last.temperature_c is None else f"{last.temperature_c:.0f} °C",
         "" if last.sm_clock_mhz is None else f"SM {last.sm_clock_mhz} MHz",

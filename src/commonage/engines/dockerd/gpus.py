@@ -17,10 +17,10 @@ Way = Literal["cdi", "request"]
 KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
 """Program of the toolkit, which the daemon looks for on its PATH when it starts."""
-BY_UUID = "CDI does not know the cards by their uuids: run `nvidia-ctk cdi generate --device-name-strategy=uuid`"
+BY_UUID = "CDI does not know the GPUs by their uuids: run `nvidia-ctk cdi generate --device-name-strategy=uuid`"
 _MOST_BYTES = 4 * 2**20
 _NAME = re.compile(r"""^[\s{,-]*"?name"?\s*:\s*["']?([\w.:/-]+)""", re.MULTILINE)
-_OF_CARDS = re.compile(rf"""^[\s{{,]*"?kind"?\s*:\s*["']?{re.escape(KIND)}\b""", re.MULTILINE)
+_OF_GPUS = re.compile(rf"""^[\s{{,]*"?kind"?\s*:\s*["']?{re.escape(KIND)}\b""", re.MULTILINE)
 
 
 def has_runtime(info: Mapping[str, Any]) -> bool:
@@ -46,7 +46,7 @@ def cdi_names(info: Mapping[str, Any]) -> frozenset[str]:
     if told is not None:
         ids = (str(one.get("ID", "")) for one in told if one.get("Source") == "cdi")
         return frozenset(one.removeprefix(f"{KIND}=") for one in ids if one.startswith(f"{KIND}="))
-    return frozenset(name for text in _specifications(info) if _OF_CARDS.search(text) for name in _NAME.findall(text))
+    return frozenset(name for text in _specifications(info) if _OF_GPUS.search(text) for name in _NAME.findall(text))
 
 
 def _specifications(info: Mapping[str, Any]) -> Iterator[str]:

@@ -13,17 +13,17 @@ from dataclasses import replace
 from commonage.control.attribution import Round, attribute, joined
 from commonage.domain.fleet import Lease
 from commonage.domain.sightings import ProcessOwner
-from commonage.ports.agents import CardsElsewhere, Heard
+from commonage.ports.agents import Heard, RemoteDevices
 from commonage.ports.devices import Devices, DeviceSample
 
 FRESH_S = 15.0
 """An agent's report that is older than this no longer counts as a measurement."""
 
 
-class AllCards:
+class AllDevices:
     """`here` are the GPUs of this node; `elsewhere` those of nodes with agents, None without such nodes."""
 
-    def __init__(self, here: Devices, elsewhere: CardsElsewhere | None) -> None:
+    def __init__(self, here: Devices, elsewhere: RemoteDevices | None) -> None:
         self._here, self._elsewhere = here, elsewhere
         self._node_of: Mapping[str, str] = {}  # by attempt
 
@@ -51,11 +51,11 @@ class AllCards:
 
     def _own(self, heard: Heard) -> tuple[list[DeviceSample], list[ProcessOwner]]:
         """Keep the samples of an agent's own node, without those of attempts on other nodes."""
-        cards = {device.uuid for device in heard.report.devices}
+        devices = {device.uuid for device in heard.report.devices}
         samples = [
             replace(one, processes=tuple(each for each in one.processes if self._may_say(heard.node, each.attempt_id)))
             for one in heard.samples
-            if one.uuid in cards
+            if one.uuid in devices
         ]
         return samples, [one for one in heard.owners if self._may_say(heard.node, one.attempt_id)]
 

@@ -1,4 +1,4 @@
-"""What NVML says of cards, on the fake library: all of the inventory, MIG, health, Xids, and what is measured."""
+"""What NVML says of GPUs, on the fake library: all of the inventory, MIG, health, Xids, and what is measured."""
 
 import os
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def nvml(machine: tuple[NvmlProcess, FakeDriver], driver: FakeDriver, tmp_path: 
     machine[0].close()
 
 
-def card(nvml: NvmlProcess) -> Device:
+def device(nvml: NvmlProcess) -> Device:
     (only,) = nvml.inventory()
     return only
 
@@ -76,7 +76,7 @@ class TestMigInstances(DevicesContract):
         return nvml
 
 
-class TestCardWithAFatalXid(DevicesContract):
+class TestDeviceWithAFatalXid(DevicesContract):
     @pytest.fixture
     def devices(self, nvml: NvmlProcess, driver: FakeDriver) -> NvmlProcess:
         driver.says(*MACHINE, *H100, *PEER)
@@ -85,8 +85,8 @@ class TestCardWithAFatalXid(DevicesContract):
         return nvml
 
 
-def test_a_card_says_what_it_is_and_where(nvml: NvmlProcess) -> None:
-    found = card(nvml)
+def test_a_device_says_what_it_is_and_where(nvml: NvmlProcess) -> None:
+    found = device(nvml)
     assert (found.driver, found.cuda, found.compute_capability) == ("615.10", "13.4", "9.0")
     assert (found.pci, found.numa, found.peers) == ("0000:3b:00.0", 1, ())
 
@@ -108,7 +108,7 @@ def test_peers_through_switches(nvml: NvmlProcess, driver: FakeDriver) -> None:
 # --- MIG ----------------------------------------------------------------------------------------------------------
 
 
-def test_instances_stand_in_the_place_of_their_card(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_instances_stand_in_the_place_of_their_device(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*MACHINE, *H100, *HALVES)
     one, two = nvml.inventory()
     assert [(one.uuid, one.label, one.index), (two.uuid, two.label, two.index)] == [
@@ -121,12 +121,12 @@ def test_instances_stand_in_the_place_of_their_card(nvml: NvmlProcess, driver: F
     assert (one.model, one.compute_capability, one.numa, one.faults) == ("NVIDIA H100 80GB HBM3", "9.0", 1, ())
 
 
-def test_a_card_in_mig_mode_without_instances_says_what_to_do(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_a_device_in_mig_mode_without_instances_says_what_to_do(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*MACHINE, *H100, "mig 1")
-    assert "nvidia-smi mig -i 0 -cgi" in card(nvml).faults[0]
+    assert "nvidia-smi mig -i 0 -cgi" in device(nvml).faults[0]
 
 
-def test_a_card_is_partitioned_anew_without_a_restart(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_a_device_is_partitioned_anew_without_a_restart(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*MACHINE, *H100, *HALVES)
     nvml.inventory()
     driver.says(*MACHINE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
@@ -135,7 +135,7 @@ def test_a_card_is_partitioned_anew_without_a_restart(nvml: NvmlProcess, driver:
     assert [device.uuid for device in nvml.inventory()] == ["GPU-aaaa"]
 
 
-def test_a_card_that_is_partitioned_anew_under_work_gives_out_nothing_new(
+def test_a_device_that_is_partitioned_anew_under_work_gives_out_nothing_new(
     nvml: NvmlProcess, driver: FakeDriver
 ) -> None:
     driver.says(*MACHINE, *H100, *HALVES)
@@ -153,7 +153,7 @@ def test_a_card_that_is_partitioned_anew_under_work_gives_out_nothing_new(
     assert [(device.uuid, device.faults) for device in nvml.inventory()] == [("MIG-7", ())]
 
 
-def test_instances_of_a_card_that_is_lost_are_at_fault_and_come_back(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_instances_of_a_device_that_is_lost_are_at_fault_and_come_back(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*MACHINE, *H100, *HALVES)
     before = list(nvml.inventory())
     driver.says(*MACHINE, *H100, *HALVES, "lost 15")
@@ -175,18 +175,18 @@ def test_processes_of_an_instance_are_its_own(nvml: NvmlProcess, driver: FakeDri
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("remapped 0 9 0 1", "have the card exchanged"),
+        ("remapped 0 9 0 1", "have the GPU exchanged"),
         ("recovery 1", "nvidia-smi --gpu-reset -i 0"),
         ("recovery 2", "reboot the machine"),
         ("compute_mode 2", "nvidia-smi -i 0 -c DEFAULT"),
     ],
 )
-def test_what_keeps_a_card_from_work(nvml: NvmlProcess, driver: FakeDriver, line: str, words: str) -> None:
+def test_what_keeps_a_device_from_work(nvml: NvmlProcess, driver: FakeDriver, line: str, words: str) -> None:
     driver.says(*MACHINE, *H100, line)
-    (fault,) = card(nvml).faults
+    (fault,) = device(nvml).faults
     assert words in fault
     driver.says(*MACHINE, *H100)
-    assert not card(nvml).faults
+    assert not device(nvml).faults
 
 
 @pytest.mark.parametrize(
@@ -202,24 +202,24 @@ def test_what_keeps_a_card_from_work(nvml: NvmlProcess, driver: FakeDriver, line
 )
 def test_what_is_worth_knowing_stops_nothing(nvml: NvmlProcess, driver: FakeDriver, line: str, words: str) -> None:
     driver.says(*MACHINE, *H100, line)
-    found = card(nvml)
+    found = device(nvml)
     assert words in found.notices[0]
     assert not found.faults
 
 
 def test_a_power_limit_is_no_news(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*MACHINE, *H100, "throttle 0x4")
-    assert not card(nvml).notices
+    assert not device(nvml).notices
     assert sample(nvml).throttle == ("power limit",)
 
 
 @pytest.mark.parametrize(("capability", "faults"), [("capability 7 5", 1), ("capability 8 0", 0)])
-def test_uncorrectable_errors_stop_cards_that_cannot_contain_them(
+def test_uncorrectable_errors_stop_devices_that_cannot_contain_them(
     nvml: NvmlProcess, driver: FakeDriver, capability: str, faults: int
 ) -> None:
     old = [capability if line.startswith("capability") else line for line in H100]
     driver.says(*MACHINE, *old, "ecc 1 1", "ecc_errors 5 2 9 4")
-    found = card(nvml)
+    found = device(nvml)
     assert len(found.faults) == faults
     assert "2 uncorrectable memory errors" in found.notices[0]
 
@@ -228,15 +228,15 @@ def test_uncorrectable_errors_stop_cards_that_cannot_contain_them(
 
 
 def heard(nvml: NvmlProcess, driver: FakeDriver, *lines: str) -> Device:
-    """The card after these messages, and not those of before we listened."""
+    """The GPU after these messages, and not those of before we listened."""
     driver.says(*MACHINE, *H100, "xid 1 79")
     nvml.inventory()
     driver.says(*MACHINE, *H100, "xid 1 79", *lines)
-    return card(nvml)
+    return device(nvml)
 
 
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 94, 109])
-def test_an_applications_own_xid_never_stops_a_card(nvml: NvmlProcess, driver: FakeDriver, number: int) -> None:
+def test_an_applications_own_xid_never_stops_a_device(nvml: NvmlProcess, driver: FakeDriver, number: int) -> None:
     found = heard(nvml, driver, f"xid 2 {number}")
     assert not found.faults
     assert f"an application had Xid {number}" in found.notices[0]
@@ -244,19 +244,19 @@ def test_an_applications_own_xid_never_stops_a_card(nvml: NvmlProcess, driver: F
 
 
 @pytest.mark.parametrize("number", [48, 64, 74, 79, 95, 119, 120, 140])
-def test_a_fatal_xid_stops_a_card_until_it_is_reset(nvml: NvmlProcess, driver: FakeDriver, number: int) -> None:
+def test_a_fatal_xid_stops_a_device_until_it_is_reset(nvml: NvmlProcess, driver: FakeDriver, number: int) -> None:
     (fault,) = heard(nvml, driver, f"xid 2 {number}").faults
     assert f"Xid {number}" in fault
     assert "commonage node resume" in fault
     reset = [line.replace("energy 5000000", "energy 12") for line in H100]
     driver.says(*MACHINE, *reset)
-    assert not card(nvml).faults
+    assert not device(nvml).faults
 
 
 def test_energy_counted_anew_is_no_reset_without_persistence_mode(nvml: NvmlProcess, driver: FakeDriver) -> None:
     heard(nvml, driver, "xid 2 95")
     driver.says(*MACHINE, *(line.replace("energy 5000000", "energy 12") for line in H100), "persistence 0")
-    assert card(nvml).faults
+    assert device(nvml).faults
 
 
 def test_a_contained_memory_error_stops_nothing(nvml: NvmlProcess, driver: FakeDriver) -> None:
@@ -267,9 +267,9 @@ def test_a_contained_memory_error_stops_nothing(nvml: NvmlProcess, driver: FakeD
 def test_a_driver_that_asked_for_a_reset_says_when_it_was_done(nvml: NvmlProcess, driver: FakeDriver) -> None:
     heard(nvml, driver, "xid 2 119", "recovery 1")
     driver.says(*MACHINE, *H100, "recovery 1")
-    assert len(card(nvml).faults) == 2
+    assert len(device(nvml).faults) == 2
     driver.says(*MACHINE, *H100, "recovery 0")
-    assert not card(nvml).faults
+    assert not device(nvml).faults
 
 
 def test_a_fatal_xid_is_remembered_over_a_restart_until_an_admin_resumes(
@@ -277,28 +277,28 @@ def test_a_fatal_xid_is_remembered_over_a_restart_until_an_admin_resumes(
 ) -> None:
     heard(nvml, driver, "xid 2 95")
     later = NvmlProcess(library, driver.path, faults=tmp_path / "faults.json")
-    assert "Xid 95" in card(later).faults[0]
+    assert "Xid 95" in device(later).faults[0]
     later.resume("GPU-other")
-    assert card(later).faults
+    assert device(later).faults
     later.resume("GPU-aaaa")
-    assert not card(later).faults
+    assert not device(later).faults
     later.end()
 
 
 def test_another_driver_means_another_life(nvml: NvmlProcess, driver: FakeDriver) -> None:
     heard(nvml, driver, "xid 2 95")
     driver.says("driver 620.01", *H100)
-    assert not card(nvml).faults
+    assert not device(nvml).faults
 
 
 def test_a_file_of_faults_that_is_broken_is_no_trouble(library: Path, driver: FakeDriver, tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"GPU-aaaa": [{"number": "many"}]')
     nvml = NvmlProcess(library, driver.path, faults=tmp_path / "broken.json")
-    assert not card(nvml).faults
+    assert not device(nvml).faults
     nvml.end()
 
 
-def test_an_instance_is_told_of_its_own_applications_and_all_of_the_cards_end(
+def test_an_instance_is_told_of_its_own_applications_and_all_of_the_devices_end(
     nvml: NvmlProcess, driver: FakeDriver
 ) -> None:
     driver.says(*MACHINE, *H100, *HALVES)
@@ -311,13 +311,13 @@ def test_an_instance_is_told_of_its_own_applications_and_all_of_the_cards_end(
     assert [len(one.faults) for one in nvml.inventory()] == [0, 0]
 
 
-def test_a_card_without_messages_is_no_worse(nvml: NvmlProcess, driver: FakeDriver) -> None:
+def test_a_device_without_messages_is_no_worse(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says("fail nvmlEventSetCreate 3", *MACHINE, *H100, "xid 1 79")
-    assert not card(nvml).faults
+    assert not device(nvml).faults
 
 
-def test_a_card_that_waits_for_a_reset_is_let_go(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    """`nvidia-smi` refuses to reset a card that somebody has open: here, to shut down is a call that then fails."""
+def test_a_device_that_waits_for_a_reset_is_let_go(nvml: NvmlProcess, driver: FakeDriver) -> None:
+    """`nvidia-smi` refuses to reset a GPU that somebody has open: here, to shut down is a call that then fails."""
     heard(nvml, driver, "xid 2 95")
     driver.says("fail nvmlInitWithFlags 9", *MACHINE, *H100)
     assert list(nvml.measure()) == []
@@ -328,9 +328,9 @@ def test_two_servers_look_at_one_machine(nvml: NvmlProcess, driver: FakeDriver, 
     other = NvmlProcess(library, driver.path)
     assert list(nvml.inventory()) == list(other.inventory())
     driver.says(*MACHINE, *H100, "xid 1 31")
-    assert len(card(nvml).notices) == len(card(other).notices) == 1
+    assert len(device(nvml).notices) == len(device(other).notices) == 1
     nvml.close()
-    assert not card(other).faults
+    assert not device(other).faults
     assert len(other.measure()) == 1
     other.end()
     assert [path.name for path in driver.path.parent.iterdir()] == [driver.path.name]

@@ -4,8 +4,8 @@
 - `nvidia-container-runtime`: a runc that has each container run that hook.
 
 What it reads of a container are its variables, as NVIDIA's does, and it does to the container what NVIDIA's does: the
-cards that are asked for are mounted as devices and allowed to its control group, with the libraries of the driver.
-Which cards there are stands in `cards.json` beside it. A program of its own that needs nothing but Python.
+GPUs that are asked for are mounted as devices and allowed to its control group, with the libraries of the driver.
+Which GPUs there are stands in `gpus.json` beside it. A program of its own that needs nothing but Python.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-TABLE = HERE / "cards.json"
+TABLE = HERE / "gpus.json"
 NEW_MOUNTS, BIND = 0x00020000, 4096
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -45,15 +45,15 @@ def run_as_runtime(words: list[str]) -> None:
 
 
 def asked_for(variables: dict[str, str]) -> list[dict[str, Any]] | None:
-    """The cards; None if the container is to have nothing of the driver, either."""
+    """The GPUs; None if the container is to have nothing of the driver, either."""
     table = json.loads(TABLE.read_text())
     old_image = "CUDA_VERSION" in variables and "NVIDIA_REQUIRE_CUDA" not in variables
     wanted = variables.get("NVIDIA_VISIBLE_DEVICES", "all" if old_image else "void")
     if wanted in ("", "void"):
         return None
     if wanted in ("all", "none"):
-        return list(table["cards"]) if wanted == "all" else []
-    known = {name: card for card in table["cards"] for name in (card["uuid"], card["index"])}
+        return list(table["gpus"]) if wanted == "all" else []
+    known = {name: gpu for gpu in table["gpus"] for name in (gpu["uuid"], gpu["index"])}
     words = wanted.split(",")
     if unknown := [word for word in words if word not in known]:
         sys.exit(f"nvidia-container-cli: device error: {unknown[0]}: unknown device")
@@ -65,13 +65,13 @@ def asked_for(variables: dict[str, str]) -> list[dict[str, Any]] | None:
     return [known[word] for word in words]
 
 
-def give(cards: list[dict[str, Any]] | None, variables: dict[str, str], state: dict[str, Any], root: Path) -> None:
+def give(gpus: list[dict[str, Any]] | None, variables: dict[str, str], state: dict[str, Any], root: Path) -> None:
     """Let the container have them, and what is theirs."""
-    if cards is None:
+    if gpus is None:
         return
     with open(HERE / "limits", "a") as limits:
         limits.write(f"{state['id']} {variables.get('NVIDIA_GPU_MEMORY_LIMIT', '-')}\n")
-    devices = [Path(card["path"]) for card in cards] + ([HERE / "dev/nvidiactl"] if cards else [])
+    devices = [Path(gpu["path"]) for gpu in gpus] + ([HERE / "dev/nvidiactl"] if gpus else [])
     if variables.get("NVIDIA_GDS") == "enabled":
         devices.append(HERE / "dev/nvidia-fs0")
     capabilities = (variables.get("NVIDIA_DRIVER_CAPABILITIES") or "utility,compute").split(",")

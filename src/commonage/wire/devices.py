@@ -22,7 +22,7 @@ class PeerOut(BaseModel):
 
 
 class MeasuredOut(BaseModel):
-    """The last sample of a GPU; null where the card or its driver does not give a figure."""
+    """The last sample of a GPU; null where the GPU or its driver does not give a figure."""
 
     power_w: float | None
     power_limit_w: float | None
@@ -43,7 +43,7 @@ class DeviceOut(BaseModel):
 
     uuid: str
     index: int
-    label: str = Field("", description="How people call it: its index, of a MIG instance `card:place`.")
+    label: str = Field("", description="How people call it: its index, of a MIG instance `device:place`.")
     model: str
     memory_mib: int
     free_mib: int
@@ -65,6 +65,6 @@ class DeviceOut(BaseModel):
     numa: int | None = None
     slots: int = Field(0, description="Shared in so many equal parts only; 0: in any.")
     mig_profile: str = ""
-    parent_uuid: str | None = Field(None, description="Of a MIG instance: the card that it is a part of.")
+    parent_uuid: str | None = Field(None, description="Of a MIG instance: the GPU that it is a part of.")
     peers: list[PeerOut] = Field(default_factory=list)
     measured: MeasuredOut | None = None

@@ -1,6 +1,6 @@
-"""Two cards that do not exist, for a real daemon: what the driver says of them, their device files, and the toolkit.
+"""Two GPUs that do not exist, for a real daemon: what the driver says of them, their device files, and the toolkit.
 
-`Cards` makes in one folder the fake NVML library with its state, character devices under NVIDIA's names (of harmless
+`Gpus` makes in one folder the fake NVML library with its state, character devices under NVIDIA's names (of harmless
 devices that this machine has), the stand-in of the container toolkit, and specifications for CDI. `LOOK` is the program
 that tells from within a container what is there.
 """
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.cards.toolkit import make_devices
+from tests.fakes.gpus.toolkit import make_devices
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.fleet import Device, Isolation, Share
@@ -60,21 +60,21 @@ print(json.dumps({
 """
 
 
-def _card(uuid: str, index: int) -> tuple[str, ...]:
+def _gpu(uuid: str, index: int) -> tuple[str, ...]:
     return (
         "device", f"uuid {uuid}", "name NVIDIA A10", f"memory {MEMORY_MIB} 0 0", "capability 8 6", "compute_mode 0",
         "mig 0", f"pci 0000:{index + 1:02X}:00.0",
     )  # fmt: skip
 
 
-CARDS = (_card(A, 0), _card(B, 1))
+GPUS = (_gpu(A, 0), _gpu(B, 1))
 """Both, as the fake NVML is told of them."""
 
 
 def put_toolkit(folder: Path, place: Path, python: str) -> Sequence[str]:
     """The stand-in of the toolkit in `folder`, which will be at `place` when it is used; the names of its programs."""
     table = [{"uuid": uuid, "index": str(at), "path": f"{place}/dev/nvidia{at}"} for at, uuid in enumerate((A, B))]
-    (folder / "cards.json").write_text(json.dumps({"cards": table, "cuda": "cuda>=12.8"}))
+    (folder / "gpus.json").write_text(json.dumps({"gpus": table, "cuda": "cuda>=12.8"}))
     (folder / "limits").touch()
     (folder / "lib").mkdir()
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -87,7 +87,7 @@ def put_toolkit(folder: Path, place: Path, python: str) -> Sequence[str]:
     return programs
 
 
-class Cards:
+class Gpus:
     """Both, in `folder`, whose path is short as the sockets of MPS need it."""
 
     def __init__(self, folder: Path) -> None:
@@ -98,12 +98,12 @@ class Cards:
         (folder / "nvml").mkdir()
         build_library(folder / "nvml")
         self._state = folder / "nvml.state"
-        FakeDriver(self._state).says("driver 570.10", "nvml 12.570.10", "cuda 12080", *CARDS[0], *CARDS[1])
+        FakeDriver(self._state).says("driver 570.10", "nvml 12.570.10", "cuda 12080", *GPUS[0], *GPUS[1])
         self._opened: list[tuple[NvmlProcess, IsolatedDevices]] = []
 
     @property
     def on_path(self) -> tuple[str, ...]:
-        """Words before a daemon's command: it finds the hook when it starts, so that it offers cards by request."""
+        """Words before a daemon's command: it finds the hook when it starts, so that it offers GPUs by request."""
         return ("env", f"PATH={self.folder}:{os.environ['PATH']}")
 
     @property
@@ -112,7 +112,7 @@ class Cards:
         return "--add-runtime", f"nvidia={self.folder}/nvidia-container-runtime", "--default-runtime", "nvidia"
 
     def write_cdi(self, *, by: Sequence[str] = ("index", "uuid")) -> Path:
-        """A folder with a specification as `nvidia-ctk cdi generate` makes them. `by`: how cards are called in it."""
+        """A folder with a specification as `nvidia-ctk cdi generate` makes them. `by`: how GPUs are called in it."""
         places = {uuid: f"/dev/nvidia{at}" for at, uuid in enumerate((A, B))}
         names = {"index": {uuid: str(at) for at, uuid in enumerate((A, B))}, "uuid": {A: A, B: B}}
         devices = [
@@ -145,7 +145,7 @@ class Cards:
         return {"path": path, "hostPath": str(self.folder / path.removeprefix("/"))}
 
     def devices(self, place: Path) -> IsolatedDevices:
-        """The cards as a server has them, by the fake library, with its files in `place`."""
+        """The GPUs as a server has them, by the fake library, with its files in `place`."""
         inner = NvmlProcess(self.folder / "nvml", self._state)
         opened = IsolatedDevices(
             inner,
@@ -176,12 +176,12 @@ class Cards:
             MpsDaemon.in_folder(place).stop()
 
 
-def share_of(card: Device, memory_mib: int = 6144, isolation: Isolation = Isolation.COOPERATIVE) -> Share:
-    """A part of a card; all of its memory is the whole."""
-    whole = memory_mib >= card.memory_mib
-    part = min(memory_mib, card.memory_mib)
+def share_of(gpu: Device, memory_mib: int = 6144, isolation: Isolation = Isolation.COOPERATIVE) -> Share:
+    """A part of a GPU; all of its memory is the whole."""
+    whole = memory_mib >= gpu.memory_mib
+    part = min(memory_mib, gpu.memory_mib)
     milli = 1000 if whole else 250
-    return Share(card.uuid, card.index, card.model, part, milli, whole, card.memory_mib, isolation=isolation)
+    return Share(gpu.uuid, gpu.index, gpu.model, part, milli, whole, gpu.memory_mib, isolation=isolation)
 
 
 def seen(lines: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""A machine with NVIDIA cards joins: what it lacks is shown first, comes from a mirror, and its containers have cards.
+"""A machine with NVIDIA GPUs joins: what it lacks is shown first, comes from a mirror, and its containers have GPUs.
 
-The cards, their driver and the toolkit are stand-ins; what installs them, Docker, Swarm and the agent are real.
+The GPUs, their driver and the toolkit are stand-ins; what installs them, Docker, Swarm and the agent are real.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.acceptance.served import until
 from tests.contract.newcomer import MIRROR, switched_on
 from tests.contract.swarm import swarm_of
 from tests.contract.worker import Worker, base
-from tests.fakes.cards.harness import LOOK, MEMORY_MIB, A, B
-from tests.fakes.cards.packages import make_mirror
+from tests.fakes.devices.harness import LOOK, MEMORY_MIB, A, B
+from tests.fakes.devices.packages import make_mirror
 from tests.integration.joining_site import Site, new_folders, site_of
 
 pytestmark = [
@@ -27,10 +27,10 @@ pytestmark = [
 ]
 _BUS = """
 mount -t tmpfs tmpfs /sys/bus
-for card in 0000:01:00.0 0000:02:00.0; do
-  mkdir -p /sys/bus/pci/devices/$card
-  echo 0x10de >/sys/bus/pci/devices/$card/vendor
-  echo 0x030200 >/sys/bus/pci/devices/$card/class
+for GPU in 0000:01:00.0 0000:02:00.0; do
+  mkdir -p /sys/bus/pci/devices/$GPU
+  echo 0x10de >/sys/bus/pci/devices/$device/vendor
+  echo 0x030200 >/sys/bus/pci/devices/$device/class
 done
 """
 
@@ -46,7 +46,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def worker(site: Site) -> Iterator[Worker]:
-    """A machine with two cards, and nothing of NVIDIA's on its disk."""
+    """A machine with two GPUs, and nothing of NVIDIA's on its disk."""
     with switched_on(Worker(site.swarm, "gpu1", 21, site.shared)) as worker:
         assert worker.ssh(_BUS).returncode == 0
         yield worker
@@ -56,7 +56,7 @@ def test_nothing_of_nvidias_is_installed_that_nobody_asked_for(site: Site, worke
     planned = site.join(worker, "--plan")
     headers = f"linux-headers-{os.uname().release}"
     for words in (
-        "2 NVIDIA cards without a driver and a container toolkit",
+        "2 NVIDIA GPUs without a driver and a container toolkit",
         f"`--nvidia install` installs {headers}, nvidia-driver, nvidia-smi, libcuda1, nvidia-container-toolkit",
         f"from file:{site.shared}/mirror",
     ):
@@ -73,7 +73,7 @@ def test_driver_and_toolkit_come_from_the_mirror_and_docker_runs_with_them(site:
     sources = worker.ssh("sha256sum /etc/apt/sources.list; ls /etc/apt/sources.list.d").stdout
     said = site.join(worker, "--nvidia", "install")
     assert "gpu1 has joined Test site" in said
-    assert "nvidia       changed  2 NVIDIA cards, driver 570.10, container toolkit" in said
+    assert "nvidia       changed  2 NVIDIA GPUs, driver 570.10, container toolkit" in said
     assert worker.ssh("sha256sum /etc/apt/sources.list; ls /etc/apt/sources.list.d").stdout == sources
     settings = json.loads(worker.ssh("cat /etc/docker/daemon.json").stdout)
     assert settings["runtimes"] == {"nvidia": {"path": "nvidia-container-runtime", "args": []}}
@@ -87,7 +87,7 @@ def test_driver_and_toolkit_come_from_the_mirror_and_docker_runs_with_them(site:
     assert "Nothing to do" in site.join(worker), "with a driver nothing is asked, either"
 
 
-def test_its_cards_are_known_and_each_container_sees_its_own(site: Site, worker: Worker) -> None:
+def test_its_devices_are_known_and_each_container_sees_its_own(site: Site, worker: Worker) -> None:
     until(lambda: site.is_ready("gpu1"), 60)
     node = site.node("gpu1")
     assert node is not None
@@ -95,10 +95,14 @@ def test_its_cards_are_known_and_each_container_sees_its_own(site: Site, worker:
     site.load_image(worker)
     greedy = {"NVIDIA_VISIBLE_DEVICES": "all"}
     first, second, without = (look(site, gpus=gpus, variables=greedy) for gpus in ("20GiB", "20GiB", None))
-    cards = {"nvidia0": A, "nvidia1": B}
+    devices = {"nvidia0": A, "nvidia1": B}
     for found in (first, second):
-        (card,) = found["devices"].keys() - {"nvidiactl"}
-        assert found["variables"]["NVIDIA_VISIBLE_DEVICES"] == found["variables"]["CUDA_VISIBLE_DEVICES"] == cards[card]
+        (device,) = found["devices"].keys() - {"nvidiactl"}
+        assert (
+            found["variables"]["NVIDIA_VISIBLE_DEVICES"]
+            == found["variables"]["CUDA_VISIBLE_DEVICES"]
+            == devices[device]
+        )
         assert set(found["devices"].values()) == {"opens"}
         assert found["libraries"] == ["libcuda.so.1", "libnvidia-ml.so.1"]
     assert without["devices"] == {}

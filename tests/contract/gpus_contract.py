@@ -1,6 +1,6 @@
-"""What a container of ours sees of this machine's cards, looked at from within. The daemon is real, the cards are not.
+"""What a container of ours sees of this machine's GPUs, looked at from within. The daemon is real, the GPUs are not.
 
-Inherited for each way in which cards reach containers; `site` is the fixture to give.
+Inherited for each way in which GPUs reach containers; `site` is the fixture to give.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.contract.dockerd import Dockerd, minimal_image, new_folder
-from tests.fakes.cards.harness import LOOK, A, B, Cards, seen, share_of
+from tests.fakes.gpus.harness import LOOK, A, B, Gpus, seen, share_of
 
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Device, Isolation, Share
@@ -27,7 +27,7 @@ from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import EngineRig
 
 GREEDY = "commonage-greedy:1"
-"""An image that asks for every card, and for more, as NVIDIA's own do."""
+"""An image that asks for every GPU, and for more, as NVIDIA's own do."""
 GREEDY_ENV = (
     "CUDA_VERSION=12.8",
     "NVIDIA_VISIBLE_DEVICES=all",
@@ -42,21 +42,21 @@ NONE: dict[str, str] = {}
 
 @dataclass
 class Site:
-    """An engine under test whose machine has both cards."""
+    """An engine under test whose machine has both GPUs."""
 
     rig: EngineRig
-    cards: Cards
+    gpus: Gpus
     devices: IsolatedDevices
 
     @property
-    def card(self) -> dict[str, Device]:
+    def gpu(self) -> dict[str, Device]:
         """By uuid."""
         return {one.uuid: one for one in self.devices.inventory()}
 
     def order(self, shares: Sequence[Share], variables: Sequence[tuple[str, str]] = (), **changes: object) -> Order:
-        """A job that looks what is there, and tries to make itself the first card's device; as control makes it."""
+        """A job that looks what is there, and tries to make itself the first GPU's device; as control makes it."""
         order = self.rig.orders(Behaviour(), command=("python3", "-c", LOOK))
-        told = {**self.devices.environment(shares), "OTHER": str(self.cards.numbers["nvidia0"]), **dict(variables)}
+        told = {**self.devices.environment(shares), "OTHER": str(self.gpus.numbers["nvidia0"]), **dict(variables)}
         lease = replace(order.lease, shares=tuple(shares))
         return replace(order, lease=lease, variables=tuple(told.items()), **changes)  # type: ignore[arg-type]  # its fields
 
@@ -68,22 +68,22 @@ class Site:
         return seen(await self.rig.lines(order.attempt_id))
 
 
-class CardsContract(ABC):
+class GpusContract(ABC):
     """Rules for every way."""
 
     pytestmark = pytest.mark.anyio
-    names_cards = True
-    """Whether NVIDIA_VISIBLE_DEVICES says inside which cards there are; by CDI it is `void`."""
+    names_gpus = True
+    """Whether NVIDIA_VISIBLE_DEVICES says inside which GPUs there are; by CDI it is `void`."""
 
     @abstractmethod
     async def site(self) -> Site:
         """A fixture."""
 
     def visible(self, *uuids: str) -> str:
-        return ",".join(uuids) if self.names_cards else "void"
+        return ",".join(uuids) if self.names_gpus else "void"
 
-    async def test_a_share_sees_its_card_and_no_other(self, site: Site) -> None:
-        found = await site.look(share_of(site.card[B]))
+    async def test_a_share_sees_its_gpu_and_no_other(self, site: Site) -> None:
+        found = await site.look(share_of(site.gpu[B]))
         assert found["devices"] == {"nvidia1": "opens", "nvidiactl": "opens"}
         assert found["libraries"] == ["libcuda.so.1", "libnvidia-ml.so.1"], "what computes, and what measures"
         assert found["own"] == "Operation not permitted", "nor can it make itself the other's device"
@@ -94,41 +94,41 @@ class CardsContract(ABC):
         assert "PYTORCH_CUDA_ALLOC_CONF" not in told, "PyTorch before 2.10 would refuse CUDA"
 
     async def test_frameworks_are_limited_to_a_part_beside_what_the_user_sets(self, site: Site) -> None:
-        part = share_of(site.card[B])
+        part = share_of(site.gpu[B])
         found = await site.look(part)
         assert (found["limits"], found["paths"]) == (True, "/run/commonage/python")
         found = await site.look(part, variables=[("PYTHONPATH", "/of/the/user")])
         assert (found["limits"], found["paths"]) == (True, "/run/commonage/python:/of/the/user")
-        found = await site.look(share_of(site.card[B], site.card[B].memory_mib))
-        assert (found["limits"], found["paths"]) == (False, None), "a whole card is not limited"
+        found = await site.look(share_of(site.gpu[B], site.gpu[B].memory_mib))
+        assert (found["limits"], found["paths"]) == (False, None), "a whole GPU is not limited"
 
-    async def test_without_a_share_there_is_no_card(self, site: Site) -> None:
+    async def test_without_a_share_there_is_no_gpu(self, site: Site) -> None:
         found = await site.look()
         assert (found["devices"], found["libraries"]) == (NONE, [])
         assert found["variables"]["CUDA_VISIBLE_DEVICES"] == ""
 
-    async def test_two_shares_of_one_card_and_the_whole_machine(self, site: Site) -> None:
-        whole = [share_of(one, one.memory_mib) for one in site.card.values()]
-        parts = [[share_of(site.card[A], part)] for part in (6144, 12288)]
+    async def test_two_shares_of_one_gpu_and_the_whole_machine(self, site: Site) -> None:
+        whole = [share_of(one, one.memory_mib) for one in site.gpu.values()]
+        parts = [[share_of(site.gpu[A], part)] for part in (6144, 12288)]
         first, second, every = await asyncio.gather(*(site.look(*shares) for shares in (*parts, whole)))
         assert first["devices"] == second["devices"] == {"nvidia0": "opens", "nvidiactl": "opens"}
         assert second["variables"]["NVIDIA_GPU_MEMORY_LIMIT"] == "12288"
         assert every["devices"] == {"nvidia0": "opens", "nvidia1": "opens", "nvidiactl": "opens"}
         assert every["variables"]["CUDA_VISIBLE_DEVICES"] == f"{A},{B}"
-        assert "NVIDIA_GPU_MEMORY_LIMIT" not in every["variables"], "whole cards have no limit"
+        assert "NVIDIA_GPU_MEMORY_LIMIT" not in every["variables"], "whole GPUs have no limit"
 
     async def test_a_user_cannot_have_more_by_asking_for_it(self, site: Site) -> None:
-        share = share_of(site.card[B])
+        share = share_of(site.gpu[B])
         asked = [{"variables": WIDER}, {"secrets": WIDER}]
         within = await asyncio.gather(*(site.look(share, **way) for way in asked))
         assert [one["devices"] for one in within] == [{"nvidia1": "opens", "nvidiactl": "opens"}] * 2
         without = await asyncio.gather(*(site.look(**way) for way in asked))
         assert [one["devices"] for one in without] == [NONE] * 2
 
-    async def test_an_image_that_asks_for_all_cards_has_its_share(self, site: Site) -> None:
+    async def test_an_image_that_asks_for_all_gpus_has_its_share(self, site: Site) -> None:
         greedy = Environment("greedy", "Asks for all", image=GREEDY)
         found, *without = await asyncio.gather(
-            site.look(share_of(site.card[B]), environment=greedy),
+            site.look(share_of(site.gpu[B]), environment=greedy),
             site.look(environment=greedy),
             site.look(environment=greedy, secrets=WIDER),
         )
@@ -138,14 +138,14 @@ class CardsContract(ABC):
         assert [one["devices"] for one in without] == [NONE] * 2
 
     async def test_a_client_of_mps_reaches_its_daemon(self, site: Site) -> None:
-        found = await site.look(share_of(site.card[B], isolation=Isolation.MPS))
+        found = await site.look(share_of(site.gpu[B], isolation=Isolation.MPS))
         assert "nvidia-cuda-mps-control.pid" in found["pipe"]
         assert found["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=6144M"
 
-    async def test_a_session_sees_its_card_too(self, site: Site) -> None:
+    async def test_a_session_sees_its_gpu_too(self, site: Site) -> None:
         rig = site.rig
         command = ("python3", "-c", f"{LOOK}\nimport sys, time; sys.stdout.flush(); time.sleep(600)")
-        order = site.order([share_of(site.card[A])], kind=Kind.SESSION, wants_port=True, command=command)
+        order = site.order([share_of(site.gpu[A])], kind=Kind.SESSION, wants_port=True, command=command)
         await rig.started(order)
 
         async def has_looked() -> bool:
@@ -164,14 +164,14 @@ def add_greedy(daemon: Dockerd) -> None:
 
 
 @contextmanager
-def cards_of_a_machine() -> Iterator[Cards]:
+def gpus_of_a_machine() -> Iterator[Gpus]:
     """Both, with MPS, on this machine for a while."""
-    cards = Cards(new_folder())
-    cards.have_mps()
+    gpus = Gpus(new_folder())
+    gpus.have_mps()
     try:
         with pytest.MonkeyPatch.context() as here:
-            here.setenv("PATH", cards.on_path[1].removeprefix("PATH="))
-            yield cards
-            cards.close()
+            here.setenv("PATH", gpus.on_path[1].removeprefix("PATH="))
+            yield gpus
+            gpus.close()
     finally:
-        shutil.rmtree(cards.folder)
+        shutil.rmtree(gpus.folder)

@@ -1,4 +1,4 @@
-"""Cards of machines with agents are shown, attributed and watched like those of this one."""
+"""GPUs of machines with agents are shown, attributed and watched like those of this one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ANN, ROOT, Site, job
 
-from commonage.control.all_cards import AllCards
+from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import attribute
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import Lease, NodeReport
@@ -26,7 +26,7 @@ UUID = "GPU-far-0"
 
 
 class Elsewhere:
-    """One machine with one card: what its agent said, and what it was told."""
+    """One machine with one GPU: what its agent said, and what it was told."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -95,7 +95,7 @@ async def test_what_is_old_is_no_measurement() -> None:
         assert view.devices[0].used_mib is None
 
 
-async def test_its_warnings_reach_the_owner_and_a_sound_card_is_said_to_be_so() -> None:
+async def test_its_warnings_reach_the_owner_and_a_sound_device_is_said_to_be_so() -> None:
     site, far = far_site()
     async with site.open() as control:
         mine = (await control.work.submit(ANN, job())).workloads[0]
@@ -109,7 +109,7 @@ async def test_its_warnings_reach_the_owner_and_a_sound_card_is_said_to_be_so() 
 
 
 class Neighbor:
-    """The agent of the node `attacker`, which speaks of a card and of an attempt of the node `victim`."""
+    """The agent of the node `attacker`, which speaks of a GPU and of an attempt of the node `victim`."""
 
     def __init__(self) -> None:
         mine, theirs = ProcessMemory(1, 100), ProcessMemory(2, 90_000, "theirs-1")
@@ -131,13 +131,13 @@ class Neighbor:
         return [("attacker", "theirs-1", "made up"), ("attacker", "mine-1", "true"), ("attacker", "ended-1", "late")]
 
 
-async def test_an_agent_says_nothing_of_the_cards_and_attempts_of_another_node() -> None:
+async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node() -> None:
     here: Any = SimpleNamespace(note_held=lambda _: None, take_warnings=lambda: ())
     neighbor: Any = Neighbor()
-    cards = AllCards(here, neighbor)
+    devices = AllDevices(here, neighbor)
     leases = {"theirs-1": "victim", "mine-1": "attacker"}
-    await cards.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()], [])
-    round_ = cards.add_elsewhere(attribute([], [], 0.0), 0.0)
+    await devices.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()], [])
+    round_ = devices.add_elsewhere(attribute([], [], 0.0), 0.0)
     assert round_.samples.keys() == {"GPU-attacker"}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"
-    assert await cards.take_warnings() == [("mine-1", "true"), ("ended-1", "late")]
+    assert await devices.take_warnings() == [("mine-1", "true"), ("ended-1", "late")]

@@ -1,4 +1,4 @@
-"""From the domain to the wire: a card, what it measures, and what is wrong with it. Called by `encode`."""
+"""From the domain to the wire: a GPU, what it measures, and what is wrong with it. Called by `encode`."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from commonage.control.attribution import unattributed
 from commonage.control.fleet import DeviceView
 from commonage.messages.notes import unattributed as unattributed_in_words
 from commonage.ports.devices import DeviceSample
-from commonage.wire.cards import DeviceOut, MeasuredOut, PeerOut, UnavailableOut
+from commonage.wire.devices import DeviceOut, MeasuredOut, PeerOut, UnavailableOut
 
 
 def device(view: DeviceView) -> DeviceOut:
-    """A card."""
-    card = view.device
-    strays = unattributed_in_words(unattributed(card, view.unattributed)) if view.unattributed else ""
+    """A GPU."""
+    device = view.device
+    strays = unattributed_in_words(unattributed(device, view.unattributed)) if view.unattributed else ""
     return DeviceOut(
-        uuid=card.uuid,
-        index=card.index,
-        label=card.label,
-        model=card.model,
-        memory_mib=card.memory_mib,
+        uuid=device.uuid,
+        index=device.index,
+        label=device.label,
+        model=device.model,
+        memory_mib=device.memory_mib,
         free_mib=view.free_mib,
         free_compute_milli=view.free_compute_milli,
         used_mib=view.used_mib,
         utilisation=view.utilisation,
-        simulated=card.simulated,
-        isolation=card.isolation.value,
-        unavailable=[UnavailableOut(isolation=level.value, why=why) for level, why in card.unavailable],
-        faults=list(card.faults),
-        notices=[*card.notices, *([strays] if strays else [])],
+        simulated=device.simulated,
+        isolation=device.isolation.value,
+        unavailable=[UnavailableOut(isolation=level.value, why=why) for level, why in device.unavailable],
+        faults=list(device.faults),
+        notices=[*device.notices, *([strays] if strays else [])],
         unattributed=[encode_receipts.stray(one) for one in view.unattributed],
-        driver=card.driver,
-        cuda=card.cuda,
-        compute_capability=card.compute_capability,
-        pci=card.pci,
-        numa=card.numa,
-        slots=card.slots,
-        mig_profile=card.mig_profile,
-        parent_uuid=card.parent_uuid,
-        peers=[PeerOut(uuid=uuid, links=links) for uuid, links in card.peers],
+        driver=device.driver,
+        cuda=device.cuda,
+        compute_capability=device.compute_capability,
+        pci=device.pci,
+        numa=device.numa,
+        slots=device.slots,
+        mig_profile=device.mig_profile,
+        parent_uuid=device.parent_uuid,
+        peers=[PeerOut(uuid=uuid, links=links) for uuid, links in device.peers],
         measured=measured(view.sample) if view.sample else None,
     )
 

@@ -58,7 +58,7 @@ class Look:
     fault: str = ""
 
 
-class Cards:
+class AgentDevices:
     """The GPUs of this node, opened as the site's settings say. Raises InvalidInput for settings that are not valid."""
 
     def __init__(self, config: AgentConfig) -> None:
@@ -67,7 +67,7 @@ class Cards:
         self._config = config
         folder = Path(config.state) / "gpus"
         self._sharing = Sharing(folder, cast(Wanted, config.isolation), parse_slots(config.slots), in_containers=True)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cards")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="devices")
         self._devices: Devices = NoDevices()
         self._opened = False
         self._open_again_at = 0.0
@@ -95,7 +95,7 @@ class Cards:
             self._looking = asyncio.ensure_future(self._do(lambda: self._look(owners)))
         done, _ = await asyncio.wait({self._looking}, timeout=_LOOK_WITHIN_S)
         if not done:
-            why = "the driver of its cards does not answer"
+            why = "the driver of its GPUs does not answer"
             return replace(self._last, devices=tuple(_with(why, one) for one in self._last.devices), samples=())
         looked, self._looking = self._looking, None
         self._last = looked.result()
@@ -127,7 +127,7 @@ class Cards:
             opened = self._found()
         except CommonageError as error:
             self._why = "" if self._config.gpus == "auto" else error.message
-            _log.info("no cards: %s", error.message)
+            _log.info("no GPUs: %s", error.message)
             return
         _log.info("%s", opened.said)
         self._devices, self._opened, self._why = opened.devices, True, ""

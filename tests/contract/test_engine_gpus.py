@@ -1,4 +1,4 @@
-"""Cards in containers of real daemons: by device request, by CDI with the next Debian's Docker, and in a Swarm.
+"""GPUs in containers of real daemons: by device request, by CDI with the next Debian's Docker, and in a Swarm.
 
 A Swarm's machines run all containers by NVIDIA's runtime, as `node join` sets them.
 """
@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.contract.cards_contract import CardsContract, Site, add_greedy, cards_of_a_machine
 from tests.contract.docker26 import newer_docker
 from tests.contract.dockerd import IMAGE, Dockerd
+from tests.contract.gpus_contract import GpusContract, Site, add_greedy, gpus_of_a_machine
 from tests.contract.local_agents import LocalAgents
 from tests.contract.swarm import Swarm, swarm_of
 from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
 from tests.contract.test_engine_swarm import swarm_rig
-from tests.fakes.cards.harness import MEMORY_MIB, B, Cards, share_of
+from tests.fakes.gpus.harness import MEMORY_MIB, B, Gpus, share_of
 
 from commonage.domain.reasons.attempts import StartFailed, SwarmSeesNoRoom
 from commonage.domain.sightings import Seen, Sighting
@@ -34,56 +34,54 @@ def error_of(end: Sighting) -> str:
 
 
 @pytest.fixture(scope="module")
-def cards() -> Iterator[Cards]:
-    with cards_of_a_machine() as cards:
-        yield cards
+def gpus() -> Iterator[Gpus]:
+    with gpus_of_a_machine() as gpus:
+        yield gpus
 
 
 @pytest.fixture(scope="module")
-def devices(cards: Cards) -> IsolatedDevices:
-    return cards.devices(cards.folder / "gpus")
+def devices(gpus: Gpus) -> IsolatedDevices:
+    return gpus.devices(gpus.folder / "gpus")
 
 
 @pytest.fixture(scope="module")
-def by_request(cards: Cards) -> Iterator[Dockerd]:
+def by_request(gpus: Gpus) -> Iterator[Dockerd]:
     """Debian's own Docker, which finds the toolkit's hook when it starts."""
-    with dockerd_with_image(before=cards.on_path) as daemon:
+    with dockerd_with_image(before=gpus.on_path) as daemon:
         add_greedy(daemon)
         yield daemon
 
 
 @pytest.fixture(scope="module")
-def by_cdi(cards: Cards) -> Iterator[Dockerd]:
+def by_cdi(gpus: Gpus) -> Iterator[Dockerd]:
     """A newer one without the toolkit, told to read specifications."""
-    settings = cards.folder / "daemon.json"
+    settings = gpus.folder / "daemon.json"
     settings.write_text('{"features": {"cdi": true}}')
-    arguments = (f"--config-file={settings}", f"--cdi-spec-dir={cards.write_cdi()}")
+    arguments = (f"--config-file={settings}", f"--cdi-spec-dir={gpus.write_cdi()}")
     with dockerd_with_image(*arguments, before=newer_docker()) as daemon:
         add_greedy(daemon)
         yield daemon
 
 
-class DockerCards(CardsContract):
+class DockerGpus(GpusContract):
     """By whatever daemon `dockerd` is."""
 
     @pytest.fixture
-    async def site(
-        self, tmp_path: Path, dockerd: Dockerd, cards: Cards, devices: IsolatedDevices
-    ) -> AsyncIterator[Site]:
+    async def site(self, tmp_path: Path, dockerd: Dockerd, gpus: Gpus, devices: IsolatedDevices) -> AsyncIterator[Site]:
         async with docker_rig(tmp_path, dockerd) as rig:
             rig.devices = devices
             await rig.engine()
-            yield Site(rig, cards, devices)
+            yield Site(rig, gpus, devices)
 
 
-class TestByRequest(DockerCards):
+class TestByRequest(DockerGpus):
     @pytest.fixture
     def dockerd(self, by_request: Dockerd) -> Dockerd:
         return by_request
 
     async def test_an_image_that_needs_a_newer_driver_is_told_so(self, site: Site) -> None:
         """What the toolkit says comes from far within, behind who called whom."""
-        order = site.order([share_of(site.card[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
+        order = site.order([share_of(site.gpu[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
         end = await site.rig.ended(order)
         assert end.exit_code not in (0, None), "it never passes"
         assert "needs a newer NVIDIA driver than its machine has" in error_of(end)
@@ -91,54 +89,54 @@ class TestByRequest(DockerCards):
 
 # What makes another machine's root file system of Debian's packages can fetch a package, too.
 @pytest.mark.needs("debootstrap")
-class TestByCdi(DockerCards):
-    names_cards = False
+class TestByCdi(DockerGpus):
+    names_gpus = False
 
     @pytest.fixture
     def dockerd(self, by_cdi: Dockerd) -> Dockerd:
         return by_cdi
 
-    async def test_a_card_that_cdi_calls_otherwise_is_told_how_to_name(self, site: Site, cards: Cards) -> None:
-        cards.write_cdi(by=["index"])
+    async def test_a_gpu_that_cdi_calls_otherwise_is_told_how_to_name(self, site: Site, gpus: Gpus) -> None:
+        gpus.write_cdi(by=["index"])
         try:
-            end = await site.rig.ended(site.order([share_of(site.card[B])]))
+            end = await site.rig.ended(site.order([share_of(site.gpu[B])]))
         finally:
-            cards.write_cdi()
+            gpus.write_cdi()
         assert end.exit_code not in (0, None), "it never passes"
         assert "--device-name-strategy=uuid" in error_of(end)
 
 
-class CardAgents(LocalAgents):
-    """The worker's agent has both cards, and holds shares of them."""
+class GpuAgents(LocalAgents):
+    """The worker's agent has both GPUs, and holds shares of them."""
 
     def __init__(self, swarm: Swarm, devices: IsolatedDevices) -> None:
         super().__init__(swarm, {WORKER: tuple(devices.inventory())})
-        self._cards = devices
+        self._gpus = devices
 
     async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
-        return await asyncio.to_thread(self._cards.confine, hold)
+        return await asyncio.to_thread(self._gpus.confine, hold)
 
     async def release(self, node: str, attempt_id: str) -> None:
-        await asyncio.to_thread(self._cards.release, attempt_id)
+        await asyncio.to_thread(self._gpus.release, attempt_id)
 
 
 @pytest.fixture(scope="module")
-def swarm(cards: Cards) -> Iterator[Swarm]:
-    with swarm_of(1, vram_mib=2 * MEMORY_MIB, arguments=cards.as_runtime) as swarm:
+def swarm(gpus: Gpus) -> Iterator[Swarm]:
+    with swarm_of(1, vram_mib=2 * MEMORY_MIB, arguments=gpus.as_runtime) as swarm:
         add_greedy(swarm.machines[WORKER].daemon)
         yield swarm
 
 
-class TestInASwarm(CardsContract):
+class TestInASwarm(GpusContract):
     @pytest.fixture
-    async def site(self, tmp_path: Path, swarm: Swarm, cards: Cards, devices: IsolatedDevices) -> AsyncIterator[Site]:
-        async with swarm_rig(tmp_path, swarm, CardAgents(swarm, devices)) as rig:
+    async def site(self, tmp_path: Path, swarm: Swarm, gpus: Gpus, devices: IsolatedDevices) -> AsyncIterator[Site]:
+        async with swarm_rig(tmp_path, swarm, GpuAgents(swarm, devices)) as rig:
             await rig.engine()
-            yield Site(rig, cards, devices)
+            yield Site(rig, gpus, devices)
 
     async def test_swarm_itself_gives_no_vram_twice(self, site: Site, swarm: Swarm) -> None:
         """What others than we reserve there is not given to a share."""
-        whole = [share_of(one, one.memory_mib) for one in site.card.values()]
+        whole = [share_of(one, one.memory_mib) for one in site.gpu.values()]
         taken = {"DiscreteResourceSpec": {"Kind": "VRAM", "Value": MEMORY_MIB}}
         other = {
             "Name": "others",

@@ -1,4 +1,6 @@
-"""The known facts of a GPU, as label and words for the nodes page. Unknown facts are left out. Used by `cards`."""
+"""The known facts of a GPU, as label and words for the nodes page. Unknown facts are left out. Used by
+`device_rows`.
+"""
 
 from __future__ import annotations
 

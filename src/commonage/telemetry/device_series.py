@@ -13,33 +13,33 @@ from commonage.telemetry.families import MIB, Families
 _NOTHING = DeviceSample("", None, None)
 
 
-def put_card(node: str, card: DeviceView, families: Families) -> None:
+def put_device(node: str, view: DeviceView, families: Families) -> None:
     """All series of a GPU of this node; unknown figures are left out."""
-    _put_held(node, card, families)
-    _put_measured(node, card, families)
-    _put_as_dcgm(node, card, families)
+    _put_held(node, view, families)
+    _put_measured(node, view, families)
+    _put_as_dcgm(node, view, families)
 
 
-def _labels(node: str, card: DeviceView) -> tuple[str, ...]:
-    device = card.device
+def _labels(node: str, view: DeviceView) -> tuple[str, ...]:
+    device = view.device
     return node, device.label, device.uuid, device.model, _truth(device.simulated)
 
 
-def _put_held(node: str, card: DeviceView, families: Families) -> None:
-    device, labels = card.device, _labels(node, card)
+def _put_held(node: str, view: DeviceView, families: Families) -> None:
+    device, labels = view.device, _labels(node, view)
     families.put("commonage_device_memory_bytes", device.memory_mib * MIB, *labels)
-    families.put("commonage_device_leased_memory_bytes", (device.memory_mib - card.free_mib) * MIB, *labels)
-    families.put("commonage_device_leased_compute_ratio", (1000 - card.free_compute_milli) / 1000, *labels)
+    families.put("commonage_device_leased_memory_bytes", (device.memory_mib - view.free_mib) * MIB, *labels)
+    families.put("commonage_device_leased_compute_ratio", (1000 - view.free_compute_milli) / 1000, *labels)
     families.put("commonage_device_faults", len(device.faults), *labels)
-    strays = sum(stray.memory_mib or 0 for stray in card.unattributed)
+    strays = sum(stray.memory_mib or 0 for stray in view.unattributed)
     families.put("commonage_device_unattributed_memory_bytes", strays * MIB, *labels)
 
 
-def _put_measured(node: str, card: DeviceView, families: Families) -> None:
-    labels, sample = _labels(node, card), card.sample or _NOTHING
-    used = None if card.used_mib is None else card.used_mib * MIB
+def _put_measured(node: str, view: DeviceView, families: Families) -> None:
+    labels, sample = _labels(node, view), view.sample or _NOTHING
+    used = None if view.used_mib is None else view.used_mib * MIB
     families.put("commonage_device_used_memory_bytes", used, *labels)
-    families.put("commonage_device_utilisation_ratio", card.utilisation, *labels)
+    families.put("commonage_device_utilisation_ratio", view.utilisation, *labels)
     families.put("commonage_device_power_watts", sample.power_w, *labels)
     families.put("commonage_device_power_limit_watts", sample.power_limit_w, *labels)
     families.put("commonage_device_energy_joules_total", sample.energy_j, *labels)
@@ -52,14 +52,14 @@ def _put_measured(node: str, card: DeviceView, families: Families) -> None:
         families.put("commonage_device_memory_errors_total", count, *labels, corrected)
 
 
-def _put_as_dcgm(node: str, card: DeviceView, families: Families) -> None:
-    device, used, sample = card.device, card.used_mib, card.sample or _NOTHING
+def _put_as_dcgm(node: str, view: DeviceView, families: Families) -> None:
+    device, used, sample = view.device, view.used_mib, view.sample or _NOTHING
     label = device.label
     labels = (label, device.uuid, f"nvidia{label.partition(':')[0]}", device.model, node, _truth(device.simulated))
     figures = {
         "FB_USED": used,
         "FB_FREE": None if used is None else max(0, device.memory_mib - used),
-        "GPU_UTIL": None if card.utilisation is None else card.utilisation * 100,
+        "GPU_UTIL": None if view.utilisation is None else view.utilisation * 100,
         "POWER_USAGE": sample.power_w,
         "ENFORCED_POWER_LIMIT": sample.power_limit_w,
         "TOTAL_ENERGY_CONSUMPTION": None if sample.energy_j is None else sample.energy_j * 1000,

@@ -13,11 +13,11 @@ from commonage.placement.shapes import NEVER, Ints, Shape
 def first_fitting(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
     """The first devices with the resources that the shape takes, on one NUMA node if it wants that."""
     fitting = _fitting(grid, shape, node)
-    if shape.request.one_numa and shape.cards > 1:
+    if shape.request.one_numa and shape.devices > 1:
         places = grid.numa[node, fitting]
         together = [fitting[places == place] for place in np.unique(places)]
-        fitting = next(cards for cards in together if len(cards) >= shape.cards)
-    return [int(card) for card in fitting[: shape.cards]]
+        fitting = next(devices for devices in together if len(devices) >= shape.devices)
+    return [int(device) for device in fitting[: shape.devices]]
 
 
 def tightest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
@@ -37,9 +37,9 @@ def emptiest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
 
 
 def _fitting(grid: Grid, shape: Shape, node: int) -> Ints:
-    if not shape.cards:
+    if not shape.devices:
         return np.empty(0, np.int64)
-    return np.flatnonzero(grid.cards_fit(shape, np.array([node]))[0])
+    return np.flatnonzero(grid.devices_fit(shape, np.array([node]))[0])
 
 
 def idle_milli(grid: Grid, nodes: Ints) -> Ints:
@@ -50,10 +50,10 @@ def idle_milli(grid: Grid, nodes: Ints) -> Ints:
 
 def taken_milli(grid: Grid, shape: Shape, nodes: Ints) -> Ints:
     """[len(nodes)]: thousandths of GPUs that the shape takes there, on the devices that need least; 0 if none fits."""
-    if not shape.cards:
+    if not shape.devices:
         return np.zeros(len(nodes), np.int64)
     need = shape.need_milli[grid.kind[nodes]].min(axis=1, initial=NEVER)
-    taken: Ints = np.where(need < NEVER, need * shape.cards, 0)
+    taken: Ints = np.where(need < NEVER, need * shape.devices, 0)
     return taken
 
 

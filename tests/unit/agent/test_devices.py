@@ -1,0 +1,138 @@
+"""The agent's GPUs: simulated ones, none, and a driver that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from commonage.agent import devices as module
+from commonage.agent.config import AgentConfig
+from commonage.agent.devices import AgentDevices
+from commonage.domain.errors import InvalidInput
+from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.sightings import ProcessOwner
+from commonage.engines.dockerd.gpus import services_fault
+from commonage.gpus.detect import Opened
+from commonage.gpus.none import NoDevices
+from commonage.ports.devices import DevicesUnavailable, Hold
+
+pytestmark = pytest.mark.anyio
+
+
+def config(folder: Path, gpus: str = "simulated:2x24GiB", isolation: str = "auto") -> AgentConfig:
+    return AgentConfig("w1", ("hub:1",), "", "", "", "", str(folder), gpus=gpus, isolation=isolation)
+
+
+def nobody(_pids: object) -> Sequence[ProcessOwner]:
+    return ()
+
+
+def part(device: Device, mib: int = 1024) -> Share:
+    return Share(device.uuid, device.index, device.model, mib, 100, False, device.memory_mib, simulated=True)
+
+
+@pytest.fixture
+async def devices(tmp_path: Path) -> AsyncIterator[AgentDevices]:
+    devices = AgentDevices(config(tmp_path))
+    yield devices
+    await devices.close()
+
+
+async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
+    look = await devices.look(nobody)
+    assert [one.index for one in look.devices] == [0, 1]
+    share = part(look.devices[0])
+    variables = await devices.confine(Hold("a-1", (share,), in_container=True))
+    assert isinstance(variables, dict)
+    await devices.note_held([Lease("a-1", "w1", 1000, 1024, (share,), 0.0)])
+    look = await devices.look(nobody)
+    assert [one.attempt_id for one in look.samples[0].processes] == ["a-1"]
+    await devices.release(["a-1", "never-there"])
+    await devices.resume(look.devices[0].uuid)
+    assert list(await devices.take_warnings()) == []
+
+
+async def test_what_is_held_for_an_attempt_that_is_long_gone_is_released(devices: AgentDevices) -> None:
+    look = await devices.look(nobody)
+    for attempt in ("a-1", "a-2"):
+        await devices.confine(Hold(attempt, (part(look.devices[0]),), in_container=True))
+    await devices.release_unseen(["a-2"], 0)
+    await devices.release_unseen(["a-2"], 500)
+    assert sorted(await devices._do(devices._devices.confined)) == ["a-1", "a-2"]
+    await devices.release_unseen(["a-2"], 700)
+    assert list(await devices._do(devices._devices.confined)) == ["a-2"]
+
+
+async def test_a_device_that_containers_are_not_given_takes_no_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Real(NoDevices):
+        def inventory(self) -> Sequence[Device]:
+            return [
+                Device("GPU-1", 0, "A10", 24576, compute_capability="8.6"),
+                Device("GPU-2", 1, "MI300X", 24576, compute_capability="gfx942"),
+                Device("GPU-SIM-1", 2, "Simulated", 24576, simulated=True),
+            ]
+
+    monkeypatch.setattr(module, "share_devices", lambda *_, **__: Opened(Real(), "three"))
+    devices = AgentDevices(config(tmp_path))
+    devices.note_not_given(services_fault({"DefaultRuntime": "runc", "Runtimes": {"runc": {"path": "runc"}}}))
+    faults = [len(one.faults) for one in (await devices.look(nobody)).devices]
+    assert faults == [1, 0, 0]
+    devices.note_not_given(
+        services_fault({"DefaultRuntime": "gpu", "Runtimes": {"gpu": {"path": "/bin/nvidia-container-runtime"}}})
+    )
+    assert not any(one.faults for one in (await devices.look(nobody)).devices)
+    await devices.close()
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise DevicesUnavailable("there is no driver", retryable=False)
+
+    monkeypatch.setattr(module, "share_devices", absent)
+
+
+@pytest.mark.usefixtures("no_driver")
+async def test_a_machine_without_devices_has_none_and_no_fault(tmp_path: Path) -> None:
+    devices = AgentDevices(config(tmp_path, "auto"))
+    look = await devices.look(nobody)
+    assert (look.devices, look.fault) == ((), "")  # nothing is simulated unless somebody says so
+    await devices.close()
+
+
+@pytest.mark.usefixtures("no_driver")
+async def test_devices_that_should_be_there_and_are_not_are_a_fault(tmp_path: Path) -> None:
+    devices = AgentDevices(config(tmp_path, "nvml"))
+    look = await devices.look(nobody)
+    assert look.devices == ()
+    assert look.fault == "there is no driver"
+    await devices.close()
+
+
+async def test_a_driver_that_does_not_answer_is_a_fault_and_holds_nobody(
+    devices: AgentDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await devices.look(nobody)
+    stuck = threading.Event()
+    monkeypatch.setattr(module, "_LOOK_WITHIN_S", 0.1)
+    monkeypatch.setattr(devices._devices, "measure", lambda: stuck.wait() and ())
+    look = await devices.look(nobody)
+    assert devices.is_silent
+    assert [one.faults for one in look.devices] == [("the driver of its GPUs does not answer",)] * len(before.devices)
+    assert look.samples == ()
+    stuck.set()
+    while devices.is_silent:
+        look = await devices.look(nobody)
+        await asyncio.sleep(0.01)
+    assert [one.faults for one in look.devices] == [(), ()]
+
+
+def test_what_cannot_be_wanted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="it takes one of auto, driver-limit"):
+        AgentDevices(config(tmp_path, isolation="strong"))
