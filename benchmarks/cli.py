@@ -37,7 +37,7 @@ BENCHMARKS = {
     "local-swarm": Benchmark(
         "benchmarks.sessions.local_swarm:local_swarm", "Run sessions or swarm on a Swarm made on this machine."
     ),
-    "gpu": Benchmark("benchmarks.gpu.gpu:gpu", "GPU shares on a machine with GPUs: do they hold, what do they cost."),
+    "gpu": Benchmark("benchmarks.gpu.gpu:gpu", "GPU shares on a node with GPUs: do they hold, what do they cost."),
 }
 
 

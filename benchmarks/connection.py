@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 client: on a small machine the client's own work must not be what is measured."""
+"""A lean HTTP/1.1 client: on a small node the client's own work must not be what is measured."""
 
 from __future__ import annotations
 

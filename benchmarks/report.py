@@ -1,4 +1,4 @@
-"""Figures, and how each benchmark prints them: a table or JSON, with the machine they were taken on."""
+"""Figures, and how each benchmark prints them: a table or JSON, with the node they were taken on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
-def machine() -> str:
+def node() -> str:
     """Cores, memory, kernel and Python of this machine, in a line."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     model = ""
@@ -64,9 +64,9 @@ def progress(line: str) -> None:
 def show(title: str, figures: Sequence[Figure], *, as_json: bool) -> str:
     """The figures as text to print."""
     if as_json:
-        return json.dumps({"title": title, "machine": machine(), "figures": [asdict(one) for one in figures]}, indent=2)
+        return json.dumps({"title": title, "node": node(), "figures": [asdict(one) for one in figures]}, indent=2)
     baselines = any(one.baseline is not None for one in figures)
-    lines = [f"{title} on {machine()}", ""]
+    lines = [f"{title} on {node()}", ""]
     head = "| figure | value | " + ("baseline | ratio | " if baselines else "") + "how |"
     lines += [head, "|" + "---|" * head.count(" | ") + "---|"]
     for one in figures:

@@ -1,6 +1,6 @@
 """What every test shares: the event loop, the machinery a test may ask for, a fresh PostgreSQL database.
 
-A test that cannot do without something a machine may lack says so with `@pytest.mark.needs("postgresql")`; the names
+A test that cannot do without something a node may lack says so with `@pytest.mark.needs("postgresql")`; the names
 stand in MACHINERY below. Where it is missing the test is skipped and the summary names it with the way to get it.
 With CI=true nothing may be skipped: a missing machinery fails the test, and any other skip fails the run.
 """
@@ -25,7 +25,7 @@ pytest_plugins = ["tests.hanging"]
 hypothesis.settings.register_profile(
     "commonage", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("commonage")  # how fast an example is depends on what else the machine does
+hypothesis.settings.load_profile("commonage")  # how fast an example is depends on what else the node does
 ACCEPTANCE = "tests/acceptance/"
 FIRST = (
     ACCEPTANCE,
@@ -41,7 +41,7 @@ INSTALL_HINT = "run `make test INSTALL=1` as root, which installs it from Debian
 
 
 class Machinery(NamedTuple):
-    """Something of the machine: whether it is here, and how to get it."""
+    """Something of the node: whether it is here, and how to get it."""
 
     is_here: Callable[[], bool]
     how: str
@@ -87,7 +87,7 @@ MACHINERY = {
     "chromium": Machinery(lambda: chromium_path() is not None, INSTALL_HINT),
     "gcc": Machinery(lambda: shutil.which("gcc") is not None, INSTALL_HINT),
     "git": Machinery(lambda: shutil.which("git") is not None, INSTALL_HINT),
-    "cgroups": Machinery(_may_limit_memory, "run the tests as root on a machine whose cgroups are writable"),
+    "cgroups": Machinery(_may_limit_memory, "run the tests as root on a node whose cgroups are writable"),
     "docker": Machinery(
         lambda: _may_administer() and all(shutil.which(name) for name in ("dockerd", "iptables")),
         f"{INSTALL_HINT} (docker.io and iptables), and run the tests as a root who may mount and make networks",
@@ -100,7 +100,7 @@ MACHINERY = {
     "debootstrap": Machinery(
         lambda: all(shutil.which(name) for name in ("debootstrap", "ssh")), f"{INSTALL_HINT} (with openssh-client)"
     ),
-    "machines": Machinery(
+    "nodes": Machinery(
         lambda: (
             os.geteuid() == 0
             and all(shutil.which(name) for name in ("qemu-system-x86_64", "debootstrap", "ssh"))

@@ -52,7 +52,7 @@ async def _all(served: Served, jobs: int, clients: int, queued: int) -> list[Fig
         figures += await _throughput(served, jobs, clients)
         figures.append(Figure("memory at rest", served.resident_mib, "MiB", "of the control plane's process"))
         progress(f"a queue of {queued}")
-        blocker = await fill_the_machine(connection)
+        blocker = await fill_the_node(connection)
         figures += await _submits(served, clients)
         figures += await _arrays(connection, queued)
         figures += await _lists(connection)
@@ -151,7 +151,7 @@ def _cpu(name: str, seconds: float, count: int) -> Figure:
     return Figure(name, seconds / count * 1000, "ms", "the control plane's own processor time for each")
 
 
-async def fill_the_machine(connection: Connection) -> str:
+async def fill_the_node(connection: Connection) -> str:
     """A job that holds every core, so that what comes after it queues; its id."""
     nodes = await connection.json("GET", "/nodes")
     cpus = nodes["items"][0]["cpus_milli"]
@@ -207,7 +207,7 @@ async def _lists(connection: Connection) -> list[Figure]:
 
 
 async def _turnover(served: Served, connection: Connection, blocker: str, queued: int) -> list[Figure]:
-    """Free the machine: how fast the long queue is worked off, and how soon a list is answered meanwhile."""
+    """Free the node: how fast the long queue is worked off, and how soon a list is answered meanwhile."""
     times: list[float] = []
 
     async def succeeded() -> int:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from benchmarks.connection import Connection
-from benchmarks.control.control import NO_OP, fill_the_machine, submit_all, through
+from benchmarks.control.control import NO_OP, fill_the_node, submit_all, through
 from benchmarks.report import Figure, as_json, median, percentile, progress, show
 from benchmarks.server import Served, server
 from commonage.wire.hub import API_PATH
@@ -74,7 +74,7 @@ async def _submits(served: Served, name: str, bodies: list[dict[str, Any]]) -> l
 
 async def _none_alike(served: Served) -> list[Figure]:
     async with Connection(served.url, served.token) as connection:
-        await fill_the_machine(connection)
+        await fill_the_node(connection)
         figures = await _submits(served, "no two alike", [_different(number) for number in range(DIFFERENT)])
         last = (await connection.json("GET", "/workloads?state=queued&limit=1"))["items"][0]["id"]
         for name, path in (
@@ -105,7 +105,7 @@ async def _follow(served: Served) -> None:
 
 async def _followed(served: Served) -> list[Figure]:
     async with Connection(served.url, served.token) as connection:
-        await fill_the_machine(connection)
+        await fill_the_node(connection)
         figures = await _submits(served, "nobody follows", [NO_OP] * SUBMITS)
         followers = [asyncio.create_task(_follow(served)) for _ in range(FOLLOWERS)]
         await asyncio.sleep(2)

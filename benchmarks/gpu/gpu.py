@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from benchmarks.report import BenchmarkError, as_json, machine, progress
+from benchmarks.report import BenchmarkError, as_json, node, progress
 from benchmarks.server import Served, command, server
 
 WHAT = (
@@ -56,7 +56,7 @@ class Part:
 )
 @as_json
 def gpu(out: Path, seconds: float, as_json: bool) -> None:
-    """All that can only be known on a machine with GPUs, in one report: do shares hold, and what do they cost?
+    """All that can only be known on a node with GPUs, in one report: do shares hold, and what do they cost?
 
     Nobody may use the GPUs meanwhile; it takes some minutes for each. Without a GPU it lists what it would have run.
     Exit code 1 if a part of it failed.
@@ -68,7 +68,7 @@ def gpu(out: Path, seconds: float, as_json: bool) -> None:
     why = gpu_or_why()
     parts = [] if why else run(out, seconds)
     if as_json:
-        click.echo(json.dumps({"machine": machine(), "why": why, "parts": [asdict(part) for part in parts]}, indent=2))
+        click.echo(json.dumps({"node": node(), "why": why, "parts": [asdict(part) for part in parts]}, indent=2))
     elif why:
         click.echo(f"{why}\nWith a GPU this would be run and written to {out}:")
         for title, what in WHAT:
@@ -99,7 +99,7 @@ def run(out: Path, seconds: float) -> list[Part]:
 
 def report(parts: Sequence[Part]) -> str:
     """The report as Markdown."""
-    lines = ["# Shares of GPUs, measured", "", f"On {machine()}, {time.strftime('%Y-%m-%d')}.", ""]
+    lines = ["# Shares of GPUs, measured", "", f"On {node()}, {time.strftime('%Y-%m-%d')}.", ""]
     for part in parts:
         lines += [f"## {part.title}", "", *part.lines, ""]
     return "\n".join(lines)

@@ -144,5 +144,5 @@ def _mixes(folder: Path, nodes: Sequence[Node]) -> Iterator[tuple[str, Sequence[
     yield "three times the memory", nodes, [replace(one, memory_mib=one.memory_mib * 3) for one in default]
     for many in (20, 50, 200):
         some = random.Random(many).sample(list(nodes), many)
-        yield f"{many} of the machines", some, default
-        yield f"{many} of the machines, other shares", some, _shares(default, random.Random(many))
+        yield f"{many} of the nodes", some, default
+        yield f"{many} of the nodes, other shares", some, _shares(default, random.Random(many))

@@ -1,7 +1,7 @@
 """`sessions`: the time from POST to ready of a session, with a spawner of JupyterHub as the baseline.
 
 Both hubs run the same sessions (the same environment's `jupyterhub-singleuser`) behind the same kind of proxy, in turn
-on the same machines, and are asked in the same way, through the hub's API.
+on the same nodes, and are asked in the same way, through the hub's API.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GIVE_UP_S = 300.0
 OURS, BASELINE = "ours", "baseline"
 # A hub feels who asks: more often, it would be busy with the measuring.
 _LOOK_S = 0.25
-# A few first, not measured: each machine has to read the image's files from its disk once.
+# A few first, not measured: each node has to read the image's files from its disk once.
 _WARM = 6
 _TURNS = {1: 4}
 _TURNS_OF_MANY = 2
@@ -127,7 +127,7 @@ def sessions(sizes: list[int], engine: str, baseline: str | None, as_json: bool,
 def measure(sizes: Sequence[int], setting: Setting) -> list[Figure]:
     """For each number of sessions at once: the median and the slowest, ours and the baseline's.
 
-    They take turns, each as often the first, as a machine is now faster and now slower.
+    They take turns, each as often the first, as a node is now faster and now slower.
     """
     with server(*setting.flags(), variables=setting.variables()) as served, contextlib.ExitStack() as stack:
         options = {"environment": "notebook", "cpus": "0.05", "memory": "256MiB"}

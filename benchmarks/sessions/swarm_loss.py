@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from tests.contract.swarm import Swarm, swarm_of
 from tests.contract.test_agent_swarm import agents_on
-from tests.integration.test_swarm_loss import CUT_OFF, DAEMON_KILLED, Loss, lose_a_machine, power_off
+from tests.integration.test_swarm_loss import CUT_OFF, DAEMON_KILLED, Loss, lose_a_node, power_off
 
 from benchmarks.report import Figure, as_json, progress, show
 
@@ -53,6 +53,6 @@ async def _lose(swarm: Swarm, folder: Path, kind: str) -> Loss:
     data = folder / "data"
     data.mkdir(parents=True)
     async with agents_on(folder / "agents", swarm) as agents:
-        *_, last = swarm.machines
+        *_, last = swarm.nodes
         blow = {"killed": DAEMON_KILLED, "off": power_off(agents, last), "cut": CUT_OFF}[kind]
-        return await lose_a_machine(swarm, data, blow, agents.linked)
+        return await lose_a_node(swarm, data, blow, agents.linked)

@@ -158,7 +158,7 @@ local function either(key, shapes)
   end
 end
 
--- --- folders of the machine -------------------------------------------------------------------------------------------
+-- --- folders of the node -------------------------------------------------------------------------------------------
 -- Each is said to its last part, `*` being any one: what is below may be a link that somebody made who works there.
 
 local OWN = {"workspaces/*", "volumes/*", "docker/runs/*/box", "docker/runs/*/log", "swarm/attempts/*/box", "swarm/attempts/*/log",

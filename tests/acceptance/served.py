@@ -114,7 +114,7 @@ class Served:
         )
 
     def token(self, user: str, *flags: str) -> str:
-        """A token for `user`, made on the machine itself."""
+        """A token for `user`, made on the node itself."""
         made = self.cli("token", "--user", user, "--data-dir", str(self.data), *flags)
         assert made.returncode == 0, made.stderr
         return made.stdout.strip().splitlines()[-1]

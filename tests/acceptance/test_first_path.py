@@ -1,4 +1,4 @@
-"""The whole path on one machine: Alice's session holds most of a GPU, Bob's job waits for the rest, and runs."""
+"""The whole path on one node: Alice's session holds most of a GPU, Bob's job waits for the rest, and runs."""
 
 import asyncio
 import json

@@ -192,7 +192,7 @@ def test_a_thousand_workloads_in_the_list(installation: Served, bob: tuple[Page,
     assert problems.found == []
 
 
-def test_an_admin_drains_a_machine_and_sees_everybodys_work(installation: Served, admin: tuple[Page, Problems]) -> None:
+def test_an_admin_drains_a_node_and_sees_everybodys_work(installation: Served, admin: tuple[Page, Problems]) -> None:
     for user in ("alice", "bob"):
         installation.client(user).submit(SubmitIn(command=["true"], name=f"of {user}"))
     page, problems = admin

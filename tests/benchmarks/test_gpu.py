@@ -1,4 +1,4 @@
-"""The report of the benchmark `gpu`: its rows, what a part that failed looks like, and a machine without a GPU."""
+"""The report of the benchmark `gpu`: its rows, what a part that failed looks like, and a node without a GPU."""
 
 import subprocess
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_a_trial_again_ends_the_same(policy: str) -> None:
     assert 60 < first.allocation_130 <= 100
 
 
-def test_a_workload_that_no_machine_has_devices_for_is_dropped() -> None:
+def test_a_workload_that_no_node_has_devices_for_is_dropped() -> None:
     four, one = (Request(1000, 1024, parse_gpus(gpus)) for gpus in ("4", "1"))
     trial = prepare(lab("8x2"), [four, one], 1)
     outcome = run(trial, POLICIES["fgd"], 1)

@@ -1,4 +1,4 @@
-"""The folder of the trace: what becomes of its machines and workloads, and what is said when something is wrong."""
+"""The folder of the trace: what becomes of its nodes and workloads, and what is said when something is wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_machines_by_name_with_the_memory_of_their_devices(folder: Path) -> None:
+def test_nodes_by_name_with_the_memory_of_their_devices(folder: Path) -> None:
     first, second = read_nodes(folder)
     assert (first.name, first.report.cpus_milli, first.report.memory_mib) == ("a", 64_000, 8192)
     assert [(device.model, device.memory_mib) for device in first.report.devices] == [("V100M32", 32 * 1024)]

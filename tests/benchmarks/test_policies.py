@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import REQUESTS, fleets
-from tests.unit.placement.policies.machines import choose, make, node, put, wish
+from tests.unit.placement.policies.nodes import choose, make, node, put, wish
 from tests.unit.placement.policies.rules import places_what_fits, sees_what_is_new
 
 from benchmarks.placement.fragmentation import Fragmentation

@@ -35,7 +35,7 @@ def test_the_verb_prints_rows_or_a_table() -> None:
     assert "departure" in shown.stdout
 
 
-def test_sizes_are_numbers_of_machines() -> None:
+def test_sizes_are_numbers_of_nodes() -> None:
     told = CliRunner().invoke(schedule, ["--nodes", "many"])
     assert told.exit_code == 2
     assert "like 250,500,1000" in told.output

@@ -25,7 +25,7 @@ def make_config(
 ) -> AgentConfig:
     """What joining writes: a key, its request, a certificate, the authority's, all in `folder`.
 
-    The certificate is bound to this Swarm node; without one, where there is no Swarm, to one called as the machine.
+    The certificate is bound to this Swarm node; without one, where there is no Swarm, to one called as the node.
     """
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -81,7 +81,7 @@ def listening_in(space: str, address: str, port: int = 0) -> socket.socket:
 
 
 class AgentProgram:
-    """The agent as it runs on a machine: a process, which `close` ends.
+    """The agent as it runs on a node: a process, which `close` ends.
 
     `before`: words before the command, for a network namespace. `source`: the folder of a bundle, for `python`.
     """

@@ -1,4 +1,4 @@
-"""A Docker daemon of the tests' own, and an image for it that is made of this very machine, without any registry."""
+"""A Docker daemon of the tests' own, and an image for it that is made of this very node, without any registry."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Dockerd:
         """Start it, and wait until it answers."""
         (self.folder / "pid").unlink(missing_ok=True)
         command = [*self._before, "dockerd", "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec"]
-        # No default bridge: several daemons of one machine would share it.
+        # No default bridge: several daemons of one node would share it.
         command += ["--pidfile", f"{self.folder}/pid", "--host", self.url, "--bridge", "none", *self._arguments]
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

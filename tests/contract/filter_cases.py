@@ -268,7 +268,7 @@ CONTAINERS: list[tuple[str, str, object]] = [
     ("privileged", f"{H}.Privileged", True),
     ("privileged in another case", f"{H}.privileged", True),
     ("privileged by a letter that is taken for i", f"{H}.Pr\u0131vileged", True),
-    ("the network of the machine", f"{H}.NetworkMode", "host"),
+    ("the network of the node", f"{H}.NetworkMode", "host"),
     ("no network said", f"{H}.NetworkMode", ...),
     ("the default network", f"{H}.NetworkMode", "default"),
     ("the network of a container", f"{H}.NetworkMode", f"container:{ANOTHERS}"),
@@ -281,7 +281,7 @@ CONTAINERS: list[tuple[str, str, object]] = [
     ("an alias", f"NetworkingConfig.EndpointsConfig.{NETWORK}", {"Aliases": ["hub"]}),
     ("a GPU of the network", f"NetworkingConfig.EndpointsConfig.{NETWORK}", {"MacAddress": "02:42:ac:11:00:02"}),
     *(
-        (f"{name} of the machine", f"{H}.{name}", "host")
+        (f"{name} of the node", f"{H}.{name}", "host")
         for name in ("PidMode", "UTSMode", "UsernsMode", "IpcMode", "CgroupnsMode")
     ),
     ("the processes of a container", f"{H}.PidMode", f"container:{ANOTHERS}"),
@@ -314,8 +314,8 @@ CONTAINERS: list[tuple[str, str, object]] = [
     ("security as null", f"{H}.SecurityOpt", None),
     ("paths of the kernel", f"{H}.MaskedPaths", []),
     ("paths of the kernel to write to", f"{H}.ReadonlyPaths", []),
-    ("groups of the machine", f"{H}.GroupAdd", ["0"]),
-    ("a port of the machine", f"{H}.PortBindings", {"80/tcp": [{"HostPort": "443"}]}),
+    ("groups of the node", f"{H}.GroupAdd", ["0"]),
+    ("a port of the node", f"{H}.PortBindings", {"80/tcp": [{"HostPort": "443"}]}),
     ("all ports", f"{H}.PublishAllPorts", True),
     ("links", f"{H}.Links", ["postgres:db"]),
     ("names of hosts", f"{H}.ExtraHosts", ["hub:10.0.0.1"]),
@@ -418,7 +418,7 @@ CONTAINERS: list[tuple[str, str, object]] = [
 ]
 
 SERVICES: list[tuple[str, str, object]] = [
-    ("the network of the machine", f"{T}.Networks", [{"Target": "host"}]),
+    ("the network of the node", f"{T}.Networks", [{"Target": "host"}]),
     ("no network", f"{T}.Networks", ...),
     ("a network by its id", f"{T}.Networks", [{"Target": "x" * 25}]),
     ("an alias", f"{T}.Networks", [{"Target": NETWORK, "Aliases": ["hub"]}]),
@@ -469,10 +469,10 @@ SERVICES: list[tuple[str, str, object]] = [
     ("no word of starting again", f"{T}.RestartPolicy", ...),
     ("everywhere", "Mode", {"Global": {}}),
     ("many", "Mode", {"Replicated": {"Replicas": 1000}}),
-    ("any machine", f"{T}.Placement", ...),
+    ("any node", f"{T}.Placement", ...),
     ("by a label", f"{T}.Placement", {"Constraints": ["node.role==manager"]}),
     (
-        "a port of the machine's own",
+        "a port of the node's own",
         "EndpointSpec.Ports",
         [{"Protocol": "tcp", "TargetPort": 443, "PublishedPort": 443, "PublishMode": "host"}],
     ),
@@ -510,7 +510,7 @@ OTHERS: list[tuple[str, str, Json]] = [
     ),
     ("a network: another driver", NETWORK_CREATE, but(NETWORKS[0], "Driver", "macvlan")),
     (
-        "a network: the machine's cable",
+        "a network: the node's cable",
         NETWORK_CREATE,
         but(but(NETWORKS[0], "Driver", "ipvlan"), "Options", {"parent": "eth0"}),
     ),
@@ -522,7 +522,7 @@ OTHERS: list[tuple[str, str, Json]] = [
         but(NETWORKS[0], "IPAM.Config.0", {"Subnet": "10.213.2.0/23", "Gateway": "10.0.0.1"}),
     ),
     ("a network: a name", NETWORK_CREATE, but(NETWORKS[0], "Name", "ingress")),
-    ("a network: for all machines", NETWORK_CREATE, but(NETWORKS[1], "Ingress", True)),
+    ("a network: for all nodes", NETWORK_CREATE, but(NETWORKS[1], "Ingress", True)),
     ("a network: to be joined by hand", NETWORK_CREATE, but(NETWORKS[1], "Attachable", True)),
     ("a network: of another's settings", NETWORK_CREATE, but(NETWORKS[0], "ConfigFrom", {"Network": "x"})),
     (

@@ -42,7 +42,7 @@ NONE: dict[str, str] = {}
 
 @dataclass
 class Site:
-    """An engine under test whose machine has both GPUs."""
+    """An engine under test whose node has both GPUs."""
 
     rig: EngineRig
     gpus: Gpus
@@ -107,7 +107,7 @@ class GpusContract(ABC):
         assert (found["devices"], found["libraries"]) == (NONE, [])
         assert found["variables"]["CUDA_VISIBLE_DEVICES"] == ""
 
-    async def test_two_shares_of_one_gpu_and_the_whole_machine(self, site: Site) -> None:
+    async def test_two_shares_of_one_gpu_and_the_whole_node(self, site: Site) -> None:
         whole = [share_of(one, one.memory_mib) for one in site.gpu.values()]
         parts = [[share_of(site.gpu[A], part)] for part in (6144, 12288)]
         first, second, every = await asyncio.gather(*(site.look(*shares) for shares in (*parts, whole)))
@@ -164,7 +164,7 @@ def add_greedy(daemon: Dockerd) -> None:
 
 
 @contextmanager
-def gpus_of_a_machine() -> Iterator[Gpus]:
+def gpus_of_a_node() -> Iterator[Gpus]:
     """Both, with MPS, on this machine for a while."""
     gpus = Gpus(new_folder())
     gpus.have_mps()

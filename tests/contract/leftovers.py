@@ -23,7 +23,7 @@ FOLDER = "cmng-docker-"
 SPACE = "cmns-"
 _RUN = "CMNG_TEST_RUN"
 _TAG = re.compile(r"(\d+)x(\d+)", re.ASCII)
-_TRUSTED = Path("/etc/docker/certs.d")  # of all Docker daemons of a machine: they have no setting for it
+_TRUSTED = Path("/etc/docker/certs.d")  # of all Docker daemons of a node: they have no setting for it
 _BRIDGE = re.compile(rb"br-[0-9a-f]{12}")
 
 

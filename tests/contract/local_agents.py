@@ -1,4 +1,4 @@
-"""Agents on the machines of the tests' Swarm that need no link: they ask the machine's daemon, and this kernel."""
+"""Agents on the nodes of the tests' Swarm that need no link: they ask the node's daemon, and this kernel."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def processes_of(attempt: str) -> list[int]:
 
 
 class LocalAgents(Agents):
-    """One for each machine. `devices` are those of each, by its name; `away` are machines whose agent is not there.
+    """One for each node. `devices` are those of each, by its name; `away` are nodes whose agent is not there.
 
-    They know of no other machines, and so never take themselves for cut off. On those in `stuck` nothing can be ended.
+    They know of no other nodes, and so never take themselves for cut off. On those in `stuck` nothing can be ended.
     """
 
     def __init__(self, swarm: Swarm, devices: Mapping[str, tuple[Device, ...]] | None = None) -> None:
@@ -53,12 +53,12 @@ class LocalAgents(Agents):
         self.confined: list[tuple[str, Hold]] = []
         self.released: list[tuple[str, str]] = []
         self._last: dict[str, float] = {}
-        # All machines have one kernel, and may each have an attempt's folders.
+        # All nodes have one kernel, and may each have an attempt's folders.
         self.mounts = {name: Mounts(one.daemon.folder / "mounts", "") for name, one in swarm.machines.items()}
         self._names: dict[str, str] = {}  # by Swarm node id
 
     async def bindings(self) -> Mapping[str, str]:
-        """Each machine is the node that its daemon says it is, now or before."""
+        """Each node is the node that its daemon says it is, now or before."""
         known = set(self._names.values())
         for name in set(self._swarm.machines) - known:
             self._names[await asyncio.to_thread(self._swarm.node_id, name)] = name
@@ -110,7 +110,7 @@ class LocalAgents(Agents):
         return [found for one, pid in containers.values() if pid and (found := measure(one, pid))]
 
     async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """All machines are this one, as far as the kernel goes."""
+        """All nodes are this one, as far as the kernel goes."""
         attempts = {}
         for name in set(self._swarm.machines) - self.away:
             containers = await asyncio.to_thread(self._containers, name)

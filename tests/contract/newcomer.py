@@ -1,4 +1,4 @@
-"""What machines of the tests' own that are to join have in common: an admin, a mirror inside, and how one gets in."""
+"""What nodes of the tests' own that are to join have in common: an admin, a mirror inside, and how one gets in."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ list_mirror() {
 }
 """
 )
-"""Functions of the shell that furnishes such a machine: `let_in KEY`, and `list_mirror` once its packages are there."""
+"""Functions of the shell that furnishes such a node: `let_in KEY`, and `list_mirror` once its packages are there."""
 
 
 def new_key(file: Path) -> str:
@@ -59,7 +59,7 @@ def new_key(file: Path) -> str:
 
 
 class Newcomer(ABC):
-    """A machine with an sshd at a Swarm's switch, with the address 10.98.0.`number`; it reaches nothing else.
+    """A node with an sshd at a Swarm's switch, with the address 10.98.0.`number`; it reaches nothing else.
 
     `key` lets in root and the admin.
     """
@@ -133,7 +133,7 @@ class Newcomer(ABC):
         return subprocess.run([*self._neighbour, *words], capture_output=True, text=True, timeout=timeout, check=False)
 
     def vanish(self) -> None:
-        """As a machine that is switched off: nothing of it answers, or says good-bye."""
+        """As a node that is switched off: nothing of it answers, or says good-bye."""
         if self._program is not None:
             self.hang_up()
             with suppress(ProcessLookupError):
@@ -151,10 +151,10 @@ N = TypeVar("N", bound=Newcomer)
 
 
 @contextmanager
-def switched_on(machine: N) -> Iterator[N]:
+def switched_on(node: N) -> Iterator[N]:
     """It, for a while."""
     try:
-        machine.start()
-        yield machine
+        node.start()
+        yield node
     finally:
-        machine.remove()
+        node.remove()

@@ -1,4 +1,4 @@
-"""A file server of the tests' own: NFS 4 from a machine of a Swarm, by a program, as the kernel here serves none."""
+"""A file server of the tests' own: NFS 4 from a node of a Swarm, by a program, as the kernel here serves none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPORT {{
 
 @contextmanager
 def served_by_nfs(folder: Path, name: str, before: tuple[str, ...]) -> Iterator[None]:
-    """Serve a folder as `name`. `before`: the words before a command that has it run on the machine that serves."""
+    """Serve a folder as `name`. `before`: the words before a command that has it run on the node that serves."""
     place = new_folder()
     (place / "state").mkdir()
     (place / "settings").write_text(_SETTINGS.format(place=place, folder=folder, name=name))

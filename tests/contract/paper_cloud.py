@@ -1,4 +1,4 @@
-"""A cloud of the tests' own, by libcloud's driver for trying things: its machines are files, with their user data."""
+"""A cloud of the tests' own, by libcloud's driver for trying things: its nodes are files, with their user data."""
 
 from __future__ import annotations
 

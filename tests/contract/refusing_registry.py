@@ -30,7 +30,7 @@ class _Asked(BaseHTTPRequestHandler):
         at, way = self.server.at, self.server.way
         if self.path.startswith("/token"):
             if way == ACCOUNT:
-                self._say(401, {"code": "unauthenticated", "details": "this is no account of a machine"})
+                self._say(401, {"code": "unauthenticated", "details": "this is no account of a node"})
             else:
                 self._say(200, {"token": "x", "expires_in": 300})
         elif way == DENIED and "Authorization" in self.headers:

@@ -1,7 +1,7 @@
 """A Docker Swarm of the tests' own: several daemons, each in a network namespace, joined by a switch in another one.
 
 Nothing of it is reached from outside, and it reaches nothing: the namespaces have no route out. `Swarm.run_in` starts a
-program on one of the machines.
+program on one of the nodes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-class Machine:
-    """One machine: a network namespace with an address, and a daemon in it."""
+class Node:
+    """One node: a network namespace with an address, and a daemon in it."""
 
     def __init__(
         self, name: str, address: str, switch: str, *, vram_mib: int = 0, arguments: Sequence[str] = ()
@@ -57,7 +57,7 @@ class Machine:
         return words
 
     def rename(self, host_name: str) -> None:
-        """Give the machine another host name, as its root can. Docker tells the Swarm within half a minute."""
+        """Give the node another host name, as its root can. Docker tells the Swarm within half a minute."""
         pid = (self.daemon.folder / "pid").read_text()
         subprocess.run(["nsenter", f"--uts=/proc/{pid}/ns/uts", "hostname", host_name], check=True)
 
@@ -98,19 +98,19 @@ class Swarm:
         self._switch = f"{SPACE}{tag()}n{next(_NUMBERS)}"
         names = [MANAGER, *(f"worker{number}" for number in range(1, workers + 1))]
         self.machines = {
-            name: Machine(name, f"10.98.0.{at}", self._switch, vram_mib=vram_mib, arguments=arguments)
+            name: Node(name, f"10.98.0.{at}", self._switch, vram_mib=vram_mib, arguments=arguments)
             for at, name in enumerate(names, start=1)
         }
 
     @property
-    def manager(self) -> Machine:
+    def manager(self) -> Node:
         """The manager."""
         return self.machines[MANAGER]
 
     @property
-    def workers(self) -> list[Machine]:
+    def workers(self) -> list[Node]:
         """The others."""
-        return [machine for name, machine in self.machines.items() if name != MANAGER]
+        return [node for name, node in self.machines.items() if name != MANAGER]
 
     def start(self, image: bytes | None = None, name: str = "commonage-test:1", changes: str = "") -> None:
         """Plug in and start all, form the Swarm, load the image everywhere (`changes`: as the import takes them)."""
@@ -121,10 +121,10 @@ class Swarm:
         repository, _, tag = name.partition(":")
         path = f"/images/create?fromSrc=-&repo={repository}&tag={tag}{changes}"
 
-        def start(machine: Machine) -> None:
-            machine.plug_in()
-            machine.daemon.start()
-            machine.daemon.ask("POST", path, content=image)
+        def start(node: Node) -> None:
+            node.plug_in()
+            node.daemon.start()
+            node.daemon.ask("POST", path, content=image)
 
         with ThreadPoolExecutor() as at_once:
             list(at_once.map(start, self.machines.values()))
@@ -136,26 +136,26 @@ class Swarm:
             # its parts nothing gets an address, and tasks stay new for ever.
             "DefaultAddrPool": ["10.97.0.0/16"],
             "SubnetSize": 24,
-            # A machine that is gone is noticed after three of these.
+            # A node that is gone is noticed after three of these.
             "Spec": {"Dispatcher": {"HeartbeatPeriod": _HEARTBEAT_NS}},
         }
         first.daemon.ask("POST", "/swarm/init", body)
-        for machine in self.workers:
-            self.join(machine)
+        for node in self.workers:
+            self.join(node)
 
-    def join(self, machine: Machine) -> None:
+    def join(self, node: Node) -> None:
         """Have it join as a worker."""
         token = self.manager.daemon.ask("GET", "/swarm")["JoinTokens"]["Worker"]
         body = {
-            "ListenAddr": f"{machine.address}:{_SWARM_PORT}",
-            "AdvertiseAddr": machine.address,
+            "ListenAddr": f"{node.address}:{_SWARM_PORT}",
+            "AdvertiseAddr": node.address,
             "RemoteAddrs": [f"{self.manager.address}:{_SWARM_PORT}"],
             "JoinToken": token,
         }
-        machine.daemon.ask("POST", "/swarm/join", body)
+        node.daemon.ask("POST", "/swarm/join", body)
 
     def nodes(self) -> dict[str, Any]:
-        """What the manager says of each machine, by name."""
+        """What the manager says of each node, by name."""
         return {node["Description"]["Hostname"]: node for node in self.manager.daemon.ask("GET", "/nodes")}
 
     def node_id(self, name: str) -> str:
@@ -163,7 +163,7 @@ class Swarm:
         return str(self.machines[name].daemon.ask("GET", "/info")["Swarm"]["NodeID"])
 
     def label(self, name: str, label: str, value: str) -> None:
-        """Give the machine a label in the Swarm."""
+        """Give the node a label in the Swarm."""
         node = self.nodes()[name]
         spec = {**node["Spec"], "Labels": {**(node["Spec"].get("Labels") or {}), label: value}}
         self.manager.daemon.ask("POST", f"/nodes/{node['ID']}/update?version={node['Version']['Index']}", spec)
@@ -175,9 +175,9 @@ class Swarm:
     def networks(self) -> set[str]:
         """The names of the networks that any daemon knows. One that does not answer is left out."""
         found: set[str] = set()
-        for machine in self.machines.values():
+        for node in self.machines.values():
             with suppress(OSError, HTTPException):
-                found |= {one["Name"] for one in machine.daemon.ask("GET", "/networks")}
+                found |= {one["Name"] for one in node.daemon.ask("GET", "/networks")}
         return found
 
     def run_in(self, name: str, *command: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -191,10 +191,10 @@ class Swarm:
                 self.manager.daemon.ask("DELETE", f"/services/{service['ID']}")
 
     def remove(self) -> None:
-        """All of it. The machines go at once, the manager last. What goes wrong with one keeps none of the others."""
+        """All of it. The nodes go at once, the manager last. What goes wrong with one keeps none of the others."""
         self.remove_services()
         with ThreadPoolExecutor() as at_once:
-            removals = [at_once.submit(machine.remove) for machine in self.workers]
+            removals = [at_once.submit(node.remove) for node in self.workers]
         try:
             self.manager.remove()
         finally:

@@ -56,7 +56,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Site:
-    """A control plane's side of the link, and one machine's agent."""
+    """A control plane's side of the link, and one node's agent."""
 
     def __init__(self, folder: Path, agents: LinkedAgents, program: AgentProgram) -> None:
         self.folder, self.agents, self.program = folder, agents, program
@@ -90,8 +90,8 @@ async def site_with(folder: Path, dockerd: Dockerd, bundle: Path, **fields: Any)
     agents = LinkedAgents(Authority.open(folder / "ca"))
     await agents.open("127.0.0.1", 0)
     about = {"docker": dockerd.url, "fence_after_s": 1.0, **fields}
-    config = make_config(folder / "machine", Authority.open(folder / "ca"), NODE, agents.port, **about)
-    program = AgentProgram(folder / "machine", config, python=BARE_PYTHON, source=bundle)
+    config = make_config(folder / "node", Authority.open(folder / "ca"), NODE, agents.port, **about)
+    program = AgentProgram(folder / "node", config, python=BARE_PYTHON, source=bundle)
     try:
         yield Site(folder, agents, program)
     finally:
@@ -147,7 +147,7 @@ def test_all_of_the_bundle_needs_only_python(bundle: Path) -> None:
     assert said.stdout.strip() in ("{'commonage', 'pynvml'}", "{'pynvml', 'commonage'}"), said.stderr
 
 
-async def test_it_tells_what_the_machine_has_and_what_runs(site: Site, dockerd: Dockerd) -> None:
+async def test_it_tells_what_the_node_has_and_what_runs(site: Site, dockerd: Dockerd) -> None:
     [heard] = site.agents.heard()
     assert heard.connected
     assert heard.report.name == NODE
@@ -182,7 +182,7 @@ async def test_an_image_that_is_not_to_be_had_is_said_in_the_daemons_words(site:
 @pytest.mark.parametrize(
     ("way", "why"),
     [
-        (ACCOUNT, r"does not accept the account of worker1, .*commonage node join.*this is no account of a machine"),
+        (ACCOUNT, r"does not accept the account of worker1, .*commonage node join.*this is no account of a node"),
         (DENIED, r"does not let worker1 have the image .*Check the name, and that the tenant in it may use it"),
         (BASIC, r"does not accept the account of worker1, .*no basic auth credentials"),
     ],

@@ -1,4 +1,4 @@
-"""The agent as a program on a machine of its own, between a container's side and the control plane. No daemon runs."""
+"""The agent as a program on a node of its own, between a container's side and the control plane. No daemon runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def net() -> Iterator[Net]:
 
 
 class Site:
-    """The control plane's side in this process, the agent on `net.machine`."""
+    """The control plane's side in this process, the agent on `net.node`."""
 
     def __init__(self, net: Net, folder: Path) -> None:
         self._net, self._folder = net, folder
@@ -46,7 +46,7 @@ class Site:
     async def open(self) -> None:
         self.gateway = await asyncio.start_server(self._echo, "127.0.0.1", 0)
         self.linked = LinkedAgents(self.authority, gateway_port=self.gateway.sockets[0].getsockname()[1])
-        await self.linked.open_on(await asyncio.to_thread(listening_in, self._net.machine, "10.96.0.1"))
+        await self.linked.open_on(await asyncio.to_thread(listening_in, self._net.node, "10.96.0.1"))
         self.linked.set_network(NodeNetwork((PORT,), (OTHER, OTHER), ("10.96.0.7",)))
         await asyncio.to_thread(self.start)
 
@@ -54,7 +54,7 @@ class Site:
         """Have the agent run, as joining and systemd would."""
         folder, control = self._folder / "agent", (f"10.96.0.1:{self.linked.port}",)
         config = make_config(folder, self.authority, "node1", 0, control=control, walls=True)
-        self.agent = AgentProgram(folder, config, before=self._net.before(self._net.machine))
+        self.agent = AgentProgram(folder, config, before=self._net.before(self._net.node))
 
     async def _echo(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1000):
@@ -94,7 +94,7 @@ async def site(net: Net, tmp_path: Path) -> AsyncIterator[Site]:
 async def test_containers_are_carried_and_others_are_not(site: Site, net: Net) -> None:
     await site.until(lambda: (one := site.heard()) is not None and one.gateway == "10.96.8.1")
     # The rules are there before the agent knows of the gateway's port, too, and then keep everybody from it.
-    await site.until(lambda: f"--dport {PORT} " in net.run(net.machine, "iptables", "-S"))
+    await site.until(lambda: f"--dport {PORT} " in net.run(net.node, "iptables", "-S"))
     assert await site.ask(net.inside, "10.96.8.1") == "token"
     assert await site.ask(net.beside, "10.96.8.1") == "closed"  # it has a route to the bridge's address
     assert not net.reaches(net.beside, "10.96.8.2", OTHER)

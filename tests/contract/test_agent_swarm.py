@@ -1,4 +1,4 @@
-"""The Swarm engine with real agents: each a program in its machine's network namespace, which dials over the link."""
+"""The Swarm engine with real agents: each a program in its node's network namespace, which dials over the link."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def swarm() -> Iterator[Swarm]:
 
 
 class Agents:
-    """The link, and an agent on each machine."""
+    """The link, and an agent on each node."""
 
     def __init__(self, folder: Path, swarm: Swarm) -> None:
         self._folder, self._swarm = folder, swarm
@@ -73,7 +73,7 @@ class Agents:
         self.linked.port = port
 
     def start(self, name: str) -> None:
-        machine = self._swarm.machines[name]
+        node = self._swarm.machines[name]
         config = make_config(
             self._folder / name,
             self.authority,
@@ -81,11 +81,11 @@ class Agents:
             self.linked.port,
             node_id=self._swarm.node_id(name),
             control=(f"{self._swarm.manager.address}:{self.linked.port}",),
-            docker=machine.daemon.url,
+            docker=node.daemon.url,
             fence_after_s=2.0,
             walls=True,
         )
-        self.programs[name] = AgentProgram(self._folder / name, config, before=machine.inside())
+        self.programs[name] = AgentProgram(self._folder / name, config, before=node.inside())
 
     def heard(self, name: str) -> Heard:
         return next(one for one in self.linked.heard() if one.node == name)
@@ -126,7 +126,7 @@ def part_of(device: Device, mib: int) -> Share:
     return Share(device.uuid, device.index, device.model, mib, 250, False, device.memory_mib, simulated=True)
 
 
-async def test_machines_are_what_their_agents_say_and_containers_are_measured(site: tuple[SwarmRig, Agents]) -> None:
+async def test_nodes_are_what_their_agents_say_and_containers_are_measured(site: tuple[SwarmRig, Agents]) -> None:
     rig, agents = site
     engine = await rig.engine()
     reports = {one.name: one for one in await engine.nodes()}
@@ -138,14 +138,14 @@ async def test_machines_are_what_their_agents_say_and_containers_are_measured(si
     async def is_measured() -> bool:
         return any(one.attempt_id == order.attempt_id and one.pids for one in await engine.measure())
 
-    await rig.until(is_measured, "its container is measured by its machine's agent")
+    await rig.until(is_measured, "its container is measured by its node's agent")
     await agents.linked.note_held([replace(order.lease, at=time.time() - 60)])
 
     async def is_on_its_device() -> bool:
         sample = agents.heard("worker2").samples[0]
         return [one.attempt_id for one in sample.processes] == [order.attempt_id]
 
-    await rig.until(is_on_its_device, "the GPU of its machine shows it")
+    await rig.until(is_on_its_device, "the GPU of its node shows it")
     assert agents.heard("worker1").samples[0].processes == ()
 
 
@@ -278,10 +278,8 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
                 server.stdout.close()
 
 
-async def test_another_tenants_port_of_a_machine_is_behind_the_walls(
-    site: tuple[SwarmRig, Agents], swarm: Swarm
-) -> None:
-    """Sessions have ports of their machines, for the hub: from a container none is reached, on whichever machine."""
+async def test_another_tenants_port_of_a_node_is_behind_the_walls(site: tuple[SwarmRig, Agents], swarm: Swarm) -> None:
+    """Sessions have ports of their nodes, for the hub: from a container none is reached, on whichever node."""
     rig, _ = site
     command = ("sh", "-c", "echo here; exec python3 -m http.server $COMMONAGE_PORT")
     served = await rig.started(at(rig.orders(FOREVER, command=command, wants_port=True), "worker1"))
@@ -294,7 +292,7 @@ async def test_another_tenants_port_of_a_machine_is_behind_the_walls(
         tried = await asyncio.to_thread(subprocess.run, hub, capture_output=True, text=True, check=False)
         return tried.stdout.split() == [where, "yes"]
 
-    await rig.until(hub_reaches, "the hub's machine reaches it", 60)
+    await rig.until(hub_reaches, "the hub's node reaches it", 60)
     for node in ("worker1", "worker2"):
         order = replace(at(rig.orders(Behaviour()), node), owner="eve", tenant="other")
         await rig.ended(replace(order, command=("python3", "-c", _TRIES, where)))
@@ -309,7 +307,7 @@ def _beside(order: Order) -> list[int]:
     return found
 
 
-async def test_commands_run_beside_what_runs_on_another_machine(site: tuple[SwarmRig, Agents]) -> None:
+async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRig, Agents]) -> None:
     rig, agents = site
     await rig.engine()
     rules = [getattr(ExecContract(), name) for name in vars(ExecContract) if name.startswith("test_")]
@@ -342,7 +340,7 @@ async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> N
         [report] = [one for one in await engine.nodes() if one.name == "worker1"]
         return any("agent" in fault for fault in report.faults)
 
-    await rig.until(is_told, "the machine says that its agent is away")
+    await rig.until(is_told, "the node says that its agent is away")
     await rig.seen(order.attempt_id, Seen.RUNNING)
     agents.start("worker1")
 

@@ -1,4 +1,4 @@
-"""The walls for real: a machine in a network namespace, a container's side behind its bridge, a machine beside it."""
+"""The walls for real: a node in a network namespace, a container's side behind its bridge, a node beside it."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ def ip(*words: str) -> None:
 
 
 class Net:
-    """`machine` (10.96.0.1 outside, 10.96.8.1 at the bridge), `inside` (10.96.8.2 behind it), `beside` (10.96.0.2)."""
+    """`node` (10.96.0.1 outside, 10.96.8.1 at the bridge), `inside` (10.96.8.2 behind it), `beside` (10.96.0.2)."""
 
     def __init__(self) -> None:
         self._servers: list[subprocess.Popen[bytes]] = []
         clear_leftovers()
         mark = f"{SPACE}{tag()}w"
-        self.machine, self.inside, self.beside = f"{mark}m", f"{mark}i", f"{mark}b"
-        for space in (self.machine, self.inside, self.beside):
+        self.node, self.inside, self.beside = f"{mark}m", f"{mark}i", f"{mark}b"
+        for space in (self.node, self.inside, self.beside):
             ip("netns", "add", space)
             ip("-n", space, "link", "set", "lo", "up")
         self._cable("eth0", "10.96.0.1/24", self.beside, "10.96.0.2/24")
-        for space, address in ((self.machine, "fd96::1"), (self.beside, "fd96::2")):
+        for space, address in ((self.node, "fd96::1"), (self.beside, "fd96::2")):
             ip("-n", space, "addr", "add", f"{address}/64", "dev", "eth0", "nodad")
-        ip("-n", self.machine, "link", "add", BRIDGE, "type", "bridge")
-        ip("-n", self.machine, "addr", "add", "10.96.8.1/24", "dev", BRIDGE)
-        ip("-n", self.machine, "link", "set", BRIDGE, "up")
+        ip("-n", self.node, "link", "add", BRIDGE, "type", "bridge")
+        ip("-n", self.node, "addr", "add", "10.96.8.1/24", "dev", BRIDGE)
+        ip("-n", self.node, "link", "set", BRIDGE, "up")
         self._cable("veth1", None, self.inside, "10.96.8.2/24")
-        ip("-n", self.machine, "link", "set", "veth1", "master", BRIDGE)
+        ip("-n", self.node, "link", "set", "veth1", "master", BRIDGE)
         ip("-n", self.inside, "route", "add", "default", "via", "10.96.8.1")
         ip("-n", self.beside, "route", "add", "10.96.8.0/24", "via", "10.96.0.1")
         for name in ("169.254.169.254/32", "203.0.113.7/32"):  # a cloud's metadata, and the world
             ip("-n", self.beside, "addr", "add", name, "dev", "lo")
-            ip("-n", self.machine, "route", "add", name, "via", "10.96.0.2")
-        self.run(self.machine, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            ip("-n", self.node, "route", "add", name, "via", "10.96.0.2")
+        self.run(self.node, "sysctl", "-qw", "net.ipv4.ip_forward=1")
         # What Docker has there before us.
-        self.run(self.machine, "iptables", "-N", "DOCKER-USER")
-        self.run(self.machine, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
-        self.run(self.machine, "iptables", "-I", "FORWARD", "-j", "DOCKER-USER")
-        for space in (self.machine, self.beside, self.inside):
+        self.run(self.node, "iptables", "-N", "DOCKER-USER")
+        self.run(self.node, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
+        self.run(self.node, "iptables", "-I", "FORWARD", "-j", "DOCKER-USER")
+        for space in (self.node, self.beside, self.inside):
             for port in (HUB, OTHER):
                 self._servers.append(self._serve(space, port))
 
     def _cable(self, name: str, address: str | None, space: str, their_address: str) -> None:
-        ip("-n", self.machine, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", space)
+        ip("-n", self.node, "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", space)
         if address is not None:
-            ip("-n", self.machine, "addr", "add", address, "dev", name)
-        ip("-n", self.machine, "link", "set", name, "up")
+            ip("-n", self.node, "addr", "add", address, "dev", name)
+        ip("-n", self.node, "link", "set", name, "up")
         ip("-n", space, "addr", "add", their_address, "dev", "eth0")
         ip("-n", space, "link", "set", "eth0", "up")
 
@@ -95,7 +95,7 @@ class Net:
             server.wait()
             if server.stdout is not None:
                 server.stdout.close()
-        for space in (self.inside, self.beside, self.machine):
+        for space in (self.inside, self.beside, self.node):
             with suppress(subprocess.CalledProcessError):
                 ip("netns", "delete", space)
 
@@ -117,11 +117,11 @@ def plan_of(net: Net) -> Plan:
 
 
 def chains(net: Net) -> str:
-    return net.run(net.machine, "iptables", "-S")
+    return net.run(net.node, "iptables", "-S")
 
 
 def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net: Net) -> None:
-    walls = Walls(net.before(net.machine))
+    walls = Walls(net.before(net.node))
     forbidden = [
         ("10.96.0.1", OTHER),  # this machine's services
         ("10.96.8.1", OTHER),
@@ -141,7 +141,7 @@ def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net
 
 
 def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net) -> None:
-    walls = Walls(net.before(net.machine))
+    walls = Walls(net.before(net.node))
     walls.pull_down()
     before = chains(net)
     assert not walls.stand()
@@ -151,16 +151,16 @@ def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net)
     assert chains(net) == built
     assert walls.stand()
     # Somebody put a rule before ours, which lets all through: we are the first again.
-    net.run(net.machine, "iptables", "-I", "DOCKER-USER", "-j", "ACCEPT")
+    net.run(net.node, "iptables", "-I", "DOCKER-USER", "-j", "ACCEPT")
     assert walls.stand()
     assert not walls.are_first()
     walls.build(plan_of(net))
     assert walls.are_first()
     assert not net.reaches(net.inside, "10.96.0.2", OTHER)
-    net.run(net.machine, "iptables", "-D", "DOCKER-USER", "-j", "ACCEPT")
+    net.run(net.node, "iptables", "-D", "DOCKER-USER", "-j", "ACCEPT")
     # The daemon made its chain anew.
-    net.run(net.machine, "iptables", "-F", "DOCKER-USER")
-    net.run(net.machine, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
+    net.run(net.node, "iptables", "-F", "DOCKER-USER")
+    net.run(net.node, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
     assert not walls.stand()
     walls.build(plan_of(net))
     assert not net.reaches(net.inside, "10.96.0.2", OTHER)
@@ -173,7 +173,7 @@ def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net)
 
 
 def test_published_ports_take_connections_from_their_sources_only(net: Net) -> None:
-    walls = Walls(net.before(net.machine))
+    walls = Walls(net.before(net.node))
     # The container's port, and what Docker listens at for IPv6.
     published = [("10.96.8.2", OTHER), ("fd96::1", OTHER)]
     plan = replace(plan_of(net), published=(OTHER, OTHER))
@@ -182,9 +182,9 @@ def test_published_ports_take_connections_from_their_sources_only(net: Net) -> N
     walls.build(replace(plan, sources=("10.96.0.7/32", "fd96::7/128")))
     assert [net.reaches(net.beside, *one) for one in published] == [False, False]
     assert net.reaches(net.beside, "10.96.8.2", HUB), "other ports are not ours to guard"
-    assert net.reaches(net.machine, "10.96.8.2", OTHER), "the control plane may be on this very machine"
-    assert net.reaches(net.machine, "fd96::1", OTHER)
+    assert net.reaches(net.node, "10.96.8.2", OTHER), "the control plane may be on this very node"
+    assert net.reaches(net.node, "fd96::1", OTHER)
     walls.build(replace(plan, sources=("10.96.0.2/32", "fd96::/64")))
     assert [net.reaches(net.beside, *one) for one in published] == [True, True]
     walls.pull_down()
-    assert INPUT not in net.run(net.machine, "ip6tables", "-S")
+    assert INPUT not in net.run(net.node, "ip6tables", "-S")

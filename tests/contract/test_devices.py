@@ -19,7 +19,7 @@ from commonage.testing.devices_contract import DevicesContract, hold_of, share_o
 from commonage.testing.fake_clock import FakeClock
 
 VERSIONS = {"driver": "615.10", "cuda": "13.1"}
-MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13010")
+NODE = ("driver 615.10", "nvml 13.615.10", "cuda 13010")
 A100 = (
     "device",
     "uuid GPU-aaaaaaaa-0000-0000-0000-000000000000",
@@ -69,7 +69,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def driver(tmp_path: Path) -> FakeDriver:
     driver = FakeDriver(tmp_path / "nvml.state")
-    driver.says(*MACHINE, *A100, *T4)
+    driver.says(*NODE, *A100, *T4)
     return driver
 
 
@@ -93,7 +93,7 @@ class TestNvmlWithALostGpu(DevicesContract):
 
     @pytest.fixture
     def devices(self, nvml: NvmlProcess, driver: FakeDriver) -> Devices:
-        driver.says(*MACHINE, *A100, *T4, "lost 15", "device", "lost 15")
+        driver.says(*NODE, *A100, *T4, "lost 15", "device", "lost 15")
         return nvml
 
 
@@ -125,14 +125,14 @@ def test_nvml_measures(nvml: NvmlProcess) -> None:
 
 @needs_gcc
 def test_nvml_sees_change_without_a_restart(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *T4, "process 9 100 c")
-    driver.says(*MACHINE, *(line.replace("utilisation 0", "utilisation 99") for line in T4))
+    driver.says(*NODE, *T4, "process 9 100 c")
+    driver.says(*NODE, *(line.replace("utilisation 0", "utilisation 99") for line in T4))
     assert [sample.utilisation for sample in nvml.measure()] == [0.99]
 
 
 @needs_gcc
 def test_nvml_gpu_without_figures(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, "device", "uuid GPU-cccc")
+    driver.says(*NODE, "device", "uuid GPU-cccc")
     (sample,) = nvml.measure()
     assert sample.uuid == "GPU-cccc"
     assert (sample.memory_used_mib, sample.utilisation, sample.power_w, sample.temperature_c) == (None,) * 4
@@ -143,7 +143,7 @@ def test_nvml_gpu_without_figures(nvml: NvmlProcess, driver: FakeDriver) -> None
 
 @needs_gcc
 def test_nvml_older_driver_counts_by_the_older_calls(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says("fail nvmlDeviceGetMemoryInfo_v2 13", "fail nvmlDeviceGetTemperatureV 13", *MACHINE[:1], *A100)
+    driver.says("fail nvmlDeviceGetMemoryInfo_v2 13", "fail nvmlDeviceGetTemperatureV 13", *NODE[:1], *A100)
     (sample,) = nvml.measure()
     assert (sample.memory_used_mib, sample.temperature_c) == (10840, 61.0)
     assert nvml.inventory()[0].memory_mib == 81920
@@ -151,7 +151,7 @@ def test_nvml_older_driver_counts_by_the_older_calls(nvml: NvmlProcess, driver: 
 
 @needs_gcc
 def test_nvml_gpu_in_mig_mode_takes_no_work(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *(line.replace("mig 0", "mig 1") for line in A100), *T4)
+    driver.says(*NODE, *(line.replace("mig 0", "mig 1") for line in A100), *T4)
     a100, t4 = nvml.inventory()
     assert "MIG mode" in a100.faults[0]
     assert not t4.faults
@@ -161,23 +161,23 @@ def test_nvml_gpu_in_mig_mode_takes_no_work(nvml: NvmlProcess, driver: FakeDrive
 @pytest.mark.parametrize("code", [15, 16, 999])
 def test_nvml_gpu_that_is_lost_in_the_middle(nvml: NvmlProcess, driver: FakeDriver, code: int) -> None:
     healthy = named(nvml)["Tesla T4"]
-    driver.says(*MACHINE, *A100, *T4, f"lost {code}")
+    driver.says(*NODE, *A100, *T4, f"lost {code}")
     assert [sample.uuid for sample in nvml.measure()] == ["GPU-aaaaaaaa-0000-0000-0000-000000000000"]
     lost = named(nvml)["Tesla T4"]
     assert (lost.uuid, lost.memory_mib, len(lost.faults)) == (healthy.uuid, healthy.memory_mib, 1)
     assert not named(nvml)["NVIDIA A100-SXM4-80GB"].faults
-    driver.says(*MACHINE, *A100, *T4)
+    driver.says(*NODE, *A100, *T4)
     assert named(nvml)["Tesla T4"] == healthy
 
 
 @needs_gcc
 def test_nvml_gpu_that_is_no_longer_listed(nvml: NvmlProcess, driver: FakeDriver) -> None:
     nvml.inventory()
-    driver.says(*MACHINE, *T4)
+    driver.says(*NODE, *T4)
     gone = named(nvml)["NVIDIA A100-SXM4-80GB"]
     assert "no longer listed" in gone.faults[0]
     assert not named(nvml)["Tesla T4"].faults
-    driver.says(*MACHINE, *A100, *T4)
+    driver.says(*NODE, *A100, *T4)
     assert not named(nvml)["NVIDIA A100-SXM4-80GB"].faults
 
 
@@ -189,9 +189,9 @@ def test_nvml_driver_that_goes_in_the_middle_and_comes_back(nvml: NvmlProcess, d
     assert all(
         "cannot be used: the NVIDIA driver is installed but not loaded" in gpu.faults[0] for gpu in nvml.inventory()
     )
-    driver.says(*MACHINE, "fail nvmlInitWithFlags 18", "fail nvmlDeviceGetCount_v2 1", *A100, *T4)
+    driver.says(*NODE, "fail nvmlInitWithFlags 18", "fail nvmlDeviceGetCount_v2 1", *A100, *T4)
     assert all("version mismatch" in gpu.faults[0] for gpu in nvml.inventory())
-    driver.says(*MACHINE, *A100, *T4)
+    driver.says(*NODE, *A100, *T4)
     assert list(nvml.inventory()) == before
 
 
@@ -225,7 +225,7 @@ def test_nvml_that_breaks_before_a_gpu_was_seen(nvml: NvmlProcess, driver: FakeD
 
 
 def test_nvml_without_a_library(tmp_path: Path) -> None:
-    # Not a library, but first on the path: it hides a real one, so that this holds on a machine with GPUs
+    # Not a library, but first on the path: it hides a real one, so that this holds on a node with GPUs
     # too.
     (tmp_path / "libnvidia-ml.so.1").write_text("nothing")
     with pytest.raises(DevicesUnavailable, match="install the NVIDIA driver"):
@@ -242,7 +242,7 @@ def test_nvml_takes_off_a_measured_context(library: Path, driver: FakeDriver) ->
 
 
 @needs_gcc
-def test_nvml_is_what_a_machine_with_gpus_opens(library: Path, driver: FakeDriver) -> None:
+def test_nvml_is_what_a_node_with_gpus_opens(library: Path, driver: FakeDriver) -> None:
     assert said_by(library, driver, "auto") == (
         "GPUs found by NVML (driver 615.10, CUDA 13.1): 1 x NVIDIA A100-SXM4-80GB (79.4 GiB), 1 x Tesla T4 (14.5 GiB)."
     )

@@ -189,7 +189,7 @@ class Repeating(Remembering):
         (Forgetful, suite.test_every_healthy_device_is_measured),
         (Percent, suite.test_figures_are_possible),
         (Bytes, suite.test_figures_are_possible),
-        (Gossip, suite.test_a_held_share_of_another_machine_is_no_error),
+        (Gossip, suite.test_a_held_share_of_another_node_is_no_error),
         (Namesakes, suite.test_people_can_tell_devices_apart),
         (Double, suite.test_instances_stand_in_the_place_of_their_device),
         (Lonely, suite.test_peers_are_others),

@@ -20,7 +20,7 @@ from commonage.testing.engine_rig import EngineRig, Orders
 from commonage.testing.exec_contract import ExecContract
 
 pytestmark = pytest.mark.needs("docker")
-HERE = Environment("here", "Of this very machine", image=IMAGE)
+HERE = Environment("here", "Of this very node", image=IMAGE)
 BROKEN = Environment("broken", "Cannot be", image="Not An Image")
 
 

@@ -80,7 +80,7 @@ async def test_another_tenant_is_behind_a_wall(rig: DockerRig) -> None:
     assert rest[1] == "of other"
 
 
-async def test_of_this_machine_only_the_ports_that_are_meant_are_reached(rig: DockerRig) -> None:
+async def test_of_this_node_only_the_ports_that_are_meant_are_reached(rig: DockerRig) -> None:
     hub = await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT)
     other = await asyncio.start_server(_answer, "127.0.0.1", 0)
     hidden = other.sockets[0].getsockname()[1]

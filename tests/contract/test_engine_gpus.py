@@ -1,6 +1,6 @@
 """GPUs in containers of real daemons: by device request, by CDI with the next Debian's Docker, and in a Swarm.
 
-A Swarm's machines run all containers by NVIDIA's runtime, as `node join` sets them.
+A Swarm's nodes run all containers by NVIDIA's runtime, as `node join` sets them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.contract.docker26 import newer_docker
 from tests.contract.dockerd import IMAGE, Dockerd
-from tests.contract.gpus_contract import GpusContract, Site, add_greedy, gpus_of_a_machine
+from tests.contract.gpus_contract import GpusContract, Site, add_greedy, gpus_of_a_node
 from tests.contract.local_agents import LocalAgents
 from tests.contract.swarm import Swarm, swarm_of
 from tests.contract.test_engine_docker import docker_rig, dockerd_with_image
@@ -35,7 +35,7 @@ def error_of(end: Sighting) -> str:
 
 @pytest.fixture(scope="module")
 def gpus() -> Iterator[Gpus]:
-    with gpus_of_a_machine() as gpus:
+    with gpus_of_a_node() as gpus:
         yield gpus
 
 
@@ -84,7 +84,7 @@ class TestByRequest(DockerGpus):
         order = site.order([share_of(site.gpu[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
         end = await site.rig.ended(order)
         assert end.exit_code not in (0, None), "it never passes"
-        assert "needs a newer NVIDIA driver than its machine has" in error_of(end)
+        assert "needs a newer NVIDIA driver than its node has" in error_of(end)
 
 
 # What makes another machine's root file system of Debian's packages can fetch a package, too.

@@ -20,7 +20,7 @@ from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, Orders
 
 pytestmark = pytest.mark.needs("docker")
-HERE = Environment("here", "Of this very machine", image=IMAGE)
+HERE = Environment("here", "Of this very node", image=IMAGE)
 BROKEN = Environment("broken", "Cannot be", image="Not An Image")
 
 
@@ -41,7 +41,7 @@ class SwarmRig(EngineRig):
         self.data = data
         self.swarm = swarm
         self.agents = agents
-        # What the control plane alone sees; `data` is the folder that all machines see.
+        # What the control plane alone sees; `data` is the folder that all nodes see.
         self.own = data.with_name(f"{data.name}-control")
         fields = {"without_agents": agents is None, **settings}
         self._settings = SwarmSettings(url=swarm.manager.daemon.url, **fields)  # type: ignore[arg-type]  # its fields

@@ -1,4 +1,4 @@
-"""What the Swarm engine promises beyond the contract: over machines that go and come, and others who have the Swarm."""
+"""What the Swarm engine promises beyond the contract: over nodes that go and come, and others who have the Swarm."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ from commonage.testing.engine_rig import FOREVER
 pytestmark = [
     pytest.mark.needs("docker"),
     pytest.mark.anyio,
-    # The engine looks whether sessions answer at their machines' addresses.
+    # The engine looks whether sessions answer at their nodes' addresses.
     pytest.mark.allow_hosts(["127.0.0.1", "::1", "localhost", "10.98.0.0/24"]),
 ]
 
@@ -60,7 +60,7 @@ async def faults(rig: SwarmRig, node: str) -> str:
     return "; ".join(report.faults)
 
 
-# --- machines that go and come ------------------------------------------------------------------------------------
+# --- nodes that go and come ------------------------------------------------------------------------------------
 
 
 async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRig, swarm: Swarm) -> None:
@@ -97,12 +97,12 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
     await rig.seen(neighbour.attempt_id, Seen.RUNNING)
 
 
-async def test_what_cannot_be_ended_on_a_dead_machine_is_not_given_up(rig: SwarmRig, swarm: Swarm) -> None:
+async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig, swarm: Swarm) -> None:
     engine = await rig.engine()
     assert rig.agents is not None
     rig.agents.stuck.add("worker3")
     order = await rig.started(at(rig.orders(FOREVER), "worker3"))
-    # It does not hear its box any more, as on a machine that does not see the shared folder.
+    # It does not hear its box any more, as on a node that does not see the shared folder.
     (rig.data / "swarm/attempts" / order.attempt_id / "box/wish").unlink()
     swarm.machines["worker3"].daemon.kill()
     try:
@@ -168,7 +168,7 @@ async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
     await rig.seen(neighbour.attempt_id, Seen.RUNNING)
 
 
-async def test_a_machine_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmRig, swarm: Swarm) -> None:
+async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmRig, swarm: Swarm) -> None:
     order = await rig.started(at(rig.orders(replace(FOREVER, on_term_exit=0)), "worker2"))
     node = swarm.nodes()["worker2"]
 
@@ -187,7 +187,7 @@ async def test_a_machine_drained_in_swarm_loses_its_work_and_takes_none(rig: Swa
         set_to("active")
 
 
-async def test_machines_say_what_they_and_their_agents_know(tmp_path: Path, swarm: Swarm) -> None:
+async def test_nodes_say_what_they_and_their_agents_know(tmp_path: Path, swarm: Swarm) -> None:
     device = Device("GPU-1", 0, "Simulated", VRAM_MIB, simulated=True)
     agents = LocalAgents(swarm, {"worker1": (device,)})
     async with swarm_rig(tmp_path / "with", swarm, agents) as rig:
@@ -237,7 +237,7 @@ async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_pat
         await rig.started(at(rig.orders(FOREVER), "worker1", device(20)))
 
 
-async def test_shares_are_held_by_the_machines_agent(rig: SwarmRig) -> None:
+async def test_shares_are_held_by_the_nodes_agent(rig: SwarmRig) -> None:
     agents = rig.agents
     assert agents is not None
     order = at(rig.orders(Behaviour(shows=("CONFINED_AT",))), "worker2", device(2))
@@ -250,7 +250,7 @@ async def test_shares_are_held_by_the_machines_agent(rig: SwarmRig) -> None:
 async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm, mounts=(Mount("/no/such/folder", "/data"),)) as rig:
         end = await rig.ended(rig.orders(Behaviour()))
-        assert end.exit_code is None, "it is the machine's lack, and not the program's failure"
+        assert end.exit_code is None, "it is the node's lack, and not the program's failure"
         assert end.reason == attempts.SharedFolderNotMounted(node="worker1", path="/no/such/folder")
         [service] = swarm.services()
         tried = swarm.manager.daemon.ask("GET", f'/tasks?filters={{"service":["{service["Spec"]["Name"]}"]}}')
@@ -258,7 +258,7 @@ async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swar
         assert service["Spec"]["TaskTemplate"]["RestartPolicy"]["Condition"] == "none"
 
 
-async def test_swarm_is_told_the_machine_and_asked_for_no_virtual_address(rig: SwarmRig, swarm: Swarm) -> None:
+async def test_swarm_is_told_the_node_and_asked_for_no_virtual_address(rig: SwarmRig, swarm: Swarm) -> None:
     """Virtual addresses and the ingress network are silent where the kernel lacks IPVS; here one does not know."""
     order = await rig.started(at(rig.orders(FOREVER, wants_port=True), "worker2"))
     [service] = [one for one in swarm.services() if order.attempt_id in str(one["Spec"]["Labels"])]

@@ -80,7 +80,7 @@ async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
         return await printed(rig, connect(hosts[0], port)) == ["through"]
 
     await rig.until(is_up, "the same tenant gets through", 60)
-    assert len(hosts) == 2, "one in its tenant's network, and one on the bridge of the machine, which all tenants share"
+    assert len(hosts) == 2, "one in its tenant's network, and one on the bridge of the node, which all tenants share"
     tries = "; ".join(connect(host, port) for host in hosts)
     looks = "cat /proc/*/environ | tr '\\0' '\\n' | grep -c SESAME; ls /home; cat /home/ada/diary; cat /shared/data"
     *walls, secrets, homes, gone, shared = await printed(rig, f"{tries}; {looks}", tenant="other", owner="eve")
@@ -89,7 +89,7 @@ async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
     assert shared == "of other"
 
 
-async def test_the_same_tenant_meets_over_machines(rig: SwarmRig) -> None:
+async def test_the_same_tenant_meets_over_nodes(rig: SwarmRig) -> None:
     order, [host, *_] = await served(rig)
     port = (await rig.seen(order.attempt_id, Seen.RUNNING)).url
     assert port is not None
@@ -98,7 +98,7 @@ async def test_the_same_tenant_meets_over_machines(rig: SwarmRig) -> None:
     async def is_up() -> bool:
         return await printed(rig, connect(host, port.rpartition(":")[2])) == ["through"]
 
-    await rig.until(is_up, "the other machine gets through", 60)
+    await rig.until(is_up, "the other node gets through", 60)
 
 
 async def test_root_inside_is_not_root(rig: SwarmRig, swarm: Swarm) -> None:
@@ -164,11 +164,11 @@ async def test_another_tenants_volumes_are_nobody_elses(rig: SwarmRig, swarm: Sw
         assert not any("ada" in line or line == "of-lab" for line in said), said
         assert "No such file" in said[-1]
         rig.orders.node = "worker2"
-        assert await of("ada", "lab", "cd /volumes; ls */of-lab") == ["projects/of-lab"], "Docker's are each machine's"
+        assert await of("ada", "lab", "cd /volumes; ls */of-lab") == ["projects/of-lab"], "Docker's are each node's"
         assert (await rig.engine()).capabilities().mounts
     finally:
-        for machine in swarm.workers:
-            await _remove_volumes(rig, machine.daemon)
+        for node in swarm.workers:
+            await _remove_volumes(rig, node.daemon)
 
 
 async def _remove_volumes(rig: SwarmRig, daemon: Dockerd) -> None:
@@ -231,14 +231,14 @@ from tests.contract.test_engine_docker_walls import _answer, connect
 from tests.contract.test_engine_swarm_walls import HUB_PORT, printed
 from tests.contract.test_engine_swarm import SwarmRig
 
-class Machines:
+class Nodes:
     def __init__(self, url):
         self.manager = self
         self.daemon = self
         self.url = url
 
 async def main():
-    rig = SwarmRig(Path(sys.argv[1]), Machines(sys.argv[2]), reaches=(HUB_PORT,), gateway_port=HUB_PORT)
+    rig = SwarmRig(Path(sys.argv[1]), Nodes(sys.argv[2]), reaches=(HUB_PORT,), gateway_port=HUB_PORT)
     hub = await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT)
     other = await asyncio.start_server(_answer, "127.0.0.1", 0)
     hidden = other.sockets[0].getsockname()[1]
@@ -258,7 +258,7 @@ asyncio.run(main())
 """
 
 
-async def test_of_the_control_planes_machine_only_the_ports_that_are_meant_are_reached(
+async def test_of_the_control_planes_node_only_the_ports_that_are_meant_are_reached(
     tmp_path: Path, swarm: Swarm
 ) -> None:
     command = (sys.executable, "-c", HUB_SIDE, str(tmp_path), swarm.manager.daemon.url)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.cuda.harness import FakeMachine
+from tests.fakes.cuda.harness import FakeNode
 from tests.fakes.nvml.harness import build_library
 
 from commonage.gpus.isolation.mps_daemon import PROGRAM
@@ -65,7 +65,7 @@ class World:
         (folder / "nvml").mkdir()
         (folder / "bin").mkdir()
         shutil.copy(MPS, folder / "bin")
-        self.machine = FakeMachine(folder / "machine", build_library(folder / "nvml"))
+        self.node = FakeNode(folder / "node", build_library(folder / "nvml"))
         self.programs = folder / "bin"
         self.data = Path("/tmp") / f"in-{os.getpid()}"  # short, as the sockets of MPS need it
         self.root, self.group = root, root / f"commonage-test-{os.getpid()}"
@@ -75,7 +75,7 @@ class World:
     def server(self, *does: str) -> dict[str, Any]:
         arguments = [str(self.data), str(self.root), str(self.group), *does]
         ended = subprocess.run(
-            [sys.executable, "-c", SERVER, *arguments], env=self.machine.variables(self.programs),
+            [sys.executable, "-c", SERVER, *arguments], env=self.node.variables(self.programs),
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert ended.returncode == 9, ended.stderr
@@ -98,45 +98,45 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_limit_of_the_driver_is_on_the_group_and_is_lifted(world: World) -> None:
-    world.machine.driver.says("driver 615.10", "nvml 13", "cuda 13040", *A100)
+    world.node.driver.says("driver 615.10", "nvml 13", "cuda 13040", *A100)
     said = world.server("confine")
     assert said["isolation"] == "driver-limit"
-    assert world.machine.limits() == [f"{UUID} {2048 * MIB} {2048 * MIB} {world.group}"]
+    assert world.node.limits() == [f"{UUID} {2048 * MIB} {2048 * MIB} {world.group}"]
     assert world.server("confine")["confined"] == ["a-1"]
-    assert len(world.machine.limits()) == 1
+    assert len(world.node.limits()) == 1
     assert world.server("release")["confined"] == []
-    assert not world.machine.limits()
+    assert not world.node.limits()
 
 
 def test_what_a_crash_left_is_lifted_by_the_next_server(world: World) -> None:
-    world.machine.driver.says("driver 615.10", "nvml 13", "cuda 13040", *A100)
+    world.node.driver.says("driver 615.10", "nvml 13", "cuda 13040", *A100)
     world.server("confine")
     assert world.server("settle")["confined"] == []
-    assert not world.machine.limits()
+    assert not world.node.limits()
 
 
 def test_a_limit_that_is_refused_leaves_nothing(world: World) -> None:
-    world.machine.driver.says("fail nvmlDeviceSetMemoryLimits_v1 4", "driver 615.10", "nvml 13", "cuda 13040", *A100)
+    world.node.driver.says("fail nvmlDeviceSetMemoryLimits_v1 4", "driver 615.10", "nvml 13", "cuda 13040", *A100)
     said = world.server("confine")
     assert "Insufficient Permissions" in said["refused"]
     assert said["confined"] == []
 
 
 def test_an_older_driver_has_mps_with_exclusive_mode_while_it_is_needed(world: World) -> None:
-    world.machine.driver.says("driver 580.65", "nvml 13", "cuda 13000", *A100)
+    world.node.driver.says("driver 580.65", "nvml 13", "cuda 13000", *A100)
     said = world.server("confine")
     assert said["isolation"] == "mps"
     assert "needs driver 615" in said["unavailable"]["driver-limit"]
     assert said["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
     assert world.daemon.exists()
-    assert world.machine.modes() == [f"{UUID} 3"]
+    assert world.node.modes() == [f"{UUID} 3"]
     world.server("settle")
     assert not world.daemon.exists()
-    assert world.machine.modes()[-1] == f"{UUID} 0"
+    assert world.node.modes()[-1] == f"{UUID} 0"
 
 
 def test_a_library_without_the_call_is_the_reason(world: World) -> None:
-    world.machine.driver.says("fail nvmlDeviceGetMemoryLimits_v1 13", "driver 615.10", "nvml 13", "cuda 13040", *A100)
+    world.node.driver.says("fail nvmlDeviceGetMemoryLimits_v1 13", "driver 615.10", "nvml 13", "cuda 13040", *A100)
     said = world.server("look")
     assert said["isolation"] == "mps"
     assert "Function Not Found" in said["unavailable"]["driver-limit"]

@@ -13,7 +13,7 @@ from commonage.testing.devices_contract import DevicesContract
 
 pytestmark = pytest.mark.needs("gcc")
 
-MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
+NODE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
 H100 = (
     "device",
     "uuid GPU-aaaa",
@@ -35,28 +35,28 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def machine(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NvmlProcess, FakeDriver]]:
+def node(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NvmlProcess, FakeDriver]]:
     """One process for all tests: to start one for each takes longer than the tests."""
-    driver = FakeDriver(tmp_path_factory.mktemp("machine") / "nvml.state")
-    driver.says(*MACHINE, *H100)
+    driver = FakeDriver(tmp_path_factory.mktemp("node") / "nvml.state")
+    driver.says(*NODE, *H100)
     process = NvmlProcess(library, driver.path)
     yield process, driver
     process.end()
 
 
 @pytest.fixture
-def driver(machine: tuple[NvmlProcess, FakeDriver]) -> Iterator[FakeDriver]:
-    machine[1].says(*MACHINE, *H100)
-    yield machine[1]
-    machine[1].path.with_name("nvml.state.used").unlink(missing_ok=True)
+def driver(node: tuple[NvmlProcess, FakeDriver]) -> Iterator[FakeDriver]:
+    node[1].says(*NODE, *H100)
+    yield node[1]
+    node[1].path.with_name("nvml.state.used").unlink(missing_ok=True)
 
 
 @pytest.fixture
-def nvml(machine: tuple[NvmlProcess, FakeDriver], driver: FakeDriver, tmp_path: Path) -> Iterator[NvmlProcess]:
-    machine[0].close()
-    machine[0].call("open", {"faults": tmp_path / "faults.json"})
-    yield machine[0]
-    machine[0].close()
+def nvml(node: tuple[NvmlProcess, FakeDriver], driver: FakeDriver, tmp_path: Path) -> Iterator[NvmlProcess]:
+    node[0].close()
+    node[0].call("open", {"faults": tmp_path / "faults.json"})
+    yield node[0]
+    node[0].close()
 
 
 def device(nvml: NvmlProcess) -> Device:
@@ -72,16 +72,16 @@ def sample(nvml: NvmlProcess) -> DeviceSample:
 class TestMigInstances(DevicesContract):
     @pytest.fixture
     def devices(self, nvml: NvmlProcess, driver: FakeDriver) -> NvmlProcess:
-        driver.says(*MACHINE, *H100, *HALVES, *PEER)
+        driver.says(*NODE, *H100, *HALVES, *PEER)
         return nvml
 
 
 class TestDeviceWithAFatalXid(DevicesContract):
     @pytest.fixture
     def devices(self, nvml: NvmlProcess, driver: FakeDriver) -> NvmlProcess:
-        driver.says(*MACHINE, *H100, *PEER)
+        driver.says(*NODE, *H100, *PEER)
         nvml.inventory()
-        driver.says(*MACHINE, *H100, *PEER, "xid 1 95")
+        driver.says(*NODE, *H100, *PEER, "xid 1 95")
         return nvml
 
 
@@ -93,14 +93,14 @@ def test_a_device_says_what_it_is_and_where(nvml: NvmlProcess) -> None:
 
 def test_peers_by_nvlink(nvml: NvmlProcess, driver: FakeDriver) -> None:
     links = ("nvlink 0 1 0000:5E:00.0", "nvlink 1 1 0000:5E:00.0", "nvlink 2 0 0000:5E:00.0", "nvlink 3 1 0000:99:00.0")
-    driver.says(*MACHINE, *H100, *links, *PEER, "nvlink 0 1 0000:3B:00.0")
+    driver.says(*NODE, *H100, *links, *PEER, "nvlink 0 1 0000:3B:00.0")
     first, second = nvml.inventory()
     assert (first.peers, second.peers) == ((("GPU-bbbb", 2),), (("GPU-aaaa", 1),))
 
 
 def test_peers_through_switches(nvml: NvmlProcess, driver: FakeDriver) -> None:
     links = tuple(f"nvlink {link} 1 0000:C0:00.0 2" for link in range(4))
-    driver.says(*MACHINE, *H100, *links, *PEER, *links[:2])
+    driver.says(*NODE, *H100, *links, *PEER, *links[:2])
     first, second = nvml.inventory()
     assert (first.peers, second.peers) == ((("GPU-bbbb", 2),), (("GPU-aaaa", 2),))
 
@@ -109,7 +109,7 @@ def test_peers_through_switches(nvml: NvmlProcess, driver: FakeDriver) -> None:
 
 
 def test_instances_stand_in_the_place_of_their_device(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *H100, *HALVES)
+    driver.says(*NODE, *H100, *HALVES)
     one, two = nvml.inventory()
     assert [(one.uuid, one.label, one.index), (two.uuid, two.label, two.index)] == [
         ("MIG-1", "0:0", 100),
@@ -122,27 +122,27 @@ def test_instances_stand_in_the_place_of_their_device(nvml: NvmlProcess, driver:
 
 
 def test_a_device_in_mig_mode_without_instances_says_what_to_do(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *H100, "mig 1")
+    driver.says(*NODE, *H100, "mig 1")
     assert "nvidia-smi mig -i 0 -cgi" in device(nvml).faults[0]
 
 
 def test_a_device_is_partitioned_anew_without_a_restart(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *H100, *HALVES)
+    driver.says(*NODE, *H100, *HALVES)
     nvml.inventory()
-    driver.says(*MACHINE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
+    driver.says(*NODE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
     assert [device.uuid for device in nvml.inventory()] == ["MIG-7"]
-    driver.says(*MACHINE, *H100)
+    driver.says(*NODE, *H100)
     assert [device.uuid for device in nvml.inventory()] == ["GPU-aaaa"]
 
 
 def test_a_device_that_is_partitioned_anew_under_work_gives_out_nothing_new(
     nvml: NvmlProcess, driver: FakeDriver
 ) -> None:
-    driver.says(*MACHINE, *H100, *HALVES)
+    driver.says(*NODE, *H100, *HALVES)
     one, _ = nvml.inventory()
     share = Share(one.uuid, one.index, one.model, one.memory_mib, 1000, True, one.memory_mib)
     nvml.note_held([Lease("a-1", "here", 1000, 1024, (share,), 0.0)])
-    driver.says(*MACHINE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
+    driver.says(*NODE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
     for _ in range(2):
         faults = {device.label: (device.uuid, device.faults) for device in nvml.inventory()}
         assert faults["0:0"][0] == "MIG-7"
@@ -154,16 +154,16 @@ def test_a_device_that_is_partitioned_anew_under_work_gives_out_nothing_new(
 
 
 def test_instances_of_a_device_that_is_lost_are_at_fault_and_come_back(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *H100, *HALVES)
+    driver.says(*NODE, *H100, *HALVES)
     before = list(nvml.inventory())
-    driver.says(*MACHINE, *H100, *HALVES, "lost 15")
+    driver.says(*NODE, *H100, *HALVES, "lost 15")
     assert [(one.uuid, len(one.faults)) for one in nvml.inventory()] == [("MIG-1", 1), ("MIG-2", 1)]
-    driver.says(*MACHINE, *H100, *HALVES)
+    driver.says(*NODE, *H100, *HALVES)
     assert list(nvml.inventory()) == before
 
 
 def test_processes_of_an_instance_are_its_own(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *H100, *HALVES, "process 4711 2048 c 1 0", "process 4712 1024 c 2 0", "power 300000")
+    driver.says(*NODE, *H100, *HALVES, "process 4711 2048 c 1 0", "process 4712 1024 c 2 0", "power 300000")
     one, two = nvml.measure()
     assert (one.processes, two.processes) == ((ProcessMemory(4711, 2048),), (ProcessMemory(4712, 1024),))
     assert (one.power_w, one.energy_j, one.utilisation) == (None, None, None)
@@ -177,15 +177,15 @@ def test_processes_of_an_instance_are_its_own(nvml: NvmlProcess, driver: FakeDri
     [
         ("remapped 0 9 0 1", "have the GPU exchanged"),
         ("recovery 1", "nvidia-smi --gpu-reset -i 0"),
-        ("recovery 2", "reboot the machine"),
+        ("recovery 2", "reboot the node"),
         ("compute_mode 2", "nvidia-smi -i 0 -c DEFAULT"),
     ],
 )
 def test_what_keeps_a_device_from_work(nvml: NvmlProcess, driver: FakeDriver, line: str, words: str) -> None:
-    driver.says(*MACHINE, *H100, line)
+    driver.says(*NODE, *H100, line)
     (fault,) = device(nvml).faults
     assert words in fault
-    driver.says(*MACHINE, *H100)
+    driver.says(*NODE, *H100)
     assert not device(nvml).faults
 
 
@@ -201,14 +201,14 @@ def test_what_keeps_a_device_from_work(nvml: NvmlProcess, driver: FakeDriver, li
     ],
 )
 def test_what_is_worth_knowing_stops_nothing(nvml: NvmlProcess, driver: FakeDriver, line: str, words: str) -> None:
-    driver.says(*MACHINE, *H100, line)
+    driver.says(*NODE, *H100, line)
     found = device(nvml)
     assert words in found.notices[0]
     assert not found.faults
 
 
 def test_a_power_limit_is_no_news(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says(*MACHINE, *H100, "throttle 0x4")
+    driver.says(*NODE, *H100, "throttle 0x4")
     assert not device(nvml).notices
     assert sample(nvml).throttle == ("power limit",)
 
@@ -218,7 +218,7 @@ def test_uncorrectable_errors_stop_devices_that_cannot_contain_them(
     nvml: NvmlProcess, driver: FakeDriver, capability: str, faults: int
 ) -> None:
     old = [capability if line.startswith("capability") else line for line in H100]
-    driver.says(*MACHINE, *old, "ecc 1 1", "ecc_errors 5 2 9 4")
+    driver.says(*NODE, *old, "ecc 1 1", "ecc_errors 5 2 9 4")
     found = device(nvml)
     assert len(found.faults) == faults
     assert "2 uncorrectable memory errors" in found.notices[0]
@@ -229,9 +229,9 @@ def test_uncorrectable_errors_stop_devices_that_cannot_contain_them(
 
 def heard(nvml: NvmlProcess, driver: FakeDriver, *lines: str) -> Device:
     """The GPU after these messages, and not those of before we listened."""
-    driver.says(*MACHINE, *H100, "xid 1 79")
+    driver.says(*NODE, *H100, "xid 1 79")
     nvml.inventory()
-    driver.says(*MACHINE, *H100, "xid 1 79", *lines)
+    driver.says(*NODE, *H100, "xid 1 79", *lines)
     return device(nvml)
 
 
@@ -249,13 +249,13 @@ def test_a_fatal_xid_stops_a_device_until_it_is_reset(nvml: NvmlProcess, driver:
     assert f"Xid {number}" in fault
     assert "commonage node resume" in fault
     reset = [line.replace("energy 5000000", "energy 12") for line in H100]
-    driver.says(*MACHINE, *reset)
+    driver.says(*NODE, *reset)
     assert not device(nvml).faults
 
 
 def test_energy_counted_anew_is_no_reset_without_persistence_mode(nvml: NvmlProcess, driver: FakeDriver) -> None:
     heard(nvml, driver, "xid 2 95")
-    driver.says(*MACHINE, *(line.replace("energy 5000000", "energy 12") for line in H100), "persistence 0")
+    driver.says(*NODE, *(line.replace("energy 5000000", "energy 12") for line in H100), "persistence 0")
     assert device(nvml).faults
 
 
@@ -266,9 +266,9 @@ def test_a_contained_memory_error_stops_nothing(nvml: NvmlProcess, driver: FakeD
 
 def test_a_driver_that_asked_for_a_reset_says_when_it_was_done(nvml: NvmlProcess, driver: FakeDriver) -> None:
     heard(nvml, driver, "xid 2 119", "recovery 1")
-    driver.says(*MACHINE, *H100, "recovery 1")
+    driver.says(*NODE, *H100, "recovery 1")
     assert len(device(nvml).faults) == 2
-    driver.says(*MACHINE, *H100, "recovery 0")
+    driver.says(*NODE, *H100, "recovery 0")
     assert not device(nvml).faults
 
 
@@ -301,33 +301,33 @@ def test_a_file_of_faults_that_is_broken_is_no_trouble(library: Path, driver: Fa
 def test_an_instance_is_told_of_its_own_applications_and_all_of_the_devices_end(
     nvml: NvmlProcess, driver: FakeDriver
 ) -> None:
-    driver.says(*MACHINE, *H100, *HALVES)
+    driver.says(*NODE, *H100, *HALVES)
     nvml.inventory()
-    driver.says(*MACHINE, *H100, *HALVES, "xid 1 31 2 0")
+    driver.says(*NODE, *H100, *HALVES, "xid 1 31 2 0")
     assert [len(one.notices) for one in nvml.inventory()] == [0, 1]
-    driver.says(*MACHINE, *H100, *HALVES, "xid 1 31 2 0", "xid 2 79")
+    driver.says(*NODE, *H100, *HALVES, "xid 1 31 2 0", "xid 2 79")
     assert [len(one.faults) for one in nvml.inventory()] == [1, 1]
     nvml.resume("MIG-2")
     assert [len(one.faults) for one in nvml.inventory()] == [0, 0]
 
 
 def test_a_device_without_messages_is_no_worse(nvml: NvmlProcess, driver: FakeDriver) -> None:
-    driver.says("fail nvmlEventSetCreate 3", *MACHINE, *H100, "xid 1 79")
+    driver.says("fail nvmlEventSetCreate 3", *NODE, *H100, "xid 1 79")
     assert not device(nvml).faults
 
 
 def test_a_device_that_waits_for_a_reset_is_let_go(nvml: NvmlProcess, driver: FakeDriver) -> None:
     """`nvidia-smi` refuses to reset a GPU that somebody has open: here, to shut down is a call that then fails."""
     heard(nvml, driver, "xid 2 95")
-    driver.says("fail nvmlInitWithFlags 9", *MACHINE, *H100)
+    driver.says("fail nvmlInitWithFlags 9", *NODE, *H100)
     assert list(nvml.measure()) == []
 
 
-def test_two_servers_look_at_one_machine(nvml: NvmlProcess, driver: FakeDriver, library: Path) -> None:
-    """Each hears every Xid, neither takes anything from the other, and nothing is written on the machine."""
+def test_two_servers_look_at_one_node(nvml: NvmlProcess, driver: FakeDriver, library: Path) -> None:
+    """Each hears every Xid, neither takes anything from the other, and nothing is written on the node."""
     other = NvmlProcess(library, driver.path)
     assert list(nvml.inventory()) == list(other.inventory())
-    driver.says(*MACHINE, *H100, "xid 1 31")
+    driver.says(*NODE, *H100, "xid 1 31")
     assert len(device(nvml).notices) == len(device(other).notices) == 1
     nvml.close()
     assert not device(other).faults
@@ -348,7 +348,7 @@ def test_all_that_is_measured(nvml: NvmlProcess, driver: FakeDriver) -> None:
         "ecc_errors 5 2 9 4",
         "remapped 3 1 0 0",
     )
-    driver.says(*MACHINE, *H100, *figures)
+    driver.says(*NODE, *H100, *figures)
     found = sample(nvml)
     assert (found.power_w, found.power_limit_w, found.energy_j) == (250.5, 700.0, 5000.0)
     assert (found.sm_clock_mhz, found.memory_clock_mhz) == (1410, 2619)
@@ -359,12 +359,12 @@ def test_all_that_is_measured(nvml: NvmlProcess, driver: FakeDriver) -> None:
 
 def test_utilisation_of_processes_is_that_of_the_last_moments(nvml: NvmlProcess, driver: FakeDriver) -> None:
     processes = ("process 4711 2048 c", "process 4712 100 m")
-    driver.says(*MACHINE, *H100, *processes, "sampled 4711 20 1000", "sampled 4711 40 2000")
+    driver.says(*NODE, *H100, *processes, "sampled 4711 20 1000", "sampled 4711 40 2000")
     assert sample(nvml).processes == (
         ProcessMemory(4711, 2048, utilisation=0.3),
         ProcessMemory(4712, 100, utilisation=0.0),
     )
-    driver.says(*MACHINE, *H100, *processes, "sampled 4711 40 2000", "sampled 4712 90 3000")
+    driver.says(*NODE, *H100, *processes, "sampled 4711 40 2000", "sampled 4712 90 3000")
     assert [one.utilisation for one in sample(nvml).processes] == [0.0, 0.9]
     assert [one.utilisation for one in sample(nvml).processes] == [0.0, 0.0]
 

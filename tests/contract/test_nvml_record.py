@@ -1,4 +1,4 @@
-"""Recording a machine and replaying it gives the same machine: on the fake library, in a process that loads it."""
+"""Recording a node and replaying it gives the same node: on the fake library, in a process that loads it."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FAKES)
-def test_a_record_is_the_machine_again(library: Path, tmp_path: Path, name: str) -> None:
+def test_a_record_is_the_node_again(library: Path, tmp_path: Path, name: str) -> None:
     make(tmp_path / "here.json", FAKES[name], library)
     record = read_record(tmp_path / "here.json")
     made = NvmlDevices(api=Replayed(record)).inventory()

@@ -1,7 +1,7 @@
-"""A machine of the tests' own that is to become a worker: a Debian of its own, with sshd, in namespaces of its own.
+"""A node of the tests' own that is to become a worker: a Debian of its own, with sshd, in namespaces of its own.
 
-Its root file system is made as that of images is, and kept in /tmp under a name that says what is in it; each machine
-lies over it, so that nothing of one is left for the next. It reaches the other machines of its Swarm and nothing else.
+Its root file system is made as that of images is, and kept in /tmp under a name that says what is in it; each node
+lies over it, so that nothing of one is left for the next. It reaches the other nodes of its Swarm and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO
 from tests.contract.leftovers import FOLDER, tag
 from tests.contract.made_once import made_once
 from tests.contract.newcomer import FURNISH, MIRROR, Newcomer, new_key
-from tests.contract.swarm import Machine, Swarm
+from tests.contract.swarm import Node, Swarm
 from tests.integration.registry_site import buildah_store, forget_store
 
 from commonage.images import base as images_base
@@ -28,7 +28,7 @@ from commonage.images import base as images_base
 SUITE = "bookworm"
 PACKAGES = ("cloud-init", "curl", "docker.io", "iproute2", "iptables", "openssh-server", "python3", "sudo")
 DOCKER = ("docker.io", "containerd", "runc", "tini")
-"""In its mirror, for a machine that has not even that; openssl is there, too."""
+"""In its mirror, for a node that has not even that; openssl is there, too."""
 _LAYOUT = 6  # rises when what is made here changes
 # What a cloud's image has it do, of which only what concerns us; all of it in one go.
 _CLOUD = """datasource_list: [NoCloud]
@@ -76,7 +76,7 @@ def _build(root: Path, log: IO[bytes]) -> None:
 
 
 def _furnish(root: Path, key: str, log: IO[bytes]) -> None:
-    """What such machines have installed, a mirror, an admin who may become root."""
+    """What such nodes have installed, a mirror, an admin who may become root."""
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     (root / "etc/apt/sources.list").write_text(f"deb {images_base.own_mirror(SUITE)} {SUITE} main\n")
     script = f"""
@@ -105,32 +105,32 @@ def _furnish(root: Path, key: str, log: IO[bytes]) -> None:
 
 
 class Worker(Newcomer):
-    """One such machine. `shared` is a folder of this machine that it sees under the same path."""
+    """One such node. `shared` is a folder of this machine that it sees under the same path."""
 
     up_within_s = 90
 
     def __init__(self, swarm: Swarm, name: str, number: int, shared: Path) -> None:
         super().__init__(swarm, name, number, base() / "key")
         # Only its network is used: it has a daemon of its own inside.
-        self.machine = Machine(name, self.address, self.switch)
+        self.node = Node(name, self.address, self.switch)
         self._shared = shared
 
     def _switch_on(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         for name in ("upper", "work", "root", "docker"):
             (self.folder / name).mkdir()
-        self.machine.plug_in()
+        self.node.plug_in()
         alone = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "sh", "-euc", _BOOT, "sh")
         words = (self.name, str(base() / "root"), str(self.folder), str(self._shared))
-        command = [*self.machine.inside(), *alone, *words]
+        command = [*self.node.inside(), *alone, *words]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
     def forget_docker(self) -> None:
-        """Have it as a machine is on which nobody ever installed Docker."""
+        """Have it as a node is on which nobody ever installed Docker."""
         ran = self.ssh(f"dpkg --purge {' '.join(DOCKER)} && ! command -v dockerd")
         assert ran.returncode == 0, ran.stdout + ran.stderr
 
     def first_start(self, user_data: str) -> str:
-        """Have cloud-init do what it does when a cloud starts a machine with these user data; what it says."""
+        """Have cloud-init do what it does when a cloud starts a node with these user data; what it says."""
         given = self._shared / f"user-data-of-{self.name}"
         given.write_text(user_data)
         put = (
@@ -141,15 +141,15 @@ class Worker(Newcomer):
         return ran.stdout + ran.stderr
 
     def vanish(self) -> None:
-        """As a machine that is switched off: nothing of it answers, or says good-bye."""
+        """As a node that is switched off: nothing of it answers, or says good-bye."""
         if self._program is not None:
-            self.machine.unplug()
+            self.node.unplug()
         super().vanish()
 
     def remove(self) -> None:
         """All of it."""
         super().remove()
-        self.machine.remove()
+        self.node.remove()
 
 
 _BOOT = r"""

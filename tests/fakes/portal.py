@@ -1,4 +1,4 @@
-"""A portal without hub, machines or disk: the real control over a store in memory and the fake engine.
+"""A portal without hub, nodes or disk: the real control over a store in memory and the fake engine.
 
 Used by the portal's unit tests, and by `tests.fakes.portal_demo` to look at pages while working on them.
 """
@@ -136,7 +136,7 @@ class MemoryMetrics(Metrics):
 
 
 def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:
-    """Two machines with simulated GPUs and one without."""
+    """Two nodes with simulated GPUs and one without."""
     devices = SimulatedDevices(
         (SimulatedSpec(2, 24 * GIB, "RTX 4090"), SimulatedSpec(1, 80 * GIB, "A100")), node_name="demo", now=clock.now
     )
@@ -151,7 +151,7 @@ def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:
 VOLUMES = (
     Volume("datasets", "Shared data sets", "of all labs", source="/srv/datasets"),
     Volume("results", "Results", source="/srv/results/{user}", writable=True),
-    Volume("scratch", "Scratch on the machine", kind=VolumeKind.SCRATCH, writable=True),
+    Volume("scratch", "Scratch on the node", kind=VolumeKind.SCRATCH, writable=True),
 )
 
 

@@ -1,4 +1,4 @@
-"""People at work on a portal without hub and machines, to look at pages while working on them:
+"""People at work on a portal without hub and nodes, to look at pages while working on them:
 
 python -m tests.fakes.portal_demo --port 8765
 """

@@ -1,5 +1,5 @@
 """What deploy/ describes, for real: images built from this checkout, a Docker daemon in a network of its own, and the
-containers on it. Nothing of it is reached from outside; `Host.visit` runs a program on that machine."""
+containers on it. Nothing of it is reached from outside; `Host.visit` runs a program on that node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import IO, Any
 from tests.contract.dockerd import IMAGE, Dockerd, minimal_image
 from tests.contract.leftovers import unmount_below
 from tests.contract.made_once import forget_others, made_once
-from tests.contract.swarm import Machine, Swarm
+from tests.contract.swarm import Node, Swarm
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -73,16 +73,16 @@ def session_image() -> bytes:
 
 
 class Host:
-    """A machine with a Docker daemon that has our images, and what is deployed on it.
+    """A node with a Docker daemon that has our images, and what is deployed on it.
 
     `worker` is another one of its Swarm, which has the workloads' image alone; `shared` is a folder that both see.
     """
 
     def __init__(self, swarm: Swarm, images: Path) -> None:
         self.swarm, self._images = swarm, images
-        self.machine = swarm.manager
+        self.node = swarm.manager
         [self.worker] = swarm.workers
-        self.daemon = self.machine.daemon
+        self.daemon = self.node.daemon
         self.data = self.daemon.folder / "site"  # beside the daemon's own files, and gone with them
         self.shared = self.daemon.folder / "shared"
         self.shared.mkdir()
@@ -114,15 +114,15 @@ class Host:
             "COMMONAGE_SHARED_DIR": str(self.shared),
         }
 
-    def agent_on(self, machine: Machine, token: str) -> None:
-        """Have an agent in a container on one of the machines, which joins with this token."""
-        self.load(machine.daemon, "commonage")
-        folder = machine.daemon.folder
+    def agent_on(self, node: Node, token: str) -> None:
+        """Have an agent in a container on one of the nodes, which joins with this token."""
+        self.load(node.daemon, "commonage")
+        folder = node.daemon.folder
         file = folder / "agent-token"
         file.touch(mode=0o600)
         file.write_text(token)
         there = {
-            "DOCKER_HOST": machine.daemon.url,
+            "DOCKER_HOST": node.daemon.url,
             "COMMONAGE_DOCKER_RUN": str(folder),
             "COMMONAGE_DOCKER_ROOT": str(folder / "data"),
             "COMMONAGE_DOCKER_CERTIFICATES": str(folder / "certs.d"),
@@ -149,8 +149,8 @@ class Host:
         return ran.stdout
 
     def visit(self, what: str, *words: str) -> Any:
-        """Have `tests.integration.visiting` do something on that machine; its answer."""
-        command = [*self.machine.inside(), sys.executable, "-m", "tests.integration.visiting", what, *words]
+        """Have `tests.integration.visiting` do something on that node; its answer."""
+        command = [*self.node.inside(), sys.executable, "-m", "tests.integration.visiting", what, *words]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
         environment = kept | {"SSL_CERT_FILE": str(self.certificate)} if self.certificate.exists() else kept
         ran = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -177,7 +177,7 @@ class Host:
 
 @contextmanager
 def host() -> Iterator[Host]:
-    """A machine with our images, the manager of a Swarm of two; all that is on them is removed in the end."""
+    """A node with our images, the manager of a Swarm of two; all that is on them is removed in the end."""
     images = archives()
     mounts = Path("/run/commonage")
     mounts.mkdir(exist_ok=True)
@@ -191,9 +191,9 @@ def host() -> Iterator[Host]:
         yield made
     finally:
         swarm.remove_services()
-        for machine in swarm.machines.values():
+        for node in swarm.machines.values():
             with suppress(OSError, RuntimeError):
-                machine.daemon.remove_containers()  # they keep what is mounted in the shared folder
+                node.daemon.remove_containers()  # they keep what is mounted in the shared folder
         if made is not None:
             unmount_below(made.shared)
         swarm.remove()
@@ -201,6 +201,6 @@ def host() -> Iterator[Host]:
 
 
 def _make_shared_mount(folder: Path) -> None:
-    """As systemd has every folder: the machine sees what a container mounts there, and the other way round."""
+    """As systemd has every folder: the node sees what a container mounts there, and the other way round."""
     for words in (("--bind", str(folder), str(folder)), ("--make-shared", str(folder))):
         subprocess.run(["mount", *words], check=True)

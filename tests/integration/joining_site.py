@@ -1,6 +1,6 @@
 """For tests of machines that join for real: a Swarm of one manager with a whole Commonage on it, and what admins do.
 
-Jobs run on what joined. The machines know nobody else; what they have to install comes from a mirror of their own.
+Jobs run on what joined. The nodes know nobody else; what they have to install comes from a mirror of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IMAGE_FILE = "image.tar"
 
 @dataclass
 class Site:
-    """A Swarm of one manager, which takes no work, and the control plane on it. Machines join with these `steps`."""
+    """A Swarm of one manager, which takes no work, and the control plane on it. Nodes join with these `steps`."""
 
     swarm: Swarm
     server: Served
@@ -50,27 +50,27 @@ class Site:
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
 
-    def join(self, machine: Newcomer, *more: str, user: str = ADMIN) -> str:
+    def join(self, node: Newcomer, *more: str, user: str = ADMIN) -> str:
         """`commonage node join`, over SSH; what it prints."""
-        return self.done(*self.joining(machine, *more, user=user))
+        return self.done(*self.joining(node, *more, user=user))
 
-    def joining(self, machine: Newcomer, *more: str, user: str = ADMIN) -> tuple[str, ...]:
+    def joining(self, node: Newcomer, *more: str, user: str = ADMIN) -> tuple[str, ...]:
         """The words of it."""
-        access = ("--ssh-config", str(machine.ssh_config))
-        return ("node", "join", f"{user}@{machine.address}", *access, *self.steps, *more)
+        access = ("--ssh-config", str(node.ssh_config))
+        return ("node", "join", f"{user}@{node.address}", *access, *self.steps, *more)
 
-    def leave(self, machine: Newcomer, *more: str) -> str:
+    def leave(self, node: Newcomer, *more: str) -> str:
         """`commonage node leave`; what it prints."""
-        access = ("--ssh-config", str(machine.ssh_config))
-        return self.done("node", "leave", f"{ADMIN}@{machine.address}", *access, *more)
+        access = ("--ssh-config", str(node.ssh_config))
+        return self.done("node", "leave", f"{ADMIN}@{node.address}", *access, *more)
 
     def script(self, *more: str) -> str:
-        """The command that a person types on a machine."""
+        """The command that a person types on a node."""
         made = json.loads(self.done("node", "token", "--for", "10m", "--json"))
         options = " ".join(["--token-file", "-", *self.steps, *more])
         return f"echo {made['token']} | {{ {made['command']} {options}; }}"
 
-    # --- what is seen of a machine ------------------------------------------------------------------------------------
+    # --- what is seen of a node ------------------------------------------------------------------------------------
 
     def node(self, name: str) -> NodeOut | None:
         """What the control plane says of it."""
@@ -82,16 +82,16 @@ class Site:
         return node is not None and node.state == "ready" and bool(node.devices)
 
     def states(self, name: str) -> list[str]:
-        """What the Swarm says of all machines of this name."""
+        """What the Swarm says of all nodes of this name."""
         nodes = self.swarm.manager.daemon.ask("GET", "/nodes")
         return [one["Status"]["State"] for one in nodes if one["Description"]["Hostname"] == name]
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
-    def load_image(self, machine: Newcomer) -> None:
-        """Have the image of jobs on the machine, whose Docker may not run yet."""
-        machine.ssh("docker info >/dev/null 2>&1 || /etc/init.d/docker start")
-        until(lambda: machine.ssh(f"docker import {self.shared}/{_IMAGE_FILE} {IMAGE}").returncode == 0)
+    def load_image(self, node: Newcomer) -> None:
+        """Have the image of jobs on the node, whose Docker may not run yet."""
+        node.ssh("docker info >/dev/null 2>&1 || /etc/init.d/docker start")
+        until(lambda: node.ssh(f"docker import {self.shared}/{_IMAGE_FILE} {IMAGE}").returncode == 0)
 
     def submit(self, node: str, script: str, **fields: Any) -> WorkloadOut:
         """A job on this machine."""
@@ -109,7 +109,7 @@ class Site:
 
 @contextmanager
 def new_folders() -> Iterator[tuple[Path, Path]]:
-    """The server's own, and the one that all machines see."""
+    """The server's own, and the one that all nodes see."""
     with ExitStack() as closing:
         folder, shared = new_folder(), new_folder()
         for one in (folder, shared):
@@ -148,7 +148,7 @@ def site_of(
             yield Site(swarm, server, admin, token, shared, steps)
 
 
-def what_is_there(machine: Newcomer) -> str:
+def what_is_there(node: Newcomer) -> str:
     """What joining could change: files, mounts, who runs since when, the Swarm, the packages."""
     look = r"""
         find /etc /usr/local /root /var/lib/commonage-agent -type f ! -path '*/__pycache__/*' ! -name 'report*' \
@@ -162,6 +162,6 @@ def what_is_there(machine: Newcomer) -> str:
         docker info --format '{{.Swarm.NodeID}} {{.Swarm.LocalNodeState}}' 2>/dev/null
         dpkg-query -W
     """
-    seen = machine.ssh(look)
+    seen = node.ssh(look)
     assert seen.returncode == 0, seen.stderr
     return seen.stdout

@@ -1,4 +1,4 @@
-"""For tests of the door for machines, and of what admins ask of it: the socket is real, Swarm and agents are fakes."""
+"""For tests of the door for nodes, and of what admins ask of it: the socket is real, Swarm and agents are fakes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.integration.api_world import URL, WallClock
 
 from commonage.domain.errors import EngineFailure
-from commonage.joining.door import MachinesDoor
+from commonage.joining.door import NodesDoor
 from commonage.joining.fetch import NAME, Door
 from commonage.joining.identity_proof import statement
 from commonage.joining.office import Office, Site
@@ -128,7 +128,7 @@ class FakeSwarm:
 
 @dataclass
 class World:
-    """All of it. `connected` are the machines whose agents are, as (name, Swarm node id)."""
+    """All of it. `connected` are the nodes whose agents are, as (name, Swarm node id)."""
 
     office: Office
     authority: Authority
@@ -144,11 +144,11 @@ class World:
         return Door(made, authority or self.authority.certificate)
 
     async def ask(self, path: str, **body: Any) -> dict[str, Any]:
-        """As a machine does."""
+        """As a node does."""
         return await asyncio.to_thread(self.door().post, path, body)
 
     async def join(self, node: str, node_id: str, folder: Path) -> dict[str, Any]:
-        """A machine with this name and this Swarm node id asks for its certificate, as `agent.swarm_identity` does."""
+        """A node with this name and this Swarm node id asks for its certificate, as `agent.swarm_identity` does."""
         self.swarm.nodes.setdefault(node_id, (node, "ready"))
         certificate, key = self.swarm.authority.node(node_id)
         return await self.ask_for_certificate(node, certificate, key, folder)
@@ -182,7 +182,7 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
     office = Office(site, authority, tokens, swarm, WallClock())
     await asyncio.to_thread(office.open, make_bundle(), agents)
-    door = MachinesDoor(office)
+    door = NodesDoor(office)
     pair = authority.serve(names)
     port = await door.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
     try:
@@ -192,7 +192,7 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
 
 
 def request_for(name: str, folder: Path) -> str:
-    """A certificate request as a machine makes it."""
+    """A certificate request as a node makes it."""
     key = folder / "key"
     make = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(key)]
     subprocess.run(make, check=True, capture_output=True)

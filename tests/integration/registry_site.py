@@ -33,7 +33,7 @@ from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.wire.hub import API_PATH
 
 ADDRESS = "10.98.255.1"
-MACHINE_PASSWORD = "of-the-machines"
+MACHINE_PASSWORD = "of-the-nodes"
 KEEP_DAYS = 7
 
 T = TypeVar("T")
@@ -215,7 +215,7 @@ def fake_debootstrap(folder: Path, tar: bytes) -> None:
         f'echo "I: Retrieving from $last"\ntar -x -C "$previous" -f {folder}/root.tar\n'
         'mkdir -p "$previous/etc/apt" "$previous/var/cache/apt/archives"\n'
         'echo "deb $last bookworm main" > "$previous/etc/apt/sources.list"\n'
-        'echo of-this-machine > "$previous/etc/hostname"\n'
+        'echo of-this-node > "$previous/etc/hostname"\n'
         'echo x > "$previous/var/cache/apt/archives/a.deb"\n'
     )
     program.chmod(0o755)

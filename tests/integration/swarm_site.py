@@ -59,11 +59,11 @@ class SwarmSite:
         self._clients: dict[str, Client] = {}
         self._browsers: dict[str, httpx2.Client] = {}
 
-    # --- its machines -------------------------------------------------------------------------------------------------
+    # --- its nodes -------------------------------------------------------------------------------------------------
 
     def start_agent(self, folder: Path, name: str) -> None:
-        """What joining leaves on a machine."""
-        machine, data = self.swarm.machines[name], self.server.data
+        """What joining leaves on a node."""
+        node, data = self.swarm.machines[name], self.server.data
         logins, authority = folder / name / "docker.json", Authority.open(data / "authority")
         config = make_config(
             folder / name,
@@ -72,7 +72,7 @@ class SwarmSite:
             _AGENTS_PORT,
             node_id=self.swarm.node_id(name),
             control=(f"{self.swarm.manager.address}:{_AGENTS_PORT}",),
-            docker=machine.daemon.url,
+            docker=node.daemon.url,
             docker_config=str(logins),
             gpus=f"simulated:1x{DEVICE}",
             fence_after_s=2.0,
@@ -82,10 +82,10 @@ class SwarmSite:
         Path(config.certificate).write_text(admitted.certificate)
         known = base64.b64encode(f"{machine_user(name)}:{admitted.account}".encode()).decode()
         logins.write_text(json.dumps({"auths": {self.registry: {"auth": known}}}))
-        self.agents[name] = AgentProgram(folder / name, config, before=machine.inside())
+        self.agents[name] = AgentProgram(folder / name, config, before=node.inside())
 
     def use(self, *names: str) -> None:
-        """Have only these machines take work from now on."""
+        """Have only these nodes take work from now on."""
         admin = self.admin
         for one in (MANAGER, *WORKERS):
             if one in names:

@@ -277,7 +277,7 @@ async def test_the_operator_makes_tokens_for_users_and_has_no_workloads(api: Api
         assert made.json()["workload"]["owner"] == "bob"
 
 
-async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_nodes_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncClient) -> None:
     (cpu, gpu) = (await ann.get("/nodes")).json()["items"]
     assert (cpu["name"], gpu["name"], gpu["devices"][0]["memory_mib"]) == ("cpu-1", "gpu-1", 24 * 1024)
     await until(lambda: api.control.sampling.turns.health().age_s is not None)
@@ -294,7 +294,7 @@ async def test_machines_are_shown_measured_and_drained(api: Api, ann: httpx2.Asy
         assert (gone.status_code, gone.json()["code"]) == (404, "node-not-found")
 
 
-async def test_a_drain_says_what_becomes_of_the_work_and_a_machine_is_removed_once_it_is_empty(
+async def test_a_drain_says_what_becomes_of_the_work_and_a_node_is_removed_once_it_is_empty(
     api: Api, ann: httpx2.AsyncClient
 ) -> None:
     async with api.client("admin:root") as root:
@@ -321,7 +321,7 @@ async def test_a_drain_says_what_becomes_of_the_work_and_a_machine_is_removed_on
         assert (await root.delete("/nodes/here/gpu-1")).json()["code"] == "node-not-found"
 
 
-async def test_what_becomes_of_it_with_its_machine_is_said_and_shown(ann: httpx2.AsyncClient) -> None:
+async def test_what_becomes_of_it_with_its_node_is_said_and_shown(ann: httpx2.AsyncClient) -> None:
     for asked, kind, shown in ((None, "job", True), (False, "job", False), (None, "service", True)):
         ask = {"kind": kind, "command": ["true"], **({} if asked is None else {"requeue": asked})}
         made = (await ann.post("/workloads", json=ask)).json()["workload"]

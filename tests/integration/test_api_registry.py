@@ -24,8 +24,8 @@ class FakeRegistry:
     about: RegistryAbout = field(default_factory=lambda: RegistryAbout("hub.example:5000", "the certificate"))
     kept: list[set[str]] = field(default_factory=list)
 
-    def is_machine(self, user: str, password: str) -> bool:
-        return (user, password) == ("machine", "secret")
+    def is_node(self, user: str, password: str) -> bool:
+        return (user, password) == ("node", "secret")
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
         granted = " ".join(f"{one.kind}:{one.name}:{','.join(one.actions)}" for one in access)
@@ -67,8 +67,8 @@ SCOPES = {"scope": ["repository:lab/torch:pull,push", "repository:public/x:pull,
             "root repository:lab/torch:pull,push repository:public/x:pull,push repository:other/y:pull",
         ),
         (
-            known("machine", "secret"),
-            "machine repository:lab/torch:pull repository:public/x:pull repository:other/y:pull",
+            known("node", "secret"),
+            "node repository:lab/torch:pull repository:public/x:pull repository:other/y:pull",
         ),
         ({"Authorization": "Bearer bob"}, "bob repository:lab/torch:pull,push repository:public/x:pull"),
     ],
@@ -95,7 +95,7 @@ async def test_a_tenant_whose_name_no_registry_takes_has_a_scope_of_its_own(tmp_
         ({}, "this needs a token"),
         (known("bob", "nobody"), "does not know this token"),
         (known("ann", "bob"), "is that of bob, and not of 'ann'"),
-        (known("machine", "guessed"), "does not know this token"),
+        (known("node", "guessed"), "does not know this token"),
         (known("bob", ""), "none was given"),
         ({"Authorization": "Basic %%%"}, "not of the form"),
         ({"Authorization": "Basic"}, "not of the form"),

@@ -155,7 +155,7 @@ def test_every_listing_has_json(commonage: Run, arguments: list[str], kind: type
     assert isinstance(json.loads(commonage(*arguments, "--json").stdout), kind)
 
 
-def test_machines_are_drained_by_admins_only(commonage: Run) -> None:
+def test_nodes_are_drained_by_admins_only(commonage: Run) -> None:
     refused = commonage("node", "drain", "cpu-1")
     assert refused.returncode == 2
     assert "admin" in refused.stderr
@@ -163,7 +163,7 @@ def test_machines_are_drained_by_admins_only(commonage: Run) -> None:
     assert "ready" in commonage("node", "resume", "here/cpu-1", token="admin:root").stdout
     assert "ready" in commonage("node", "resume", "gpu-1", "--gpu", "0", token="admin:root").stdout
     assert "GPU '9' is none on gpu-1" in commonage("node", "resume", "gpu-1", "--gpu", "9", token="admin:root").stderr
-    assert "is no machine here" in commonage("node", "drain", "gone", token="admin:root").stderr
+    assert "is no node here" in commonage("node", "drain", "gone", token="admin:root").stderr
 
 
 def test_a_drain_with_a_deadline_and_its_mistakes(commonage: Run) -> None:

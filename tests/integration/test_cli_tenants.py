@@ -120,7 +120,7 @@ def test_a_gang_and_preemptible_work(commonage: Run) -> None:
     assert "zone=moon" in nowhere.stderr
 
 
-def test_the_time_zone_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_zone_of_this_node(monkeypatch: pytest.MonkeyPatch) -> None:
     for set_to, name in (("Europe/Berlin", "Europe/Berlin"), (":/usr/share/zoneinfo/Asia/Tokyo", "Asia/Tokyo")):
         monkeypatch.setenv("TZ", set_to)
         assert time_zone() == name

@@ -18,7 +18,7 @@ from tests.contract.dockerd import IMAGE
 from tests.contract.filter_cases import SHARED, bound, but, container, service
 from tests.contract.filtering import ask_through
 from tests.contract.local_agents import processes_of
-from tests.contract.swarm import Machine
+from tests.contract.swarm import Node
 from tests.integration.deployed import ADMIN_PASSWORD, DEPLOY, USERS_PASSWORD, Host, host
 
 pytestmark = [pytest.mark.needs("docker", "deploy"), pytest.mark.timeout(900), pytest.mark.made_ahead("deploy images")]
@@ -87,7 +87,7 @@ def test_jobs_and_sessions_are_containers_of_the_host(site: Host, token: str) ->
     done = site.visit("job", token, "sh", "-c", "echo $COMMONAGE_USER; id -u; ls -d /run/docker* 2>/dev/null || true")
     assert (done["state"], done["said"]) == ("succeeded", ["alice", "0"]), done
     assert "a session of alice in " in site.visit("session", _hub_token(site), "alice")
-    # Seen from a container, too: its processes and its control group are the machine's.
+    # Seen from a container, too: its processes and its control group are the node's.
     large = site.visit("started", token, "python3", "-c", "import time; x = b'x' * 20_000_000; time.sleep(600)")
     assert site.visit("measured", token, large, "19") >= 19
 
@@ -244,14 +244,14 @@ def test_the_stack_takes_over_what_the_compose_file_had(site: Host, token: str) 
 
 @pytest.fixture(scope="module")
 def admin(site: Host) -> Iterator[str]:
-    """The same stack as the control plane of a Swarm of two machines, which see one folder: a token of its admin.
+    """The same stack as the control plane of a Swarm of two nodes, which see one folder: a token of its admin.
 
     The manager has its agent, in a container.
     """
-    site.stack("stack.yaml", "shared.yaml", COMMONAGE_SITE_ADDRESS=site.machine.address)
+    site.stack("stack.yaml", "shared.yaml", COMMONAGE_SITE_ADDRESS=site.node.address)
     _stack_is_up(site)
     admin = _in_control(site, "commonage", "token", "--user", "admin", "--admin").strip()
-    _agent_on(site, admin, site.machine)
+    _agent_on(site, admin, site.node)
     yield admin
     site.run("docker", "stack", "rm", "site")
     until(lambda: not site.states(STACKED), within_s=120)
@@ -263,8 +263,8 @@ def _in_control(site: Host, *command: str) -> str:
     return site.run("docker", "exec", control["Id"], *command)
 
 
-def _attempts_on(machine: Machine) -> list[str]:
-    return [one["Labels"]["commonage.attempt"] for one in machine.daemon.containers(label=["commonage.attempt"])]
+def _attempts_on(node: Node) -> list[str]:
+    return [one["Labels"]["commonage.attempt"] for one in node.daemon.containers(label=["commonage.attempt"])]
 
 
 def test_a_worker_that_joined_the_swarm_by_hand_takes_no_work(site: Host, admin: str) -> None:
@@ -280,15 +280,15 @@ def agent(site: Host, admin: str) -> dict[str, Any]:
     return dict(site.worker.daemon.ask("GET", f"/containers/{found['Id']}/json"))
 
 
-def _agent_on(site: Host, admin: str, machine: Machine) -> None:
-    """Have the machine's agent in a container, and wait until the control plane hears it."""
+def _agent_on(site: Host, admin: str, node: Node) -> None:
+    """Have the node's agent in a container, and wait until the control plane hears it."""
     made = _in_control(site, "commonage", "node", "token", "--data-dir", str(site.data))
-    site.agent_on(machine, made)
+    site.agent_on(node, made)
     try:
-        until(lambda: _agent_is_heard(site, admin, machine.name), within_s=60, every_s=0.5)
+        until(lambda: _agent_is_heard(site, admin, node.name), within_s=60, every_s=0.5)
     except AssertionError:
-        [found] = machine.daemon.containers(label=[f"{COMPOSED}=agent"])
-        log = site.run("docker", "-H", machine.daemon.url, "logs", found["Id"])
+        [found] = node.daemon.containers(label=[f"{COMPOSED}=agent"])
+        log = site.run("docker", "-H", node.daemon.url, "logs", found["Id"])
         raise AssertionError(f"{site.visit('nodes', admin)}\n{log}") from None
 
 
@@ -297,7 +297,7 @@ def _agent_is_heard(site: Host, admin: str, name: str = "worker1") -> bool:
     return bool((node["state"], node["reason"], node["devices"]) == ("ready", "", 1))
 
 
-def test_jobs_are_services_on_both_machines(site: Host, admin: str, token: str, agent: dict[str, Any]) -> None:
+def test_jobs_are_services_on_both_nodes(site: Host, admin: str, token: str, agent: dict[str, Any]) -> None:
     assert agent
     assert sorted(site.visit("nodes", admin)) == ["manager", "worker1"]
     for node in ("manager", "worker1"):
@@ -308,7 +308,7 @@ def test_jobs_are_services_on_both_machines(site: Host, admin: str, token: str, 
     assert (site.shared / "workspaces" / "alice" / "seen").exists()
 
 
-def test_a_session_is_a_service_on_another_machine_than_the_hub(site: Host, admin: str, agent: dict[str, Any]) -> None:
+def test_a_session_is_a_service_on_another_node_than_the_hub(site: Host, admin: str, agent: dict[str, Any]) -> None:
     assert agent
     assert site.visit("drained", admin, "manager", "yes") == "draining"
     try:
@@ -325,8 +325,8 @@ def test_a_session_is_a_service_on_another_machine_than_the_hub(site: Host, admi
 
 MOUNTS = "TaskTemplate.ContainerSpec.Mounts"
 SERVICES: list[tuple[str, str, object]] = [
-    ("the machine's network", "TaskTemplate.Networks", [{"Target": "host"}]),
-    ("the machine's network by its id", "TaskTemplate.Networks", [{"Target": "{host}"}]),
+    ("the node's network", "TaskTemplate.Networks", [{"Target": "host"}]),
+    ("the node's network by its id", "TaskTemplate.Networks", [{"Target": "{host}"}]),
     ("the secrets", f"{MOUNTS}.0", bound("{data}/secrets")),
     ("what is in a home, which may be a link", f"{MOUNTS}.0", bound("{shared}/workspaces/a/b")),
     ("a capability", "TaskTemplate.ContainerSpec.CapabilityAdd", ["CAP_CHOWN", "CAP_SYS_ADMIN"]),
@@ -369,7 +369,7 @@ def test_the_filter_keeps_what_makes_managers(site: Host, admin: str, ask: Calla
         assert ask(method, f"/v1.41{path}")[0] == 403
 
 
-# --- an agent in a container, on the other machine --------------------------------------------------------------------
+# --- an agent in a container, on the other node --------------------------------------------------------------------
 
 
 def test_an_agent_in_a_container_joins_with_a_token_that_nobody_sees(site: Host, agent: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`commonage doctor gpu` on a machine of fakes: what holds is said to hold, and what a driver does not honour is found.
+"""`commonage doctor gpu` on a node of fakes: what holds is said to hold, and what a driver does not honour is found.
 
 Everything but driver and MPS daemon is real: the probe's processes, their control groups, the escapes.
 """
@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.cuda.harness import LIBRARY, FakeMachine
+from tests.fakes.cuda.harness import LIBRARY, FakeNode
 from tests.fakes.nvml.harness import build_library
 
 from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
 
 pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
-MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
-# Which server gives out a GPU is known on the whole machine, so no two runs of the tests have the same GPUs.
+NODE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
+# Which server gives out a GPU is known on the whole node, so no two runs of the tests have the same GPUs.
 UUIDS = [f"GPU-{secrets.token_hex(4)}-0000-0000-0000-{secrets.token_hex(6)}" for _ in range(2)]
 A100 = (
     "device",
@@ -100,18 +100,18 @@ def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, nvml: Path) -> Iterator[FakeMachine]:
-    machine = FakeMachine(tmp_path / "machine", nvml)
-    machine.driver.says(*MACHINE, *A100)
+def node(tmp_path: Path, nvml: Path) -> Iterator[FakeNode]:
+    node = FakeNode(tmp_path / "node", nvml)
+    node.driver.says(*NODE, *A100)
     (tmp_path / "bin").mkdir()
     shutil.copy(MPS, tmp_path / "bin")
-    yield machine
-    assert not machine.limits(), "no limit is left"
-    assert [line.split()[-1] for line in machine.modes()][-1:] in ([], ["0"]), "the compute mode is as before"
+    yield node
+    assert not node.limits(), "no limit is left"
+    assert [line.split()[-1] for line in node.modes()][-1:] in ([], ["0"]), "the compute mode is as before"
 
 
-def command(machine: FakeMachine, level: str, folder: Path) -> list[str]:
-    return [sys.executable, "-c", PROGRAM_OF_TEST, str(machine.libraries / LIBRARY), str(folder), level]
+def command(node: FakeNode, level: str, folder: Path) -> list[str]:
+    return [sys.executable, "-c", PROGRAM_OF_TEST, str(node.libraries / LIBRARY), str(folder), level]
 
 
 @pytest.fixture
@@ -121,11 +121,11 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def tried(machine: FakeMachine, level: str) -> Result:
+def tried(node: FakeNode, level: str) -> Result:
     with tempfile.TemporaryDirectory(prefix="dg-") as folder:
         ended = subprocess.run(
-            command(machine, level, Path(folder)),
-            env=machine.variables(machine.folder.parent / "bin"),
+            command(node, level, Path(folder)),
+            env=node.variables(node.folder.parent / "bin"),
             capture_output=True,
             text=True,
             check=False,
@@ -144,9 +144,9 @@ EMPTY_HIDDEN = "see another GPU with an empty environment"
 GROUP = "take memory beyond the share from another control group"
 
 
-def test_limits_of_the_driver_hold_also_without_variables_but_not_outside_the_group(machine: FakeMachine) -> None:
-    machine.driver.says(*MACHINE, *A100, *T4)
-    result = tried(machine, "driver-limit")
+def test_limits_of_the_driver_hold_also_without_variables_but_not_outside_the_group(node: FakeNode) -> None:
+    node.driver.says(*NODE, *A100, *T4)
+    result = tried(node, "driver-limit")
     for index in (0, 1):
         assert [result.held(check, index) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
         # Workloads of this engine run as the server does: they can leave their group, and open any GPU.
@@ -154,77 +154,75 @@ def test_limits_of_the_driver_hold_also_without_variables_but_not_outside_the_gr
     assert result.code == 0
 
 
-def test_a_driver_that_sets_limits_and_does_not_honour_them_is_found(machine: FakeMachine) -> None:
-    machine.wishes("ignores limits")
-    result = tried(machine, "driver-limit")
+def test_a_driver_that_sets_limits_and_does_not_honour_them_is_found(node: FakeNode) -> None:
+    node.wishes("ignores limits")
+    result = tried(node, "driver-limit")
     assert set(result.broken) == {BEYOND, EMPTY}
     assert result.code == 1
 
 
-def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(machine: FakeMachine) -> None:
-    machine.driver.says(*MACHINE, *A100, *T4)
-    result = tried(machine, "mps")
+def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(node: FakeNode) -> None:
+    node.driver.says(*NODE, *A100, *T4)
+    result = tried(node, "mps")
     assert [result.held(check) for check in (BEYOND, NEIGHBOUR, HIDDEN, EMPTY)] == [True] * 4
     # The second GPU cannot be switched to exclusive mode here: what clears its variables leaves MPS, as is said.
     assert [result.held(check, 1) for check in (BEYOND, EMPTY)] == [True, False]
     assert not result.broken
     assert result.code == 0
-    assert [line.split()[-1] for line in machine.modes()] == ["3", "0"]
+    assert [line.split()[-1] for line in node.modes()] == ["3", "0"]
 
 
 @pytest.mark.parametrize(
     ("ignored", "found", "devices"),
     [("mps", BEYOND, A100), ("visible", HIDDEN, (*A100, *T4)), ("exclusive", EMPTY, A100)],
 )
-def test_what_mps_does_not_hold_is_found(
-    machine: FakeMachine, ignored: str, found: str, devices: tuple[str, ...]
-) -> None:
-    machine.driver.says(*MACHINE, *devices)
-    machine.wishes(f"ignores {ignored}")
-    result = tried(machine, "mps")
+def test_what_mps_does_not_hold_is_found(node: FakeNode, ignored: str, found: str, devices: tuple[str, ...]) -> None:
+    node.driver.says(*NODE, *devices)
+    node.wishes(f"ignores {ignored}")
+    result = tried(node, "mps")
     assert found in result.broken
     assert result.code == 1
 
 
-def test_cooperative_promises_next_to_nothing_and_holds_no_more(machine: FakeMachine) -> None:
-    result = tried(machine, "cooperative")
+def test_cooperative_promises_next_to_nothing_and_holds_no_more(node: FakeNode) -> None:
+    result = tried(node, "cooperative")
     assert [result.held(check) for check in (BEYOND, HIDDEN, EMPTY)] == [False, None, False]  # there is one GPU only
     assert result.code == 0
 
 
-def test_an_instance_is_tried_as_it_is(machine: FakeMachine) -> None:
-    machine.driver.says(*MACHINE, *SPLIT)
-    result = tried(machine, "mig")
+def test_an_instance_is_tried_as_it_is(node: FakeNode) -> None:
+    node.driver.says(*NODE, *SPLIT)
+    result = tried(node, "mig")
     instance = result.trials[0]["index"]
     assert result.trials[0]["label"] == "0:0"
     assert [result.held(check, instance) for check in (BEYOND, HIDDEN, NEIGHBOUR)] == [True, True, None]
     assert result.code == 0
 
 
-def test_a_device_that_breaks_under_the_neighbour_is_found(machine: FakeMachine) -> None:
-    machine.wishes("breaks 700")
-    assert NEIGHBOUR in tried(machine, "driver-limit").broken
+def test_a_device_that_breaks_under_the_neighbour_is_found(node: FakeNode) -> None:
+    node.wishes("breaks 700")
+    assert NEIGHBOUR in tried(node, "driver-limit").broken
 
 
-def test_a_device_in_use_is_not_tried(machine: FakeMachine) -> None:
-    machine.driver.says(*MACHINE, *(line.replace("192 0", "192 7000") for line in A100))
-    result = tried(machine, "driver-limit")
+def test_a_device_in_use_is_not_tried(node: FakeNode) -> None:
+    node.driver.says(*NODE, *(line.replace("192 0", "192 7000") for line in A100))
+    result = tried(node, "driver-limit")
     assert [one["held"] for one in result.trials] == [None]
     assert "are free" in result.trials[0]["found"]
     assert result.code == 2
 
 
-def test_a_share_that_cannot_be_applied_is_found(machine: FakeMachine) -> None:
-    machine.driver.says("fail nvmlDeviceSetMemoryLimits_v1 4", *MACHINE, *A100)
-    result = tried(machine, "driver-limit")
+def test_a_share_that_cannot_be_applied_is_found(node: FakeNode) -> None:
+    node.driver.says("fail nvmlDeviceSetMemoryLimits_v1 4", *NODE, *A100)
+    result = tried(node, "driver-limit")
     assert result.code == 1
     assert "Insufficient Permissions" in result.trials[0]["found"]
 
 
-def test_the_command_prints_it(machine: FakeMachine, tmp_path: Path, commonage_command: str) -> None:
+def test_the_command_prints_it(node: FakeNode, tmp_path: Path, commonage_command: str) -> None:
     ended = subprocess.run(
         [commonage_command, "doctor", "gpu", "--level", "cooperative", "--level", "mig"],
-        env={**machine.variables(), "COMMONAGE_GPUS": "nvml"},
+        env={**node.variables(), "COMMONAGE_GPUS": "nvml"},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -269,12 +267,12 @@ def until(process: subprocess.Popen[bytes], has_come: Callable[[], object]) -> N
 
 
 @pytest.fixture
-def begun(machine: FakeMachine) -> Iterator[Callable[[list[str], Path], subprocess.Popen[bytes]]]:
+def begun(node: FakeNode) -> Iterator[Callable[[list[str], Path], subprocess.Popen[bytes]]]:
     """Begins a command with files in a folder; none of them outlives the test."""
     processes = []
 
     def begin(arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
-        variables = machine.variables(machine.folder.parent / "bin") | {"COMMONAGE_GPUS": "nvml", "TMPDIR": str(folder)}
+        variables = node.variables(node.folder.parent / "bin") | {"COMMONAGE_GPUS": "nvml", "TMPDIR": str(folder)}
         processes.append(subprocess.Popen(arguments, env=variables, cwd=folder, stdout=subprocess.DEVNULL))
         return processes[-1]
 
@@ -289,10 +287,10 @@ Begin = Callable[[list[str], Path], subprocess.Popen[bytes]]
 
 @pytest.mark.parametrize("moment", [has_started, runs, None], ids=["daemon starting", "daemon running", "mode set"])
 def test_one_that_is_ended_in_the_middle_leaves_no_daemon_and_no_mode(
-    machine: FakeMachine, folder: Path, begun: Begin, moment: Callable[[Path], bool] | None
+    node: FakeNode, folder: Path, begun: Begin, moment: Callable[[Path], bool] | None
 ) -> None:
-    process = begun(command(machine, "mps", folder), folder)
-    until(process, lambda: moment(folder) if moment else machine.modes())
+    process = begun(command(node, "mps", folder), folder)
+    until(process, lambda: moment(folder) if moment else node.modes())
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
     assert not daemons(folder)
@@ -301,12 +299,12 @@ def test_one_that_is_ended_in_the_middle_leaves_no_daemon_and_no_mode(
 
 @pytest.mark.parametrize("slow", ["--serve", "-d"])
 def test_one_that_is_ended_does_not_wait_for_a_daemon_that_does_not_come(
-    machine: FakeMachine, folder: Path, begun: Begin, slow: str
+    node: FakeNode, folder: Path, begun: Begin, slow: str
 ) -> None:
-    program = machine.folder.parent / "bin" / PROGRAM
+    program = node.folder.parent / "bin" / PROGRAM
     hangs = f'case $1 in {slow}) echo >"$CUDA_MPS_LOG_DIRECTORY/hangs"; while :; do sleep 1; done ;; esac'
     program.write_text(program.read_text().replace("\n", f"\n{hangs}\n", 1))
-    process = begun(command(machine, "mps", folder), folder)
+    process = begun(command(node, "mps", folder), folder)
     until(process, lambda: any(folder.glob("*/log/hangs")))
     process.terminate()
     assert process.wait() == 128 + signal.SIGTERM
@@ -315,11 +313,11 @@ def test_one_that_is_ended_does_not_wait_for_a_daemon_that_does_not_come(
 
 
 def test_what_a_killed_one_leaves_is_removed_by_the_next(
-    machine: FakeMachine, folder: Path, begun: Begin, commonage_command: str
+    node: FakeNode, folder: Path, begun: Begin, commonage_command: str
 ) -> None:
     arguments = [commonage_command, "doctor", "gpu", "--level", "mps"]
     killed = begun(arguments, folder)
-    until(killed, machine.modes)
+    until(killed, node.modes)
     killed.kill()
     killed.wait()
     [left] = folder.glob("commonage-doctor-*")

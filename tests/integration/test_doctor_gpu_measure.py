@@ -1,4 +1,4 @@
-"""`commonage doctor gpu --measure` and the training of the benchmark `gpu`, on a machine of fakes."""
+"""`commonage doctor gpu --measure` and the training of the benchmark `gpu`, on a node of fakes."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fakes.cuda.harness import LIBRARY, FakeMachine
+from tests.fakes.cuda.harness import LIBRARY, FakeNode
 from tests.fakes.nvml.harness import build_library
 
 from commonage.gpus.isolation.mps_daemon import PROGRAM
@@ -23,19 +23,19 @@ A100 = (
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> FakeMachine:
+def node(tmp_path: Path) -> FakeNode:
     (tmp_path / "nvml").mkdir()
     (tmp_path / "bin").mkdir()
     shutil.copy(MPS, tmp_path / "bin")
-    machine = FakeMachine(tmp_path / "machine", build_library(tmp_path / "nvml"))
-    machine.driver.says(*A100)
-    return machine
+    node = FakeNode(tmp_path / "node", build_library(tmp_path / "nvml"))
+    node.driver.says(*A100)
+    return node
 
 
-def test_shares_together_and_a_greedy_neighbour(machine: FakeMachine, tmp_path: Path, commonage_command: str) -> None:
+def test_shares_together_and_a_greedy_neighbour(node: FakeNode, tmp_path: Path, commonage_command: str) -> None:
     ended = subprocess.run(
         [commonage_command, "doctor", "gpu", "--measure", "--seconds", "0.3", "--json"],
-        env=machine.variables(tmp_path / "bin"), cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=node.variables(tmp_path / "bin"), cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     (device,) = json.loads(ended.stdout)
@@ -49,15 +49,15 @@ def test_shares_together_and_a_greedy_neighbour(machine: FakeMachine, tmp_path: 
     assert got == {"mps": True, "cooperative": False}
     assert all(one["meanwhile"] > 0 and not one["error"] for one in device["beside"])
     assert [one["level"] for one in device["left_out"]] == ["driver-limit", "mig"]
-    assert [line.split()[-1] for line in machine.modes()][-1] == "0", "the compute mode is as before"
+    assert [line.split()[-1] for line in node.modes()][-1] == "0", "the compute mode is as before"
 
 
 @pytest.mark.parametrize(("library", "error"), [(LIBRARY, ""), ("no-such-library", "cannot be loaded")])
-def test_training_without_a_framework(machine: FakeMachine, library: str, error: str) -> None:
-    (machine.folder / "torch.py").write_text("raise ImportError('not here')")
+def test_training_without_a_framework(node: FakeNode, library: str, error: str) -> None:
+    (node.folder / "torch.py").write_text("raise ImportError('not here')")
     ended = subprocess.run(
         [sys.executable, str(TRAINING), "--seconds", "0.2", "--library", library],
-        env={**machine.variables(), "PYTHONPATH": str(machine.folder)}, capture_output=True, text=True, check=False,
+        env={**node.variables(), "PYTHONPATH": str(node.folder)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     result = json.loads(ended.stdout)
     assert ended.returncode == (1 if error else 0)
@@ -74,10 +74,8 @@ def test_without_a_device_nothing_is_measured(tmp_path: Path, commonage_command:
     assert "nothing is measured" in ended.stderr
 
 
-def test_where_no_workload_can_run_nothing_is_measured(
-    machine: FakeMachine, tmp_path: Path, commonage_command: str
-) -> None:
-    variables = machine.variables(tmp_path / "bin")
+def test_where_no_workload_can_run_nothing_is_measured(node: FakeNode, tmp_path: Path, commonage_command: str) -> None:
+    variables = node.variables(tmp_path / "bin")
     variables["LD_LIBRARY_PATH"] = str(tmp_path / "nvml")  # NVML is found, CUDA is not
     ended = subprocess.run(
         [commonage_command, "doctor", "gpu", "--measure", "--seconds", "0.2", "--level", "cooperative"],

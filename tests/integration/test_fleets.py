@@ -1,4 +1,4 @@
-"""Fleets on the command line, against the whole API, with machines of libcloud's own driver for trying things."""
+"""Fleets on the command line, against the whole API, with nodes of libcloud's own driver for trying things."""
 
 from __future__ import annotations
 

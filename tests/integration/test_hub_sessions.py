@@ -205,14 +205,14 @@ async def test_stopped_elsewhere_the_hub_notices(here: Installation, user: str) 
     await until(lambda: gone(here, user))
 
 
-async def test_one_whose_machine_was_lost_is_started_again_though_the_hub_has_not_noticed_yet(
+async def test_one_whose_node_was_lost_is_started_again_though_the_hub_has_not_noticed_yet(
     here: Installation, user: str
 ) -> None:
     """As the control plane does at once, where the user wished it: same address, new token, and a page that says so."""
     lost = await started(here, user, requeue=True)
     assert here.control.bodies[lost]["requeue"] is True
     number = len(here.control.sessions) + 1
-    here.control.end(lost, "lost", "its machine worker2 is down")
+    here.control.end(lost, "lost", "its node worker2 is down")
     await here.identity.start_session(user, "", {"requeue": "true", "key": f"again-1-{lost}"})
     again = await here.control.submitted(number)
     events = await progress(here, user, "queue")

@@ -1,6 +1,6 @@
-"""Machines join for real: a Debian of its own with sshd, over SSH and by the script, into a real Swarm.
+"""Nodes join for real: a Debian of its own with sshd, over SSH and by the script, into a real Swarm.
 
-On the Swarm's manager runs a whole Commonage, whose jobs run on what joined. The machines know nobody else. What they
+On the Swarm's manager runs a whole Commonage, whose jobs run on what joined. The nodes know nobody else. What they
 have to install comes from a mirror of their own.
 """
 
@@ -88,7 +88,7 @@ def new_worker(site: Site) -> Iterator[Callable[[str, int], Worker]]:
 
 @pytest.fixture(scope="module")
 def worker(new_worker: Callable[[str, int], Worker]) -> Worker:
-    """A machine that the tests below take through its life, in their order."""
+    """A node that the tests below take through its life, in their order."""
     return new_worker("worker1", 11)
 
 
@@ -102,7 +102,7 @@ def test_a_plan_shows_all_and_changes_nothing(site: Site, worker: Worker) -> Non
     assert not site.states("worker1")
 
 
-def test_a_machine_that_is_not_fit_is_told_all_at_once_and_left_as_it_is(site: Site, worker: Worker) -> None:
+def test_a_node_that_is_not_fit_is_told_all_at_once_and_left_as_it_is(site: Site, worker: Worker) -> None:
     before = what_is_there(worker)
     hold = "import socket, time; s = socket.socket(2, {kind}); s.bind(('0.0.0.0', {port})); {more}time.sleep(60)"
     for kind, port, more in ((1, 7946, "s.listen(); "), (2, 4789, "")):
@@ -125,7 +125,7 @@ def test_a_machine_that_is_not_fit_is_told_all_at_once_and_left_as_it_is(site: S
     assert not site.states("worker1")
 
 
-def test_one_command_over_ssh_and_the_machine_has_joined(site: Site, worker: Worker) -> None:
+def test_one_command_over_ssh_and_the_node_has_joined(site: Site, worker: Worker) -> None:
     said = site.join(worker, "--label", "zone=north")
     steps = re.findall(r"^ *(\d+)/12  (\w+) +\S+ .*\(\d+\.\d s\)$", said, re.MULTILINE)
     assert [int(number) for number, _ in steps] == list(range(1, 13)), "each is shown, with the seconds it took"
@@ -142,7 +142,7 @@ def test_one_command_over_ssh_and_the_machine_has_joined(site: Site, worker: Wor
     assert settings["no-new-privileges"] is True
     trusted = worker.ssh(f"cat /etc/docker/certs.d/{_REGISTRY}/ca.crt").stdout
     assert trusted == worker.ssh("cat /etc/commonage/ca.crt").stdout
-    assert base64.b64decode(login_of(worker)).startswith(b"machine@worker1:")
+    assert base64.b64decode(login_of(worker)).startswith(b"node@worker1:")
     assert may_pull(site, worker)
     modes = worker.ssh("stat -f -c %T /scratch; stat -c %a /etc/commonage/agent.key /root/.docker/config.json")
     assert modes.stdout.split() == ["tmpfs", "600", "600"]
@@ -163,7 +163,7 @@ def test_what_joined_runs_jobs_with_what_it_has(site: Site, worker: Worker) -> N
 
 
 def test_what_is_pushed_comes_to_what_joined_by_the_trust_it_was_given(site: Site, worker: Worker) -> None:
-    """Nobody asks for it: the machine's Docker fetches it by TLS of the site's authority, signed in as the machine."""
+    """Nobody asks for it: the node's Docker fetches it by TLS of the site's authority, signed in as the node."""
     reference = push_image(site.server, _IMAGE)
     assert reference.startswith(f"{_REGISTRY}/{_IMAGE}@sha256:")
     until(lambda: has_image(worker, reference))
@@ -191,7 +191,7 @@ def test_a_restart_that_was_cut_off_is_made_up_for_and_ends_nobodys_work(site: S
     until(lambda: site.is_ready("worker1"))
 
 
-def test_a_machine_of_an_earlier_release_joins_again_while_its_work_runs(site: Site, worker: Worker) -> None:
+def test_a_node_of_an_earlier_release_joins_again_while_its_work_runs(site: Site, worker: Worker) -> None:
     """Its certificate names no Swarm node, and the authority wrote none down."""
     job = site.submit("worker1", "sleep 600")
     until(lambda: site.admin.workload(job.id).state == "running")
@@ -200,7 +200,7 @@ def test_a_machine_of_an_earlier_release_joins_again_while_its_work_runs(site: S
     issued = json.loads((authority / "issued.json").read_text())
     (authority / "issued.json").write_text(json.dumps([{**one, "node_id": ""} for one in issued]))
     worker.ssh(f"echo '{old}' >{certificate}; /etc/init.d/commonage-agent restart")
-    until(lambda: "names no Swarm node: have the machine join again" in worker.ssh(_LOG).stdout)
+    until(lambda: "names no Swarm node: have the node join again" in worker.ssh(_LOG).stdout)
     node = until(lambda: (one := site.node("worker1")) is not None and one.state == "faulty" and one)
     assert "no certificate of this site is bound" in node.reason, node
     assert "certificate  changed" in site.join(worker, "--label", "zone=north")
@@ -220,7 +220,7 @@ def test_the_agent_is_started_again_when_it_dies(site: Site, worker: Worker) -> 
 
 
 def test_the_script_does_the_same(site: Site, new_worker: Callable[[str, int], Worker]) -> None:
-    """On a machine that has no Docker yet, with less scratch space."""
+    """On a node that has no Docker yet, with less scratch space."""
     other = new_worker("worker2", 12)
     other.forget_docker()
     scratch = "--scratch=64m"
@@ -257,7 +257,7 @@ def test_a_revoked_token_and_one_of_another_site_are_refused(site: Site, worker:
     assert swarm_token(site) != of_swarm, "who had the token was told the Swarm's"
 
 
-def test_a_machine_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, worker: Worker) -> None:
+def test_a_node_that_is_removed_is_not_let_in_until_it_joins_again(site: Site, worker: Worker) -> None:
     of_swarm, command = swarm_token(site), site.script()
     site.done("node", "drain", "worker1")
     said = site.done("node", "rm", "worker1")
@@ -277,7 +277,7 @@ def test_a_machine_that_is_removed_is_not_let_in_until_it_joins_again(site: Site
     until(lambda: site.is_ready("worker1"))
 
 
-def test_leaving_takes_everything_back_and_the_site_knows_the_machine_no_more(site: Site, worker: Worker) -> None:
+def test_leaving_takes_everything_back_and_the_site_knows_the_node_no_more(site: Site, worker: Worker) -> None:
     job = site.submit("worker1", "sleep 600", requeue=True)
     until(lambda: site.admin.workload(job.id).state == "running")
     refused = worker.ssh("commonage-agent leave")
@@ -294,10 +294,10 @@ def test_leaving_takes_everything_back_and_the_site_knows_the_machine_no_more(si
     assert not worker.ssh("grep commonage /etc/fstab").stdout
     assert "Nothing to do" in site.leave(worker)
     nobody = site.command("node", "rm", "worker1")
-    assert nobody.returncode == 2 and "there is no machine 'worker1'" in nobody.stderr, nobody
+    assert nobody.returncode == 2 and "there is no node 'worker1'" in nobody.stderr, nobody
 
 
-def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
+def test_a_node_that_vanished_is_replaced_by_what_a_cloud_starts(
     site: Site, new_worker: Callable[[str, int], Worker]
 ) -> None:
     data = site.done("node", "template", "--for", "10m", *site.steps)
@@ -321,7 +321,7 @@ def test_a_machine_that_vanished_is_replaced_by_what_a_cloud_starts(
     assert tries.read_text() == "try\ntry\n"
 
 
-def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
+def test_a_fleet_rents_a_node_for_who_waits_and_gives_it_back(
     site: Site, new_worker: Callable[[str, int], Worker]
 ) -> None:
     """By libcloud, whose own driver starts nothing: what it is told to start is booted here."""
@@ -334,14 +334,14 @@ def test_a_fleet_rents_a_machine_for_who_waits_and_gives_it_back(
     until(lambda: [one.params["pool"] for one in site.admin.workload(job.id).notes] == ["burst"])
     [fleet] = json.loads(site.done("fleet", "ls", "--json"))
     assert (fleet["cost_per_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
-    machine = new_worker("as-the-cloud-calls-it", 14)
-    site.load_image(machine)
-    assert f"{name} has joined Test site" in boot_with(machine, rented.read_text())
+    node = new_worker("as-the-cloud-calls-it", 14)
+    site.load_image(node)
+    assert f"{name} has joined Test site" in boot_with(node, rented.read_text())
     ended = site.admin.wait(job.id, timeout_s=60)
     assert (ended.state, ended.node) == ("succeeded", name)
     until(lambda: not list(cloud.iterdir()), 90)
     until(lambda: site.node(name) is None and not site.states(name))
-    assert "was removed from this site" in until(lambda: refusal(machine)), "should it come back, it is not let in"
+    assert "was removed from this site" in until(lambda: refusal(node)), "should it come back, it is not let in"
     until(lambda: site.admin.fleets()[0].cost_per_h == 0)
     told = {one.reason.code: one.reason.params for one in site.admin.event_page().items}
     added, removed = told["PoolNodeAdded"], told["PoolNodeRemoved"]
@@ -359,7 +359,7 @@ def test_a_template_without_cloud_init_is_a_script_with_a_token(site: Site) -> N
 
 
 def may_pull(site: Site, worker: Worker) -> bool:
-    """Whether the registry knows the machine by the login that Docker has there."""
+    """Whether the registry knows the node by the login that Docker has there."""
     scope = "repository:lab/torch:pull"
     realm = f"http://{site.swarm.manager.address}:{site.server.port}/services/commonage/api/v1/registry/token"
     answer = worker.ssh(f"curl -sS -H 'Authorization: Basic {login_of(worker)}' '{realm}?scope={scope}'")
@@ -383,7 +383,7 @@ def scratch_bytes(worker: Worker) -> int:
 
 
 def has_image(worker: Worker, image: str) -> bool:
-    """Whether the machine's Docker has it."""
+    """Whether the node's Docker has it."""
     return worker.ssh(f"docker image inspect {image}").returncode == 0
 
 

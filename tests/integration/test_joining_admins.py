@@ -1,4 +1,4 @@
-"""What admins ask by the API of the door for machines, on a full disk too."""
+"""What admins ask by the API of the door for nodes, on a full disk too."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("full", ["issued", "secret"])
-async def test_on_a_full_disk_a_machine_is_expelled_whole_or_not_at_all(
+async def test_on_a_full_disk_a_node_is_expelled_whole_or_not_at_all(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
     await world.join("gpu-9", "n9", tmp_path)
@@ -126,12 +126,12 @@ async def test_on_a_full_disk_join_tokens_are_as_they_were(
         assert again.status_code in (200, 201)
 
 
-async def test_on_a_full_disk_a_machine_that_joins_is_told(
+async def test_on_a_full_disk_a_node_that_joins_is_told(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         FullDisk(patch, "issued")
-        with pytest.raises(Refusal, match="is full: which machine has which certificate cannot be kept"):
+        with pytest.raises(Refusal, match="is full: which node has which certificate cannot be kept"):
             await world.join("gpu-1", "n1", tmp_path)
 
 
@@ -143,7 +143,7 @@ async def test_nobody_else_does(world: World, tmp_path: Path, call: tuple[str, s
 
 
 @pytest.mark.parametrize("call", CALLS, ids=" ".join)
-async def test_where_no_machine_can_join_that_is_said(tmp_path: Path, call: tuple[str, str]) -> None:
+async def test_where_no_node_can_join_that_is_said(tmp_path: Path, call: tuple[str, str]) -> None:
     async with api(tmp_path, None) as client:
         answer = await client.request(call[0], f"{API_PATH}{call[1]}", headers=ADMIN)
         assert (answer.status_code, answer.json()["code"]) == (409, "conflict")

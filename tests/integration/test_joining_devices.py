@@ -1,4 +1,4 @@
-"""A machine with NVIDIA GPUs joins: what it lacks is shown first, comes from a mirror, and its containers have GPUs.
+"""A node with NVIDIA GPUs joins: what it lacks is shown first, comes from a mirror, and its containers have GPUs.
 
 The GPUs, their driver and the toolkit are stand-ins; what installs them, Docker, Swarm and the agent are real.
 """
@@ -46,7 +46,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def worker(site: Site) -> Iterator[Worker]:
-    """A machine with two GPUs, and nothing of NVIDIA's on its disk."""
+    """A node with two GPUs, and nothing of NVIDIA's on its disk."""
     with switched_on(Worker(site.swarm, "gpu1", 21, site.shared)) as worker:
         assert worker.ssh(_BUS).returncode == 0
         yield worker

@@ -1,4 +1,4 @@
-"""The door for machines on a real socket: who is let in, and what they are told."""
+"""The door for nodes on a real socket: who is let in, and what they are told."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def platform_registry(authority: Authority, folder: Path) -> PlatformRegistry:
     return PlatformRegistry(plan, authority, "the control plane's own")
 
 
-async def test_a_machine_with_a_token_is_told_the_terms(world: World) -> None:
+async def test_a_node_with_a_token_is_told_the_terms(world: World) -> None:
     terms = Terms.from_json(await world.ask("/terms"))
     assert (terms.site, terms.managers, terms.swarm_token) == ("Lab", ("10.0.0.1:2377",), "SWMTKN-1-1")
     assert terms.authority == world.authority.certificate
@@ -124,7 +124,7 @@ async def test_what_cannot_be_read_is_refused_in_words(world: World) -> None:
         ("/certificate", {}, "node must be a text"),
         ("/certificate", {"node": "gpu-1", "csr": "x"}, "swarm_certificates must be a text"),
         ("/certificate", _asking(csr="x", swarm_certificates="x"), "the Swarm certificate cannot be read"),
-        ("/certificate", _asking(node=" "), "no name of a machine"),
+        ("/certificate", _asking(node=" "), "no name of a node"),
         ("/certificate", _asking(signature="%"), "the signature is not base64"),
         ("/seen", {"node": "gpu-1"}, "node_id must be a text"),
         ("/seen", {"node": "gpu-1", "node_id": "n1", "serial": "zz"}, "no serial number"),
@@ -134,7 +134,7 @@ async def test_what_cannot_be_read_is_refused_in_words(world: World) -> None:
             await world.ask(path, **body)
 
 
-async def test_a_machine_is_vouched_for_and_can_be_put_out(world: World, tmp_path: Path) -> None:
+async def test_a_node_is_vouched_for_and_can_be_put_out(world: World, tmp_path: Path) -> None:
     world.swarm.nodes["old"] = ("gpu-1", "down")
     signed = (await world.join("gpu-1", "n1", tmp_path))["certificate"]
     assert world.swarm.removed == ["old"], "one of its name that is down is in nobody's way"
@@ -156,15 +156,15 @@ async def test_a_machine_is_vouched_for_and_can_be_put_out(world: World, tmp_pat
     assert seen == {"revoked": True, "connected": False, "swarm": "", "taken": ""}
 
 
-async def test_the_name_of_a_machine_that_is_here_is_taken(world: World, tmp_path: Path) -> None:
+async def test_the_name_of_a_node_that_is_here_is_taken(world: World, tmp_path: Path) -> None:
     await world.join("gpu-1", "n1", tmp_path)
     world.connected.append(("gpu-1", "n1"))
     with pytest.raises(Refusal, match="another host name, or take that one out first with `commonage node rm gpu-1`"):
         await world.join("gpu-1", "n2", tmp_path)
-    await world.join("gpu-1", "n1", tmp_path)  # the machine itself joins again
+    await world.join("gpu-1", "n1", tmp_path)  # the node itself joins again
 
 
-async def test_a_swarm_in_trouble_does_not_keep_a_machine_in(world: World) -> None:
+async def test_a_swarm_in_trouble_does_not_keep_a_node_in(world: World) -> None:
     world.swarm.trouble = "the Docker daemon does not answer"
     with pytest.raises(Refusal, match="does not answer"):
         await world.ask("/terms")
@@ -174,22 +174,22 @@ async def test_a_swarm_in_trouble_does_not_keep_a_machine_in(world: World) -> No
     assert "docker node rm --force gpu-1" in done[3]
 
 
-async def test_a_machine_that_is_gone_takes_no_others_token_with_it(world: World) -> None:
+async def test_a_node_that_is_gone_takes_no_others_token_with_it(world: World) -> None:
     token = world.tokens.make([world.at], time.time())
     await world.office.expel("gpu-1", gone=True)
     assert (await asyncio.to_thread(world.door(token).post, "/terms", {}))["swarm_token"] == "SWMTKN-1-2"
 
 
-async def test_each_machine_has_a_login_of_its_own_as_good_as_its_certificate(world: World, tmp_path: Path) -> None:
+async def test_each_node_has_a_login_of_its_own_as_good_as_its_certificate(world: World, tmp_path: Path) -> None:
     logins = [(await world.join(f"gpu-{one}", f"n{one}", tmp_path))["registry_login"] for one in (1, 2)]
     (one, first), (other, second) = (login.split(":") for login in logins)
-    assert (one, other) == ("machine@gpu-1", "machine@gpu-2")
+    assert (one, other) == ("node@gpu-1", "node@gpu-2")
     assert first != second
     registry = platform_registry(world.authority, tmp_path)
-    assert registry.is_machine(one, first) and registry.is_machine(other, second)
-    assert not registry.is_machine(other, first)
+    assert registry.is_node(one, first) and registry.is_node(other, second)
+    assert not registry.is_node(other, first)
     await world.office.expel("gpu-1")
-    assert not registry.is_machine(one, first)
-    assert registry.is_machine(other, second)
-    assert registry.is_machine("machine", "the control plane's own")
-    assert not registry.is_machine("machine", first)
+    assert not registry.is_node(one, first)
+    assert registry.is_node(other, second)
+    assert registry.is_node("node", "the control plane's own")
+    assert not registry.is_node("node", first)

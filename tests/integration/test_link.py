@@ -86,7 +86,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     await site.agents.close()
 
 
-class Machine:
+class Node:
     """An agent in this process, which says and answers what a test wants."""
 
     def __init__(self, config: AgentConfig) -> None:
@@ -121,7 +121,7 @@ class Machine:
             peer.say("report", self.report)
             await asyncio.sleep(0.2)
 
-    async def __aenter__(self) -> Machine:
+    async def __aenter__(self) -> Node:
         self._task = asyncio.create_task(self.dialler.run())
         return self
 
@@ -136,14 +136,14 @@ class Machine:
 
 
 async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -> None:
-    async with Machine(site.config()) as machine:
+    async with Node(site.config()) as node:
         heard = await site.connected()
-        assert heard.report == machine.report.report
-        await until(lambda: machine.reaches, "it is told what containers may reach")
-        assert machine.reaches == ("10.0.0.5:3141", "10.0.0.1:8081")
+        assert heard.report == node.report.report
+        await until(lambda: node.reaches, "it is told what containers may reach")
+        assert node.reaches == ("10.0.0.5:3141", "10.0.0.1:8081")
         site.agents.let_reach(["10.0.0.2:8081"])
-        await until(lambda: machine.reaches == ("10.0.0.5:3141", "10.0.0.2:8081"), "it is told at once what is new")
-        machine.report = replace(machine.report, engine_fault="the daemon is away", fenced=("a-1",))
+        await until(lambda: node.reaches == ("10.0.0.5:3141", "10.0.0.2:8081"), "it is told at once what is new")
+        node.report = replace(node.report, engine_fault="the daemon is away", fenced=("a-1",))
         await until(lambda: (one := site.heard()) is not None and one.fenced == ("a-1",), "the newer report")
         assert site.heard() is not None
     await site.gone()
@@ -176,7 +176,7 @@ async def test_a_certificate_of_another_site_is_not_let_in(site: Site, tmp_path:
     assert site.heard() is None
 
 
-async def test_a_servers_certificate_is_none_of_a_machine(site: Site) -> None:
+async def test_a_servers_certificate_is_none_of_a_node(site: Site) -> None:
     config = site.config()
     pair = site.authority.serve([NODE])
     Path(config.certificate).write_text(pair.cert_pem)
@@ -185,7 +185,7 @@ async def test_a_servers_certificate_is_none_of_a_machine(site: Site) -> None:
 
 
 async def test_an_agents_certificate_is_none_of_a_control_plane(site: Site, tmp_path: Path) -> None:
-    """A machine of the site must not be able to play the control plane to the others."""
+    """A node of the site must not be able to play the control plane to the others."""
     config = site.config()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(config.certificate, config.key)
@@ -212,7 +212,7 @@ async def test_without_a_certificate_nobody_is_heard(site: Site) -> None:
     ("frame", "words"),
     [
         (said("hello", Hello("worker2", messages.PROTOCOL, "")), "its certificate is that of worker1"),
-        (said("hello", Hello(NODE, messages.PROTOCOL + 1, "")), "have the machine join again"),
+        (said("hello", Hello(NODE, messages.PROTOCOL + 1, "")), "have the node join again"),
         ({"say": "something"}, "does not say hello"),
     ],
 )
@@ -239,21 +239,21 @@ async def test_nonsense_ends_the_link_and_nothing_else(site: Site, line: bytes) 
     writer.write(line)
     assert await reader.read() == b""
     writer.close()
-    async with Machine(site.config()):
+    async with Node(site.config()):
         await site.connected()
 
 
-async def test_a_report_of_another_machine_ends_the_link(site: Site) -> None:
-    machine = Machine(site.config())
-    machine.report = Report(1, NodeReport("worker2", 1, 1))
-    async with machine:
+async def test_a_report_of_another_node_ends_the_link(site: Site) -> None:
+    node = Node(site.config())
+    node.report = Report(1, NodeReport("worker2", 1, 1))
+    async with node:
         await asyncio.sleep(0.5)
         assert site.agents.heard() == []
 
 
-async def test_a_removed_machine_is_out_at_once_and_stays_out(site: Site) -> None:
+async def test_a_removed_node_is_out_at_once_and_stays_out(site: Site) -> None:
     config = site.config()
-    async with Machine(config):
+    async with Node(config):
         await site.connected()
         await site.agents.revoke(NODE)
         heard = site.heard()
@@ -263,19 +263,19 @@ async def test_a_removed_machine_is_out_at_once_and_stays_out(site: Site) -> Non
         )
         assert "NotLetIn: worker1 was removed from this site" in await refusal(config)
     # It joins again under its name: it has another certificate.
-    async with Machine(site.config()):
+    async with Node(site.config()):
         await site.connected()
 
 
-async def test_a_machine_that_another_process_removed_is_out_soon(site: Site) -> None:
-    async with Machine(site.config()):
+async def test_a_node_that_another_process_removed_is_out_soon(site: Site) -> None:
+    async with Node(site.config()):
         await site.connected()
         Authority.open(site.folder / "ca").revoke(NODE)
         await until(lambda: (one := site.heard()) is not None and one.report.faults, "it is out")
 
 
-async def test_a_machine_that_is_no_more_is_forgotten(site: Site) -> None:
-    async with Machine(site.config()):
+async def test_a_node_that_is_no_more_is_forgotten(site: Site) -> None:
+    async with Node(site.config()):
         await site.connected()
         await site.agents.revoke(NODE, gone=True)
         assert site.heard() is None
@@ -312,19 +312,19 @@ async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(
     ageing = Authority.open(site.folder / "ca", now=lambda: time.time() - 25 * 86_400)
     Path(config.certificate).write_text(ageing.sign(Path(config.request).read_text(), NODE, NODE))
     before = Path(config.certificate).read_text()
-    async with Machine(config):
+    async with Node(config):
         await until(lambda: Path(config.certificate).read_text() != before, "it is renewed")
     renewed = x509.load_pem_x509_certificate(Path(config.certificate).read_bytes())
     assert renewed.not_valid_after_utc.timestamp() > time.time() + 29 * 86_400
-    async with Machine(config):
+    async with Node(config):
         await site.connected()
 
 
-# --- a machine that leaves ---------------------------------------------------------------------------------------
+# --- a node that leaves ---------------------------------------------------------------------------------------
 
 
 class Account:
-    """Who keeps account of machines: what it hears, in order."""
+    """Who keeps account of nodes: what it hears, in order."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.heard, self.trouble = site, list[str](), ""
@@ -347,12 +347,12 @@ def leaver(config: AgentConfig) -> Dialler:
     return Dialler(config, {}, {}, nothing)
 
 
-async def test_a_machine_that_says_that_it_left_is_answered_first_and_let_in_no_more(site: Site) -> None:
+async def test_a_node_that_says_that_it_left_is_answered_first_and_let_in_no_more(site: Site) -> None:
     account = site.account
     config, other = site.config(), site.config("worker2")
-    async with Machine(other):
+    async with Node(other):
         await site.connected("worker2")
-        async with Machine(config):
+        async with Node(config):
             await site.connected()
         await site.gone()
         await leaver(config).ask(messages.LEFT, messages.Nothing())
@@ -379,11 +379,11 @@ async def test_who_cannot_be_struck_off_is_told_why_and_stays(site: Site) -> Non
 # --- links that are lost ------------------------------------------------------------------------------------------
 
 
-async def test_the_newest_link_of_a_machine_is_the_one(site: Site) -> None:
+async def test_the_newest_link_of_a_node_is_the_one(site: Site) -> None:
     config = site.config()
-    async with Machine(config) as first:
+    async with Node(config) as first:
         await site.connected()
-        async with Machine(config) as second:
+        async with Node(config) as second:
             second.report = Report(1, NodeReport(NODE, 9999, 8000))
             await until(lambda: (one := site.heard()) is not None and one.report.cpus_milli == 9999, "the second")
             assert first.dialler is not second.dialler
@@ -392,7 +392,7 @@ async def test_the_newest_link_of_a_machine_is_the_one(site: Site) -> None:
 
 async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path) -> None:
     config = site.config(control=("127.0.0.1:1", f"127.0.0.1:{site.agents.port}"))  # the first is not there
-    async with Machine(config):
+    async with Node(config):
         await site.connected()
         port = site.agents.port
         await site.agents.close()
@@ -407,10 +407,10 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
     site, memory = Site(tmp_path), tmp_path / "agents.json"
     first = site.agents = LinkedAgents(site.authority, memory=memory)
     await first.open("127.0.0.1", 0)
-    machine = Machine(site.config())
+    node = Node(site.config())
     device = factories.device()
-    machine.report = Report(1, NodeReport(NODE, 4000, 8000, (device,)), fenced=("a-1",), notices=("hot",))
-    async with machine:
+    node.report = Report(1, NodeReport(NODE, 4000, 8000, (device,)), fenced=("a-1",), notices=("hot",))
+    async with node:
         await site.connected()
         port = first.port
         await first.close()
@@ -507,24 +507,24 @@ async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_questions_are_answered_also_many_at_once(site: Site) -> None:
-    async with Machine(site.config()) as machine:
+    async with Node(site.config()) as node:
         await site.connected()
         measured = tuple(Measurement(f"a-{number}", 1.5, 100, (1, 2)) for number in range(200))
-        machine.answers["measure"] = messages.Measured(measured)
+        node.answers["measure"] = messages.Measured(measured)
         answers = await asyncio.gather(*(site.agents.measure(NODE) for _ in range(20)))
         assert all(one == measured for one in answers)
 
 
 async def test_what_fails_there_fails_here_in_the_same_words(site: Site) -> None:
     hold = Hold("a-1", (Share("GPU-1", 0, "A30", 1024, 100, False, 24576),), in_container=True)
-    async with Machine(site.config()) as machine:
+    async with Node(site.config()) as node:
         await site.connected()
-        machine.answers["confine"] = NotConfined("two levels side by side", retryable=True)
+        node.answers["confine"] = NotConfined("two levels side by side", retryable=True)
         with pytest.raises(NotConfined, match="two levels side by side") as caught:
             await site.agents.confine(NODE, hold)
         assert caught.value.is_retryable
-        assert machine.asked[-1] == hold
-        machine.answers["fence"] = RuntimeError("a mistake")
+        assert node.asked[-1] == hold
+        node.answers["fence"] = RuntimeError("a mistake")
         with pytest.raises(EngineFailure, match="a mistake"):
             await site.agents.fence(NODE, ["a-1"])
         with pytest.raises(EngineFailure, match="not known here"):  # an agent that lacks it
@@ -545,9 +545,9 @@ async def test_progress_is_told_and_who_gives_up_is_not_waited_for(site: Site) -
         return messages.Nothing()
 
     told: list[tuple[Reason, float | None]] = []
-    async with Machine(site.config()) as machine:
+    async with Node(site.config()) as node:
         await site.connected()
-        machine.answers["pull"] = pull
+        node.answers["pull"] = pull
         pulling = asyncio.create_task(site.agents.pull(NODE, "lab/torch:1", lambda *progress: told.append(progress)))
         await until(lambda: told, "progress")
         assert told == [(half, 0.5)]
@@ -560,11 +560,11 @@ async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
         await asyncio.sleep(3600)
         return messages.Nothing()
 
-    async with Machine(site.config()) as machine:
+    async with Node(site.config()) as node:
         await site.connected()
-        machine.answers["pull"] = pull
+        node.answers["pull"] = pull
         pulling = asyncio.create_task(site.agents.pull(NODE, "lab/torch:1", lambda *_: None))
-        await until(lambda: machine.asked and isinstance(machine.asked[-1], messages.Image), "it is asked")
+        await until(lambda: node.asked and isinstance(node.asked[-1], messages.Image), "it is asked")
     with pytest.raises(EngineFailure) as caught:
         await pulling
     assert caught.value.is_retryable

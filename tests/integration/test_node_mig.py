@@ -39,7 +39,7 @@ class Devices(NoDevices):
         return self.devices
 
 
-class Machine:
+class Site:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.data = folder / "data"
         self.devices: list[Device] = [DEVICE]
@@ -83,59 +83,59 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(tmp_path, monkeypatch)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(tmp_path, monkeypatch)
 
 
-def test_the_plan_is_shown_first_and_done_with_yes(machine: Machine) -> None:
-    code, said = machine.mig("gpu-1", "0", "1g.5gb,2g.10gb")
+def test_the_plan_is_shown_first_and_done_with_yes(node: Site) -> None:
+    code, said = node.mig("gpu-1", "0", "1g.5gb,2g.10gb")
     assert code == 0, said
     assert "nvidia-smi mig -i 0 -cgi 1g.5gb,2g.10gb -C" in said
     assert "Nothing was done yet" in said
-    assert not machine.calls
-    code, said = machine.mig("gpu-1", "GPU-aaaa", "1g.5gb,2g.10gb", "--yes")
+    assert not node.calls
+    code, said = node.mig("gpu-1", "GPU-aaaa", "1g.5gb,2g.10gb", "--yes")
     assert code == 0, said
-    assert machine.calls == ["-i 0 -mig 1", "mig -i 0 -cgi 1g.5gb,2g.10gb -C"]
+    assert node.calls == ["-i 0 -mig 1", "mig -i 0 -cgi 1g.5gb,2g.10gb -C"]
 
 
-def test_a_device_that_is_split_is_made_one_again(machine: Machine) -> None:
-    machine.devices = [INSTANCE]
-    assert machine.mig("gpu-1", "MIG-cccc", "off", "--yes")[0] == 0
-    assert machine.calls == ["mig -i 0 -dci", "mig -i 0 -dgi", "-i 0 -mig 0"]
+def test_a_device_that_is_split_is_made_one_again(node: Site) -> None:
+    node.devices = [INSTANCE]
+    assert node.mig("gpu-1", "MIG-cccc", "off", "--yes")[0] == 0
+    assert node.calls == ["mig -i 0 -dci", "mig -i 0 -dgi", "-i 0 -mig 0"]
 
 
-def test_a_device_in_mig_mode_without_instances_gets_some(machine: Machine) -> None:
-    machine.devices = [replace(DEVICE, faults=("is in MIG mode and has no instance",))]
-    assert machine.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
-    assert machine.calls == ["mig -i 0 -cgi 1g.5gb -C"]
+def test_a_device_in_mig_mode_without_instances_gets_some(node: Site) -> None:
+    node.devices = [replace(DEVICE, faults=("is in MIG mode and has no instance",))]
+    assert node.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
+    assert node.calls == ["mig -i 0 -cgi 1g.5gb -C"]
 
 
-def test_what_is_so_already_needs_nothing(machine: Machine) -> None:
-    machine.devices = [INSTANCE]
-    assert "Nothing is to be done" in machine.mig("gpu-1", "0", "1g.5gb", "--yes")[1]
-    assert not machine.calls
+def test_what_is_so_already_needs_nothing(node: Site) -> None:
+    node.devices = [INSTANCE]
+    assert "Nothing is to be done" in node.mig("gpu-1", "0", "1g.5gb", "--yes")[1]
+    assert not node.calls
 
 
-def test_a_machine_that_takes_work_is_not_touched(machine: Machine) -> None:
-    machine.knows_the_node(drain=False)
-    code, said = machine.mig("gpu-1", "0", "1g.5gb", "--yes")
+def test_a_node_that_takes_work_is_not_touched(node: Site) -> None:
+    node.knows_the_node(drain=False)
+    code, said = node.mig("gpu-1", "0", "1g.5gb", "--yes")
     assert code == 2
     assert "commonage node drain gpu-1" in said
-    assert not machine.calls
+    assert not node.calls
 
 
-def test_running_work_is_not_touched(machine: Machine) -> None:
-    machine.knows_the_node(drain=True)
+def test_running_work_is_not_touched(node: Site) -> None:
+    node.knows_the_node(drain=True)
     order = Orders(HERE, "gpu-1", lambda _: ("true",), lambda: 1.0)(Behaviour())
     share = Share("GPU-aaaa", 0, "A100", 4096, 100, whole=False, device_memory_mib=40960)
-    runs = Runs(machine.data / "runs")
+    runs = Runs(node.data / "runs")
     runs.open()
     folder = runs.create(replace(order, lease=replace(order.lease, shares=(share,))), None)
-    code, said = machine.mig("gpu-1", "0", "1g.5gb", "--yes")
+    code, said = node.mig("gpu-1", "0", "1g.5gb", "--yes")
     assert code == 2
     assert order.workload_id in said
     folder.write_exit(Exit(0, None, 2.0))
-    assert machine.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
+    assert node.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,11 @@ def test_running_work_is_not_touched(machine: Machine) -> None:
         (("gpu-1", "0", "1g.5gb; rm -rf /"), "is no MIG profile"),
     ],
 )
-def test_bad_input_is_named(machine: Machine, arguments: tuple[str, ...], said: str) -> None:
-    code, output = machine.mig(*arguments, "--yes")
+def test_bad_input_is_named(node: Site, arguments: tuple[str, ...], said: str) -> None:
+    code, output = node.mig(*arguments, "--yes")
     assert code == 2
     assert said in output
-    assert not machine.calls
+    assert not node.calls
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_bad_input_is_named(machine: Machine, arguments: tuple[str, ...], said: 
         (".says", "MIG mode is in pending enable state", "after a reset of the GPU"),
     ],
 )
-def test_what_the_driver_refuses_ends_it(machine: Machine, ending: str, text: str, said: str) -> None:
-    machine.beside(".says").write_text(text)
-    machine.beside(ending).write_text(text)
-    code, output = machine.mig("gpu-1", "0", "1g.5gb", "--yes")
+def test_what_the_driver_refuses_ends_it(node: Site, ending: str, text: str, said: str) -> None:
+    node.beside(".says").write_text(text)
+    node.beside(ending).write_text(text)
+    code, output = node.mig("gpu-1", "0", "1g.5gb", "--yes")
     assert code == 2
     assert said in output
-    assert machine.calls == ["-i 0 -mig 1"]
+    assert node.calls == ["-i 0 -mig 1"]

@@ -35,7 +35,7 @@ from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.sightings import Seen, Sighting
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.engine import DockerEngine
-from commonage.ports.registry import MACHINE, RegistryAccount
+from commonage.ports.registry import NODE, RegistryAccount
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = [
@@ -140,8 +140,8 @@ def test_two_kernels_that_contradict_each_other_are_in_one_image(here: Site, bui
     assert json.loads(settings)["MultiKernelManager"] == {"default_kernel_name": "one"}
 
 
-def test_nothing_of_this_machine_s_settings_stays_in_the_image(here: Site, built: str) -> None:
-    words = "-e s3cret -e of-the-mirror -e of-this-machine"
+def test_nothing_of_this_node_s_settings_stays_in_the_image(here: Site, built: str) -> None:
+    words = "-e s3cret -e of-the-mirror -e of-this-node"
     search = f"grep -rl {words} /etc /opt /root /run /usr/local /var /tmp 2>&1; true"
     assert run_in(here, built, "sh", "-c", search) == ""
     assert "mirror.example" in run_in(here, built, "cat", "/etc/apt/sources.list")
@@ -369,15 +369,15 @@ def test_a_base_may_come_from_the_sites_registry_for_who_may_have_it(here: Site,
 # --- pulled ------------------------------------------------------------------------------------------------------
 
 
-def test_docker_pulls_with_the_authority_and_the_machines_account(here: Site, pushed: str, docker: Dockerd) -> None:
-    account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
+def test_docker_pulls_with_the_authority_and_the_nodes_account(here: Site, pushed: str, docker: Dockerd) -> None:
+    account = RegistryAccount(here.address, NODE, MACHINE_PASSWORD)
     with pytest.raises(CommonageError, match=r"(?i)certificate"):
         pull(docker, pushed, account)
     with trusted_by_docker(here.address, here.registry.about.certificate):
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
             pull(docker, pushed, None)
         with pytest.raises(CommonageError, match=r"(?i)unauthorized|denied|not known|access"):
-            pull(docker, pushed, RegistryAccount(here.address, MACHINE, "guessed"))
+            pull(docker, pushed, RegistryAccount(here.address, NODE, "guessed"))
         messages = pull(docker, pushed, account)
     assert any("progressDetail" in message for message in messages)
     found = docker.ask("GET", f"/images/{pushed}/json")
@@ -391,7 +391,7 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
     """With the Docker engine, from the words of a real registry and a real daemon."""
     with suppress(RuntimeError):
         docker.ask("DELETE", f"/images/{pushed}?force=1")
-    account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
+    account = RegistryAccount(here.address, NODE, MACHINE_PASSWORD)
     seen: list[Sighting] = []
 
     async def watch(engine: DockerEngine) -> None:
@@ -419,7 +419,7 @@ async def test_each_kernel_of_what_was_built_is_an_environment_of_its_own(
 ) -> None:
     """From the lists of requirements to what a job says: two that contradict each other, in one image."""
     catalogue = here.api.control.catalogue
-    account = RegistryAccount(here.address, MACHINE, MACHINE_PASSWORD)
+    account = RegistryAccount(here.address, NODE, MACHINE_PASSWORD)
     says = ("python", "-c", "import alpha, sys; print(alpha.version, sys.prefix)")
     with trusted_by_docker(here.address, here.registry.about.certificate):
         async with docker_rig(tmp_path, docker, account=account) as rig:

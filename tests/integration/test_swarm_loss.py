@@ -1,7 +1,7 @@
-"""A machine of a real Swarm dies under ten jobs, or is cut off: control puts them elsewhere, and none runs twice.
+"""A node of a real Swarm dies under ten jobs, or is cut off: control puts them elsewhere, and none runs twice.
 
-Each job writes its attempt and the machine's uptime into its home several times a second, which tells afterwards when
-it ran where; also on a machine that is cut off, as its share is a folder here. `python -m benchmarks swarm-loss` prints
+Each job writes its attempt and the node's uptime into its home several times a second, which tells afterwards when
+it ran where; also on a node that is cut off, as its share is a folder here. `python -m benchmarks swarm-loss` prints
 how long it took.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from tests.contract.dockerd import IMAGE
 from tests.contract.local_agents import LocalAgents, processes_of
-from tests.contract.swarm import MANAGER, Machine, Swarm, swarm_of
+from tests.contract.swarm import MANAGER, Node, Swarm, swarm_of
 from tests.contract.test_agent_swarm import Agents as LinkedTo
 from tests.contract.test_agent_swarm import agents_on
 from tests.contract.test_engine_swarm import swarm_rig
@@ -74,21 +74,21 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """What befalls a machine (of a site with this folder), and how it is mended."""
+    """What befalls a node (of a site with this folder), and how it is mended."""
 
-    strike: Callable[[Machine, Path], None]
-    mend: Callable[[Machine], None]
+    strike: Callable[[Node, Path], None]
+    mend: Callable[[Node], None]
 
 
-def cut_off(machine: Machine, data: Path) -> None:
+def cut_off(node: Node, data: Path) -> None:
     """From the share, too: what is wished there is not heard. What it writes itself is seen here, to tell of it."""
-    machine.unplug()
+    node.unplug()
     for wish in data.glob("swarm/attempts/*/box/wish"):
         wish.unlink()
 
 
-DAEMON_KILLED = Blow(lambda machine, _: machine.daemon.kill(), lambda machine: machine.daemon.start())
-CUT_OFF = Blow(cut_off, Machine.plug)
+DAEMON_KILLED = Blow(lambda node, _: node.daemon.kill(), lambda node: node.daemon.start())
+CUT_OFF = Blow(cut_off, Node.plug)
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
     await control.open()
     loops = asyncio.create_task(control.run())
     try:
-        await _until(lambda: len(control.board.nodes) == len(swarm.machines), "all machines are seen")
+        await _until(lambda: len(control.board.nodes) == len(swarm.machines), "all nodes are seen")
         yield control
     finally:
         for one in list(control.board):
@@ -136,29 +136,29 @@ async def _until(is_so: Callable[[], bool], what: str, within_s: float = 60.0) -
 
 
 def power_off(agents: LinkedTo, name: str) -> Blow:
-    """All that runs on the machine ends at once, and no word of it comes through."""
+    """All that runs on the node ends at once, and no word of it comes through."""
 
-    def strike(machine: Machine, data: Path) -> None:
-        cut_off(machine, data)
+    def strike(node: Node, data: Path) -> None:
+        cut_off(node, data)
         agents.programs[name].kill()
-        there = [one["Labels"]["commonage.attempt"] for one in machine.daemon.containers(label=["commonage.attempt"])]
-        machine.daemon.kill()
+        there = [one["Labels"]["commonage.attempt"] for one in node.daemon.containers(label=["commonage.attempt"])]
+        node.daemon.kill()
         for pid in (pid for attempt in there for pid in processes_of(attempt)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def mend(machine: Machine) -> None:
-        machine.plug()
-        machine.daemon.start()
+    def mend(node: Node) -> None:
+        node.plug()
+        node.daemon.start()
         agents.start(name)
 
     return Blow(strike, mend)
 
 
-async def lose_a_machine(
+async def lose_a_node(
     swarm: Swarm, data: Path, blow: Blow = DAEMON_KILLED, agents: Agents | None = None, jobs: int = JOBS
 ) -> Loss:
-    """Have jobs run on the last machine, strike it, and wait until they run elsewhere; then it is mended."""
+    """Have jobs run on the last node, strike it, and wait until they run elsewhere; then it is mended."""
     *others, dies = swarm.machines
     async with control_on(swarm, data, agents) as control:
 
@@ -170,7 +170,7 @@ async def lose_a_machine(
         ask = Submission(Kind.JOB, ("/bin/sh", "-c", _TICKING), environment="base", cpus_milli=50, memory_mib=64)
         for _ in range(jobs):
             await control.work.submit(ROOT, ask)
-        await _until(lambda: running(lambda one: _node(one) == dies) == jobs, "all run on the machine that dies")
+        await _until(lambda: running(lambda one: _node(one) == dies) == jobs, "all run on the node that dies")
         for name in others:
             await control.fleet.drain(ROOT, name, False)
         files = {one.id: data / "workspaces" / "root" / f"ticks-{one.id}" for one in control.board}
@@ -213,19 +213,19 @@ def none_ran_twice(found: Loss) -> None:
     assert min(found.gaps()) > 0, "the second attempt began before the first had ended"
 
 
-async def test_jobs_of_a_machine_that_dies_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
-    none_ran_twice(await lose_a_machine(swarm, tmp_path))
+async def test_jobs_of_a_node_that_dies_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
+    none_ran_twice(await lose_a_node(swarm, tmp_path))
 
 
-async def test_jobs_of_a_machine_that_is_cut_off_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
+async def test_jobs_of_a_node_that_is_cut_off_run_elsewhere_and_none_twice(swarm: Swarm, tmp_path: Path) -> None:
     """Nobody can tell it from here to end them: it does so by itself, before they begin again."""
     (tmp_path / "data").mkdir()
     async with agents_on(tmp_path / "agents", swarm) as agents:
-        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", CUT_OFF, agents.linked))
+        none_ran_twice(await lose_a_node(swarm, tmp_path / "data", CUT_OFF, agents.linked))
 
 
 async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm, tmp_path: Path) -> None:
-    """It was killed, and comes back; or its machine is cut off, and the others still see each other."""
+    """It was killed, and comes back; or its node is cut off, and the others still see each other."""
     (tmp_path / "data").mkdir()
     async with agents_on(tmp_path / "agents", swarm) as agents:
         rig_for = swarm_rig(tmp_path / "data", swarm, agents.linked)  # type: ignore[arg-type]  # the port, too
@@ -247,7 +247,7 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
             swarm.machines[MANAGER].unplug()
             try:
                 await asyncio.sleep(2.5 * CUT_OFF_AFTER_S)
-                assert first in processes_of(order.attempt_id), "most of the machines see each other"
+                assert first in processes_of(order.attempt_id), "most of the nodes see each other"
                 await rig.seen(order.attempt_id, Seen.RUNNING)  # who sees few gives nobody up
 
                 async def is_told() -> bool:

@@ -1,6 +1,6 @@
-"""A site of two machines, of which neither can ask a third who is cut off: nothing runs twice, and nothing is lost.
+"""A site of two nodes, of which neither can ask a third who is cut off: nothing runs twice, and nothing is lost.
 
-The machine without its control plane has what runs there stand still until it is told whether that goes on.
+The node without its control plane has what runs there stand still until it is told whether that goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.contract.local_agents import processes_of
 from tests.contract.swarm import MANAGER, Swarm, swarm_of
 from tests.contract.test_agent_swarm import agents_on
 from tests.contract.test_engine_swarm import swarm_rig
-from tests.integration.test_swarm_loss import CUT_OFF, lose_a_machine, none_ran_twice
+from tests.integration.test_swarm_loss import CUT_OFF, lose_a_node, none_ran_twice
 
 from commonage.domain.sightings import Seen
 from commonage.ports.agents import CUT_OFF_AFTER_S
@@ -37,15 +37,15 @@ def swarm() -> Iterator[Swarm]:
         yield swarm
 
 
-async def test_jobs_of_a_machine_whose_cable_is_drawn_run_on_the_other_one_and_never_twice(
+async def test_jobs_of_a_node_whose_cable_is_drawn_run_on_the_other_one_and_never_twice(
     swarm: Swarm, tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
     async with agents_on(tmp_path / "agents", swarm) as agents:
-        none_ran_twice(await lose_a_machine(swarm, tmp_path / "data", CUT_OFF, agents.linked, jobs=3))
+        none_ran_twice(await lose_a_node(swarm, tmp_path / "data", CUT_OFF, agents.linked, jobs=3))
 
 
-async def test_the_control_planes_machine_loses_its_power_and_nobody_any_work(swarm: Swarm, tmp_path: Path) -> None:
+async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm: Swarm, tmp_path: Path) -> None:
     """What runs on the other one stands still as long, and goes on when it is back."""
 
     async def has_ticked() -> bool:

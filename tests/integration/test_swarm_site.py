@@ -1,4 +1,4 @@
-"""A whole site on a real Swarm, as its people meet it: a machine dies under their sessions, a share that no GPU has,
+"""A whole site on a real Swarm, as its people meet it: a node dies under their sessions, a share that no GPU has,
 images of the site's own registry, data that is nobody else's.
 """
 
@@ -56,7 +56,7 @@ def test_a_share_that_others_hold_is_waited_for_with_its_numbers(site: SwarmSite
     holders = bob.submit(ask).ids
     for one in holders:
         site.runs("bob", one)
-    # At each change of a machine Swarm looks whether its tasks still fit: those that hold all of it do.
+    # At each change of a node Swarm looks whether its tasks still fit: those that hold all of it do.
     for name in WORKERS:
         site.swarm.label(name, "changed", "1")
     said, seconds = _progress_until(site, "ada", DEVICE.replace("G", " G"), gpus=DEVICE)
@@ -96,10 +96,10 @@ def test_homes_follow_their_users_and_volumes_are_their_own(site: SwarmSite) -> 
     write = "echo mine >$HOME/diary; echo 42 >/volumes/results/answer; echo plan >/volumes/projects/plan; id -u"
     mine = ["results:rw", "projects:rw"]
     assert site.run("ada", STAYS, write, volumes=mine) == ["0"]
-    # On another machine the home and what is shared are the same; a Docker volume is each machine's own.
+    # On another machine the home and what is shared are the same; a Docker volume is each node's own.
     read = "cat $HOME/diary /volumes/projects/plan; ls /volumes/results"
     assert site.run("ada", DIES, read, volumes=mine) == ["mine", "plan"]
-    # On the same machine, as somebody else: nothing of it, wherever one looks.
+    # On the same node, as somebody else: nothing of it, wherever one looks.
     look = (
         "ls /home; ls -A $HOME/.. /volumes/results /volumes/projects /volumes/projects/..; cat /home/ada/diary 2>&1;"
         "ls /run/docker.sock /var/run/docker.sock 2>&1; (echo x >/volumes/datasets/one.csv) 2>&1; "
@@ -123,7 +123,7 @@ def test_a_size_that_does_not_hold_is_said(site: SwarmSite) -> None:
 # --- images of the site's own registry ------------------------------------------------------------------------------
 
 
-def test_an_image_of_the_sites_registry_is_fetched_once_by_the_machines_agent(site: SwarmSite) -> None:
+def test_an_image_of_the_sites_registry_is_fetched_once_by_the_nodes_agent(site: SwarmSite) -> None:
     reference = push_image(site.server, "public/small")
     daemon = site.swarm.machines[STAYS].daemon
 
@@ -153,10 +153,10 @@ def test_an_image_of_the_sites_registry_is_fetched_once_by_the_machines_agent(si
     assert other.ask("GET", f"/images/{reference}/json")["RepoDigests"] == [reference]
 
 
-# --- a machine is drained -------------------------------------------------------------------------------------------
+# --- a node is drained -------------------------------------------------------------------------------------------
 
 
-def test_who_is_on_a_machine_that_is_drained_is_told_and_goes_on_elsewhere_where_they_wished(site: SwarmSite) -> None:
+def test_who_is_on_a_node_that_is_drained_is_told_and_goes_on_elsewhere_where_they_wished(site: SwarmSite) -> None:
     site.use(DIES)
     ada, bob = site.session("ada", requeue="true"), site.session("bob")
     client = site.client("ada")
@@ -194,10 +194,10 @@ def test_who_is_on_a_machine_that_is_drained_is_told_and_goes_on_elsewhere_where
     until(lambda: not site.live("ada") and not site.browser("bob").get("/hub/api/users/bob").json()["servers"], 60)
 
 
-# --- a machine dies ---------------------------------------------------------------------------------------------------
+# --- a node dies ---------------------------------------------------------------------------------------------------
 
 
-def test_users_whose_machine_dies_read_why_and_go_on_elsewhere_where_they_wished(site: SwarmSite) -> None:
+def test_users_whose_node_dies_read_why_and_go_on_elsewhere_where_they_wished(site: SwarmSite) -> None:
     site.use(DIES)
     lost = {"ada": site.session("ada", requeue="true"), "bob": site.session("bob")}
     assert {one.node for one in lost.values()} == {DIES}

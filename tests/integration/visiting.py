@@ -35,7 +35,7 @@ def signed_in(user: str, password: str) -> str | None:
 
 
 def _ask(*command: str) -> SubmitIn:
-    """A small job; `@NAME` before its command names its machine."""
+    """A small job; `@NAME` before its command names its node."""
     first, *rest = command
     on = {"node": first[1:]} if first.startswith("@") else {}
     return SubmitIn(command=rest if on else list(command), memory_mib=64, cpus=0.1, on=on)
@@ -105,7 +105,7 @@ def all_stopped(token: str) -> int:
 
 
 def nodes(token: str) -> dict[str, dict[str, object]]:
-    """The machines, by name: how they stand, why, and how many GPUs they have."""
+    """The nodes, by name: how they stand, why, and how many GPUs they have."""
     with closing(Client(URL, token)) as client:
         return {
             one.name: {"state": one.state, "reason": one.reason, "notes": one.notes, "devices": len(one.devices)}
@@ -114,7 +114,7 @@ def nodes(token: str) -> dict[str, dict[str, object]]:
 
 
 def drained(token: str, node: str, drained: str) -> str:
-    """Have a machine take no more work, or (`no`) take some again; how it stands then."""
+    """Have a node take no more work, or (`no`) take some again; how it stands then."""
     with closing(Client(URL, token)) as client:
         found = client.drain("local", node) if drained == "yes" else client.resume("local", node)
         return found.state

@@ -1,11 +1,11 @@
-"""A whole machine joins: a kernel of its own, systemd, control groups of version 2, NFS, a disk with project quotas.
+"""A whole node joins: a kernel of its own, systemd, control groups of version 2, NFS, a disk with project quotas.
 
-On the Swarm's manager runs a whole Commonage, whose shared folder is served from there by NFS. The machine is a Debian
+On the Swarm's manager runs a whole Commonage, whose shared folder is served from there by NFS. The node is a Debian
 13 in an emulator, at a tenth of the speed; so there is one, which the tests take through its life, in their order.
 
 Not collected with the others: it takes 13 minutes of two cores, two of them once, for the disks; and idle they must be,
-as the timeouts of joining are meant for machines, not for emulators that starve. It is run by
-`make test MACHINES=1 INSTALL=1 ARGS=tests/integration/walk_real_machine.py`.
+as the timeouts of joining are meant for nodes, not for emulators that starve. It is run by
+`make test NODES=1 INSTALL=1 ARGS=tests/integration/walk_real_machine.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.acceptance.served import until
 from tests.contract.dockerd import minimal_image
-from tests.contract.machine import Machine
 from tests.contract.newcomer import switched_on
 from tests.contract.nfs import served_by_nfs
+from tests.contract.node import Node
 from tests.contract.swarm import MANAGER, swarm_of
 from tests.integration.joining_site import STEPS, Site, new_folders, site_of, what_is_there
 
@@ -64,25 +64,25 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def machine(site: Site) -> Iterator[Machine]:
-    with switched_on(Machine(site.swarm, NAME, 21)) as machine:
-        yield machine
+def node(site: Site) -> Iterator[Node]:
+    with switched_on(Node(site.swarm, NAME, 21)) as node:
+        yield node
 
 
-def kinds(site: Site, machine: Machine) -> list[str]:
+def kinds(site: Site, node: Node) -> list[str]:
     """What file systems are where."""
-    return machine.ssh(f"stat -f -c %T /scratch {site.shared} /sys/fs/cgroup /var/lib/docker").stdout.split()
+    return node.ssh(f"stat -f -c %T /scratch {site.shared} /sys/fs/cgroup /var/lib/docker").stdout.split()
 
 
-def agent_of(machine: Machine) -> str:
+def agent_of(node: Node) -> str:
     """The id of the agent's process, as systemd has it; 0 while there is none."""
-    return machine.ssh("systemctl show --property MainPID --value commonage-agent").stdout.strip()
+    return node.ssh("systemctl show --property MainPID --value commonage-agent").stdout.strip()
 
 
 @pytest.fixture(scope="module")
-def joined(site: Site, machine: Machine) -> str:
+def joined(site: Site, node: Node) -> str:
     """What joining said; without it nothing else here can be."""
-    return site.join(machine)
+    return site.join(node)
 
 
 @pytest.mark.parametrize(("hours", "said"), [
@@ -90,46 +90,44 @@ def joined(site: Site, machine: Machine) -> str:
     # Before it can ask what the right time is: the certificate of a site so young is not yet valid for it.
     (-1, r"this machine's clock says .* does not hold then .*: set the clock, by `timedatectl set-ntp true` or"),
 ], ids=["ahead", "behind"])  # fmt: skip
-def test_a_wrong_clock_is_in_the_way_and_nothing_is_changed(
-    site: Site, machine: Machine, hours: int, said: str
-) -> None:
-    before = what_is_there(machine)
-    set_clock(machine, hours)
+def test_a_wrong_clock_is_in_the_way_and_nothing_is_changed(site: Site, node: Node, hours: int, said: str) -> None:
+    before = what_is_there(node)
+    set_clock(node, hours)
     try:
-        refused = site.command(*site.joining(machine))
+        refused = site.command(*site.joining(node))
     finally:
-        set_clock(machine)
+        set_clock(node)
     assert refused.returncode != 0
     assert re.search(said, refused.stdout), refused.stdout + refused.stderr
-    assert what_is_there(machine) == before
+    assert what_is_there(node) == before
     assert not site.states(NAME)
 
 
-def set_clock(machine: Machine, hours_ahead: int = 0) -> None:
+def set_clock(node: Node, hours_ahead: int = 0) -> None:
     """By ours."""
-    assert machine.ssh(f"date --set=@{time.time() + hours_ahead * 3600:.2f}").returncode == 0
+    assert node.ssh(f"date --set=@{time.time() + hours_ahead * 3600:.2f}").returncode == 0
 
 
-def test_it_joins_with_one_command(site: Site, machine: Machine, joined: str) -> None:
+def test_it_joins_with_one_command(site: Site, node: Node, joined: str) -> None:
     assert f"{NAME} has joined Test site" in joined
     assert "tools        changed" in joined, "docker-cli was not there, and comes from the mirror"
     assert site.states(NAME) == ["ready"]
-    units = machine.ssh("systemctl is-enabled commonage-agent docker; systemctl is-active commonage-agent docker")
+    units = node.ssh("systemctl is-enabled commonage-agent docker; systemctl is-active commonage-agent docker")
     assert units.stdout.split() == ["enabled", "enabled", "active", "active"]
-    assert kinds(site, machine) == ["tmpfs", "nfs", "cgroup2fs", "xfs"]
+    assert kinds(site, node) == ["tmpfs", "nfs", "cgroup2fs", "xfs"]
     slowly(lambda: site.is_ready(NAME))
 
 
 @pytest.mark.usefixtures("joined")
-def test_the_same_again_changes_nothing(site: Site, machine: Machine) -> None:
-    before = what_is_there(machine)
-    assert f"Nothing to do: {NAME} has joined Test site already" in site.join(machine)
-    assert what_is_there(machine) == before
+def test_the_same_again_changes_nothing(site: Site, node: Node) -> None:
+    before = what_is_there(node)
+    assert f"Nothing to do: {NAME} has joined Test site already" in site.join(node)
+    assert what_is_there(node) == before
 
 
 @pytest.mark.usefixtures("joined")
-def test_what_runs_there_is_held_to_its_memory(site: Site, machine: Machine) -> None:
-    site.load_image(machine)
+def test_what_runs_there_is_held_to_its_memory(site: Site, node: Node) -> None:
+    site.load_image(node)
     look = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max"
     assert site.said_of(NAME, look) == [str(64 * MIB), "4096"]
     job = site.submit(NAME, "x=aaaaaaaa; while :; do x=$x$x; done")
@@ -139,7 +137,7 @@ def test_what_runs_there_is_held_to_its_memory(site: Site, machine: Machine) -> 
 
 
 @pytest.mark.usefixtures("joined")
-def test_volumes_are_held_to_their_size_and_others_are_untouched(site: Site, machine: Machine) -> None:
+def test_volumes_are_held_to_their_size_and_others_are_untouched(site: Site, node: Node) -> None:
     fill = "cat /dev/zero >/volumes/{0}/big; ls -l /volumes/{0}/big | tr -s ' ' | grep -o ' 8388608 '"
     script = f"{fill.format('results')}; {fill.format('scratch')}; echo mine >/volumes/other/file; cat /volumes/other/*"
     said = site.said_of(NAME, f"{{ {script}; }} 2>&1", volumes=["results:rw", "other:rw", "scratch:rw"])
@@ -150,7 +148,7 @@ def test_volumes_are_held_to_their_size_and_others_are_untouched(site: Site, mac
 
 
 @pytest.mark.usefixtures("joined")
-def test_a_home_on_nfs_follows_its_user(site: Site, machine: Machine) -> None:
+def test_a_home_on_nfs_follows_its_user(site: Site, node: Node) -> None:
     write = "grep ' /home/admin nfs4 ' /proc/mounts >/dev/null && echo of gpu-7 >~/note; cat ~/note"
     assert site.said_of(NAME, write) == ["of gpu-7"]
     assert (site.shared / "workspaces/admin/note").read_text() == "of gpu-7\n"
@@ -160,61 +158,61 @@ def test_a_home_on_nfs_follows_its_user(site: Site, machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("joined")
-def test_systemd_starts_the_agent_again_when_it_dies(site: Site, machine: Machine) -> None:
-    before = agent_of(machine)
-    assert machine.ssh("systemctl kill --signal=KILL commonage-agent").returncode == 0
-    slowly(lambda: agent_of(machine) not in (before, "0"))
+def test_systemd_starts_the_agent_again_when_it_dies(site: Site, node: Node) -> None:
+    before = agent_of(node)
+    assert node.ssh("systemctl kill --signal=KILL commonage-agent").returncode == 0
+    slowly(lambda: agent_of(node) not in (before, "0"))
     slowly(lambda: site.is_ready(NAME))
 
 
 @pytest.mark.usefixtures("joined")
-def test_a_machine_that_is_cut_off_pauses_what_runs_there_and_it_goes_on(site: Site, machine: Machine) -> None:
+def test_a_node_that_is_cut_off_pauses_what_runs_there_and_it_goes_on(site: Site, node: Node) -> None:
     job = site.submit(NAME, "sleep 600")
     slowly(lambda: site.admin.workload(job.id).state == "running")
     frozen = "cat /sys/fs/cgroup/system.slice/docker-*.scope/cgroup.events | grep -c 'frozen 1'"
-    assert machine.ssh(frozen).stdout == "0\n"
+    assert node.ssh(frozen).stdout == "0\n"
     # What a Swarm cannot say, the agent sees to: a tenth of a core weighs less than one.
     weight = "cat /sys/fs/cgroup/system.slice/docker-*.scope/cpu.weight"
-    slowly(lambda: machine.ssh(weight).stdout.strip() not in ("", "100"))
+    slowly(lambda: node.ssh(weight).stdout.strip() not in ("", "100"))
     wall = f"iptables -{{}} OUTPUT -d {site.swarm.manager.address} -p tcp -m multiport --dports 2377,8444 -j DROP"
-    machine.ssh(wall.format("I"))
-    slowly(lambda: machine.ssh(frozen).stdout == "1\n")
-    machine.ssh(wall.format("D"))
-    slowly(lambda: machine.ssh(frozen).stdout == "0\n")
+    node.ssh(wall.format("I"))
+    slowly(lambda: node.ssh(frozen).stdout == "1\n")
+    node.ssh(wall.format("D"))
+    slowly(lambda: node.ssh(frozen).stdout == "0\n")
     site.admin.stop(job.id)
     slowly(lambda: site.is_ready(NAME))
 
 
 @pytest.mark.usefixtures("joined")
-def test_without_its_daemon_what_runs_there_is_ended(site: Site, machine: Machine) -> None:
+def test_without_its_daemon_what_runs_there_is_ended(site: Site, node: Node) -> None:
     job = site.submit(NAME, "sleep 600", requeue=True)
     slowly(lambda: site.admin.workload(job.id).state == "running")
     look = "pgrep --full '[s]leep 600'"
-    assert machine.ssh(look).stdout
-    machine.ssh("systemctl mask --runtime docker.service docker.socket && pkill -9 dockerd")
-    slowly(lambda: not machine.ssh(look).stdout)
+    assert node.ssh(look).stdout
+    node.ssh("systemctl mask --runtime docker.service docker.socket && pkill -9 dockerd")
+    slowly(lambda: not node.ssh(look).stdout)
     slowly(lambda: site.admin.workload(job.id).state == "queued")
 
 
 @pytest.mark.usefixtures("joined")
-def test_after_a_restart_the_machine_is_ready_and_its_work_runs(site: Site, machine: Machine) -> None:
-    machine.reboot()
+def test_after_a_restart_the_node_is_ready_and_its_work_runs(site: Site, node: Node) -> None:
+    node.reboot()
     slowly(lambda: site.is_ready(NAME))
     (job,) = site.admin.workloads(state=["queued", "starting", "running"])
     slowly(lambda: site.admin.workload(job.id).state == "running")
-    assert kinds(site, machine) == ["tmpfs", "nfs", "cgroup2fs", "xfs"]
+    assert kinds(site, node) == ["tmpfs", "nfs", "cgroup2fs", "xfs"]
     assert site.said_of(NAME, "cat ~/note /volumes/results/one", volumes=["results"]) == ["of gpu-7", "less"]
     site.admin.stop(job.id)
 
 
 @pytest.mark.usefixtures("joined")
-def test_leaving_takes_everything_back(site: Site, machine: Machine) -> None:
-    assert "Left." in site.leave(machine, "--force")
-    left = machine.ssh(
+def test_leaving_takes_everything_back(site: Site, node: Node) -> None:
+    assert "Left." in site.leave(node, "--force")
+    left = node.ssh(
         "systemctl list-unit-files --no-legend 'commonage*'; systemctl list-units --all --no-legend 'commonage*';"
         "ls -d /etc/commonage /usr/local/lib/commonage; grep commonage /etc/fstab; iptables -S | grep -i commonage"
     )
     assert not left.stdout
-    assert machine.ssh("docker info --format '{{.Swarm.LocalNodeState}}'").stdout == "inactive\n"
-    assert machine.ssh(f"mountpoint /scratch; mountpoint {site.shared}").returncode != 0
+    assert node.ssh("docker info --format '{{.Swarm.LocalNodeState}}'").stdout == "inactive\n"
+    assert node.ssh(f"mountpoint /scratch; mountpoint {site.shared}").returncode != 0
     slowly(lambda: not site.is_ready(NAME))

@@ -1,4 +1,4 @@
-"""A machine joins. One of its users reads the process list; somebody on the network changes the script."""
+"""A node joins. One of its users reads the process list; somebody on the network changes the script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @contextlib.contextmanager
 def web(script: str) -> Iterator[str]:
-    """Whoever answers where the machine looks for the script; the address."""
+    """Whoever answers where the node looks for the script; the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -54,7 +54,7 @@ def web(script: str) -> Iterator[str]:
 
 
 @dataclass
-class Machine:
+class Node:
     """One that is to join, with the programs that the command needs; nothing on it is changed."""
 
     folder: Path
@@ -78,7 +78,7 @@ class Machine:
         )
 
     def look(self) -> None:
-        """What every user of the machine sees of its processes now."""
+        """What every user of the node sees of its processes now."""
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit():
@@ -86,9 +86,9 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    (tmp_path / "machine").mkdir()
-    return Machine(tmp_path / "machine")
+def node(tmp_path: Path) -> Node:
+    (tmp_path / "node").mkdir()
+    return Node(tmp_path / "node")
 
 
 async def made_by(world: World, url: str) -> JoinTokenOut:
@@ -103,36 +103,34 @@ def typed(made: JoinTokenOut) -> str:
     return next(line for line in commands(made) if "curl" in line)
 
 
-async def test_no_user_of_the_machine_sees_the_token(
-    world: World, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_user_of_the_node_sees_the_token(world: World, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     really = world.tokens.check
 
     def check(token: str, now: float) -> None:
-        machine.look()  # the machine asks, so its script runs
+        node.look()  # the node asks, so its script runs
         really(token, now)
 
     monkeypatch.setattr(world.tokens, "check", check)
     with web(world.office.kit().script) as url:
         made = await made_by(world, url)
-        ran = await asyncio.to_thread(machine.type, typed(made), made.token)
+        ran = await asyncio.to_thread(node.type, typed(made), made.token)
     assert "would join Lab" in ran.stdout, ran.stdout + ran.stderr
-    assert any("fetch.py" in line for line in machine.seen)
-    assert not [line for line in machine.seen if made.token in line]
+    assert any("fetch.py" in line for line in node.seen)
+    assert not [line for line in node.seen if made.token in line]
 
 
-async def test_a_script_changed_on_the_way_does_not_run(world: World, machine: Machine, tmp_path: Path) -> None:
+async def test_a_script_changed_on_the_way_does_not_run(world: World, node: Node, tmp_path: Path) -> None:
     mark = tmp_path / "pwned"
     with web(f"touch {mark}\n") as url:
         made = await made_by(world, url)
-        ran = await asyncio.to_thread(machine.type, typed(made), made.token)
+        ran = await asyncio.to_thread(node.type, typed(made), made.token)
     assert ran.returncode != 0
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("how", ["argument", "variable", "pipe"])
-async def test_the_script_takes_no_token_that_others_see(world: World, machine: Machine, how: str) -> None:
-    script = machine.folder / "join.sh"
+async def test_the_script_takes_no_token_that_others_see(world: World, node: Node, how: str) -> None:
+    script = node.folder / "join.sh"
     script.write_text(world.office.kit().script)
     token = (await world.office.token(600)).token
     argv = {
@@ -141,22 +139,22 @@ async def test_the_script_takes_no_token_that_others_see(world: World, machine: 
         "pipe": ["sh", "-s", "--", token, "--plan"],  # curl … | sh -s -- TOKEN
     }[how]
     ran = await asyncio.to_thread(
-        subprocess.run, argv, input=script.read_text(), env=machine.environment, capture_output=True, text=True
+        subprocess.run, argv, input=script.read_text(), env=node.environment, capture_output=True, text=True
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "--token-file" in ran.stderr
     assert token not in ran.stderr
 
 
-async def test_a_token_that_is_typed_is_not_shown(world: World, machine: Machine) -> None:
-    script = machine.folder / "join.sh"
+async def test_a_token_that_is_typed_is_not_shown(world: World, node: Node) -> None:
+    script = node.folder / "join.sh"
     script.write_text(world.office.kit().script)
     token = world.tokens.make([world.at], world.office._clock.now())
 
     def at_a_terminal() -> str:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            ["sh", str(script), "--plan"], stdin=theirs, stdout=theirs, stderr=theirs, env=machine.environment
+            ["sh", str(script), "--plan"], stdin=theirs, stdout=theirs, stderr=theirs, env=node.environment
         )
         os.close(theirs)
         said = b""

@@ -24,7 +24,7 @@ from tests.contract.swarm import MANAGER, Swarm, swarm_of
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from tests.integration.api_world import URL, WallClock
 from tests.integration.joining_world import SwarmAuthority, World, opened, request_for
-from tests.integration.test_link import Machine, refusal, until
+from tests.integration.test_link import Node, refusal, until
 
 from commonage.agent.steps_host import Host
 from commonage.agent.swarm_identity import prove, swarm_node
@@ -32,7 +32,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.sightings import Measurement
 from commonage.engines.swarm.membership import SwarmManager
-from commonage.joining.door import MachinesDoor
+from commonage.joining.door import NodesDoor
 from commonage.joining.fetch import NAME, Door, Refusal
 from commonage.joining.identity_proof import statement
 from commonage.joining.office import Office, Site
@@ -145,11 +145,11 @@ class Links:
         self.folder, self.authority = folder, Authority.open(folder / "ca")
         self.agents = LinkedAgents(self.authority)
 
-    def machine(self, name: str, node_id: str) -> Machine:
+    def node(self, name: str, node_id: str) -> Node:
         config = make_config(self.folder / node_id, self.authority, name, self.agents.port, node_id=node_id)
-        machine = Machine(config)
-        machine.answers["measure"] = Measured((Measurement(name, 0.0, 1),))
-        return machine
+        node = Node(config)
+        node.answers["measure"] = Measured((Measurement(name, 0.0, 1),))
+        return node
 
     def states(self) -> dict[str, tuple[str, bool]]:
         return {one.node_id: (one.node, one.connected) for one in self.agents.heard()}
@@ -164,14 +164,14 @@ async def links(tmp_path: Path) -> AsyncIterator[Links]:
 
 
 async def test_what_is_asked_of_a_node_goes_to_the_agent_with_its_id(links: Links) -> None:
-    async with links.machine("victim", "n1"), links.machine("attacker", "n2"):
+    async with links.node("victim", "n1"), links.node("attacker", "n2"):
         await until(lambda: links.states() == {"n1": ("victim", True), "n2": ("attacker", True)}, "both are there")
         assert [one.attempt_id for one in await links.agents.measure("n1")] == ["victim"]
         assert [one.attempt_id for one in await links.agents.measure("n2")] == ["attacker"]
 
 
 async def test_an_agent_that_reports_for_another_node_is_hung_up_on(links: Links) -> None:
-    async with links.machine("victim", "n1") as victim, links.machine("attacker", "n2") as attacker:
+    async with links.node("victim", "n1") as victim, links.node("attacker", "n2") as attacker:
         await until(lambda: len(links.states()) == 2, "both are there")
         attacker.report = Report(2, NodeReport("victim", 1, 1, faults=("made up",)))
         await until(lambda: links.states()["n2"] == ("attacker", False), "its link is ended")
@@ -180,18 +180,18 @@ async def test_an_agent_that_reports_for_another_node_is_hung_up_on(links: Links
 
 
 async def test_a_certificate_without_a_node_id_is_refused(links: Links) -> None:
-    """As an earlier release signed them, for whatever name the machine said."""
+    """As an earlier release signed them, for whatever name the node said."""
     config = make_config(links.folder / "old", links.authority, "victim", links.agents.port)
     certificate = Path(config.certificate)
     certificate.write_text(without_node_id(links.folder / "ca", certificate.read_text()))
-    assert "names no Swarm node: have the machine join again" in await refusal(config)
+    assert "names no Swarm node: have the node join again" in await refusal(config)
 
 
 async def test_a_name_that_passed_to_another_node_is_that_nodes_alone(links: Links) -> None:
-    """The machine was lost and replaced; what it had is of no use any more when it comes back."""
-    async with links.machine("gpu", "n1") as former:
+    """The node was lost and replaced; what it had is of no use any more when it comes back."""
+    async with links.node("gpu", "n1") as former:
         await until(lambda: links.states() == {"n1": ("gpu", True)}, "it is there")
-        replacement = links.machine("gpu", "n2")
+        replacement = links.node("gpu", "n2")
         links.authority.admit(Path(replacement.config.request).read_text(), "other", "n1")  # revokes what n1 had
         async with replacement:
             await until(lambda: links.states() == {"n2": ("gpu", True)}, "nothing is kept of the one before")
@@ -214,7 +214,7 @@ def swarm() -> Iterator[Swarm]:
 
 
 class JoinService:
-    """The join service of a site over a real Swarm, and what a machine does that joins."""
+    """The join service of a site over a real Swarm, and what a node does that joins."""
 
     def __init__(self, folder: Path, swarm: Swarm) -> None:
         self._swarm = swarm
@@ -224,7 +224,7 @@ class JoinService:
         site = Site("Lab", f"{URL}{PORTAL_PATH}join", (), (), folder / "shared")
         manager = SwarmManager(swarm.manager.daemon.url)
         self.office = Office(site, self.authority, self.tokens, manager, WallClock())
-        self.door = MachinesDoor(self.office)
+        self.door = NodesDoor(self.office)
         self._folder, self._at = folder, ""
 
     async def open(self) -> None:
@@ -237,17 +237,17 @@ class JoinService:
         await self.agents.close()
         await self.door.stop()
 
-    async def join(self, machine: str, *, name: str = "", certificates_of: str = "") -> dict[str, Any]:
+    async def join(self, node: str, *, name: str = "", certificates_of: str = "") -> dict[str, Any]:
         """Ask for a certificate as `commonage node join` does on this machine: under another name, or with another
-        machine's Swarm certificate, if the attacker wishes."""
-        return await asyncio.to_thread(self._join, machine, name or machine, certificates_of or machine)
+        node's Swarm certificate, if the attacker wishes."""
+        return await asyncio.to_thread(self._join, node, name or node, certificates_of or node)
 
-    def _join(self, machine: str, name: str, shown: str) -> dict[str, Any]:
+    def _join(self, node: str, name: str, shown: str) -> dict[str, Any]:
         door = Door(self.tokens.make([self._at], time.time()), self.authority.certificate)
         csr = request_for(name, self._folder)
         signed = statement(self.authority.certificate, door.token, name, csr)
-        proof = prove(Host(), swarm_node(self._swarm.machines[machine].daemon.url), signed)
-        if shown != machine:
+        proof = prove(Host(), swarm_node(self._swarm.machines[node].daemon.url), signed)
+        if shown != node:
             folder = swarm_node(self._swarm.machines[shown].daemon.url).folder
             proof = replace(proof, certificates=(folder / "swarm-node.crt").read_text())
         body = {"csr": csr, "swarm_certificates": proof.certificates, "signature": proof.signature}
@@ -303,7 +303,7 @@ async def _places_work_by_id(rig: SwarmRig, swarm: Swarm) -> None:
 
 
 async def _is_out(site: JoinService, swarm: Swarm, ids: dict[str, str]) -> None:
-    """`node rm` puts out the very machine, under whatever host name it goes now, and nobody else."""
+    """`node rm` puts out the very node, under whatever host name it goes now, and nobody else."""
     manager = swarm.manager.daemon
     token = manager.ask("GET", "/swarm")["JoinTokens"]["Worker"]
     await site.office.expel("worker1")
@@ -314,7 +314,7 @@ async def _is_out(site: JoinService, swarm: Swarm, ids: dict[str, str]) -> None:
     attacker = swarm.machines["worker1"].daemon
     with suppress(Refusal):  # its Swarm key is of no use any more
         await site.join("worker1", name="worker2")
-        raise AssertionError("a machine that was removed got a certificate")
+        raise AssertionError("a node that was removed got a certificate")
     with suppress(RuntimeError):
         attacker.ask("POST", "/swarm/leave?force=1")
     join = {"RemoteAddrs": [f"{swarm.manager.address}:2377"], "JoinToken": token, "ListenAddr": "0.0.0.0:2377"}

@@ -65,7 +65,7 @@ def _deployed(folder: Path, hub: str, sessions: str, port: int, **variables: str
 
 
 @contextlib.contextmanager
-def _by_name_on_this_machine(folder: Path) -> Iterator[Deployment]:
+def _by_name_on_this_node(folder: Path) -> Iterator[Deployment]:
     """As `make up` has it."""
     port = free_port()
     with _deployed(folder, f"http://localhost:{port}", f"http://*.localhost:{port}", port) as made:
@@ -114,7 +114,7 @@ def _at_one_origin(folder: Path) -> Iterator[Deployment]:
         yield made
 
 
-@pytest.fixture(scope="module", params=[_by_name_on_this_machine, _by_https, _at_one_origin])
+@pytest.fixture(scope="module", params=[_by_name_on_this_node, _by_https, _at_one_origin])
 def deployment(request: pytest.FixtureRequest, folder: Path) -> Iterator[Deployment]:
     with request.param(folder) as running:
         yield running

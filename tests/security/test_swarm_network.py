@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.acceptance.served import until
-from tests.contract.swarm import Machine
+from tests.contract.swarm import Node
 from tests.integration.swarm_site import WORKERS, SwarmSite, swarm_site
 
 from commonage.wire.hub import API_PATH
@@ -32,9 +32,9 @@ def site() -> Iterator[SwarmSite]:
 
 
 @pytest.fixture(scope="module")
-def outsider(site: SwarmSite) -> Iterator[Machine]:
-    """A host on the switch of the site's machines that is no member of the Swarm."""
-    host = Machine("outsider", "10.98.0.66", site.swarm.manager.space.rpartition("-")[0])
+def outsider(site: SwarmSite) -> Iterator[Node]:
+    """A host on the switch of the site's nodes that is no member of the Swarm."""
+    host = Node("outsider", "10.98.0.66", site.swarm.manager.space.rpartition("-")[0])
     host.plug_in()
     yield host
     host.remove()
@@ -58,13 +58,13 @@ except OSError:
 """
 
 
-def ask_from(machine: Machine, host: str, port: int, path: str = "/") -> str:
+def ask_from(node: Node, host: str, port: int, path: str = "/") -> str:
     """The first line of what is answered; `closed` if nothing is."""
-    words = [*machine.inside(), sys.executable, "-S", "-c", _ASK, host, str(port), path]
+    words = [*node.inside(), sys.executable, "-S", "-c", _ASK, host, str(port), path]
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
 
 
-def test_a_host_that_is_no_member_gets_nothing_from_the_relay(site: SwarmSite, outsider: Machine) -> None:
+def test_a_host_that_is_no_member_gets_nothing_from_the_relay(site: SwarmSite, outsider: Node) -> None:
     manager = site.swarm.manager.address
     hub, control = ports(site)
     tries = ((hub, "/hub/api/"), (hub, "/hub/login"), (control, f"{API_PATH}/health"), (control, METRICS))
@@ -73,7 +73,7 @@ def test_a_host_that_is_no_member_gets_nothing_from_the_relay(site: SwarmSite, o
     assert ask_from(site.swarm.machines[NODE], manager, control, f"{API_PATH}/health") == "HTTP/1.1 200"
 
 
-def test_a_process_of_the_servers_own_machine_reads_no_metrics(site: SwarmSite) -> None:
+def test_a_process_of_the_servers_own_node_reads_no_metrics(site: SwarmSite) -> None:
     _, control = ports(site)
     assert ask_from(site.swarm.manager, "127.0.0.1", control, METRICS) == "HTTP/1.1 401"
 
@@ -145,32 +145,32 @@ def test_a_token_is_not_read_on_the_wire(site: SwarmSite, tmp_path: Path) -> Non
     assert site.swarm.manager.address not in hub
 
 
-def _links(machine: Machine) -> Sequence[str]:
+def _links(node: Node) -> Sequence[str]:
     """Its IPv6 addresses at the switch."""
-    words = ["ip", "-n", machine.space, "-j", "-6", "addr", "show", "dev", "eth0"]
+    words = ["ip", "-n", node.space, "-j", "-6", "addr", "show", "dev", "eth0"]
     found = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
     return [one["local"] for link in found for one in link["addr_info"]]
 
 
-def test_a_published_port_takes_connections_from_the_control_plane_only(site: SwarmSite, outsider: Machine) -> None:
+def test_a_published_port_takes_connections_from_the_control_plane_only(site: SwarmSite, outsider: Node) -> None:
     client = site.client("ada")
     command = ["sh", "-c", "exec python3 -m http.server $COMMONAGE_PORT"]
     asked = SubmitIn(kind="service", command=command, on={"node": NODE}, memory_mib=64, cpus="0.1")
     service = client.submit(asked).workload.id
     site.runs("ada", service)
     try:
-        machine, manager = site.swarm.machines[NODE], site.swarm.manager
-        words = [*machine.inside(), "ss", "-Htln"]
+        node, manager = site.swarm.machines[NODE], site.swarm.manager
+        words = [*node.inside(), "ss", "-Htln"]
         listening = subprocess.run(words, check=True, capture_output=True, text=True).stdout
         [port] = {int(one.split()[3].rpartition(":")[2]) for one in listening.splitlines() if ":2" in one} & set(
             range(20000, 30000)
         )
-        until(lambda: ask_from(manager, machine.address, port).startswith("HTTP/1.0 200"), 60)
-        assert ask_from(outsider, machine.address, port) == "closed"
-        assert ask_from(site.swarm.machines[WORKERS[1]], machine.address, port) == "closed"
-        # Docker publishes by IPv6, too: there it answers the machine itself, and nobody else.
-        assert ask_from(machine, "::1", port) == "HTTP/1.0 200"
-        for address in _links(machine):
+        until(lambda: ask_from(manager, node.address, port).startswith("HTTP/1.0 200"), 60)
+        assert ask_from(outsider, node.address, port) == "closed"
+        assert ask_from(site.swarm.machines[WORKERS[1]], node.address, port) == "closed"
+        # Docker publishes by IPv6, too: there it answers the node itself, and nobody else.
+        assert ask_from(node, "::1", port) == "HTTP/1.0 200"
+        for address in _links(node):
             assert ask_from(outsider, f"{address}%eth0", port) == "closed"
     finally:
         client.stop(service)

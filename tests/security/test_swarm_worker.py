@@ -1,4 +1,4 @@
-"""Root on one worker of a Swarm tries to get at other machines by the folder that all machines see.
+"""Root on one worker of a Swarm tries to get at other nodes by the folder that all nodes see.
 
 The attacker writes anywhere in that folder at any moment, also between two steps of the control plane. Swarm and agents
 are real.
@@ -47,7 +47,7 @@ async def agents(tmp_path: Path, swarm: Swarm) -> AsyncIterator[Agents]:
 
 @pytest.fixture
 async def rig(tmp_path: Path, swarm: Swarm, agents: Agents) -> AsyncIterator[SwarmRig]:
-    """Its `data` is the folder that all machines see."""
+    """Its `data` is the folder that all nodes see."""
     shared = tmp_path / "shared"
     shared.mkdir()
     async with swarm_rig(shared, swarm, agents.linked) as rig:  # type: ignore[arg-type]  # the port, too
@@ -56,7 +56,7 @@ async def rig(tmp_path: Path, swarm: Swarm, agents: Agents) -> AsyncIterator[Swa
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """A folder of the victim, outside of what machines share."""
+    """A folder of the victim, outside of what nodes share."""
     folder = tmp_path / "target"
     folder.mkdir()
     (folder / "key").write_text(f"{SECRET}\n")
@@ -270,5 +270,5 @@ async def test_the_mark_of_the_site_is_written_over_no_other_file(tmp_path: Path
         mark.symlink_to(target / "key" if what == "link" else target)
     async with opened(tmp_path) as world:
         kept = mark.read_text().strip()
-        assert (await world.ask("/terms"))["mark"] == kept, "machines know the folder by it"
+        assert (await world.ask("/terms"))["mark"] == kept, "nodes know the folder by it"
     assert content_of(target) == before

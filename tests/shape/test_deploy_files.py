@@ -1,4 +1,4 @@
-"""The files of deploy/: what they let an admin choose is shown, and what machines need to join can be said."""
+"""The files of deploy/: what they let an admin choose is shown, and what nodes need to join can be said."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_each_variable_is_shown_in_the_example(name: str) -> None:
     assert used - shown - NOT_FOR_ADMINS == set()
 
 
-def test_a_stack_can_be_told_how_other_machines_reach_it() -> None:
+def test_a_stack_can_be_told_how_other_nodes_reach_it() -> None:
     stack = yaml.safe_load((DEPLOY / "swarm" / "stack.yaml").read_text())
     assert "COMMONAGE_SITE_ADDRESS" in stack["services"]["control"]["environment"]
     assert "COMMONAGE_SITE_ADDRESS" in (DEPLOY.parent / "docs" / "operate" / "deploy.md").read_text()

@@ -42,7 +42,7 @@ def test_no_file_names_a_registry() -> None:
         for path in files()
         if (match := REGISTRIES.search(path.read_text(errors="replace")))
     ]
-    assert not found, "where packages come from is the machine's choice, not the repository's"
+    assert not found, "where packages come from is the node's choice, not the repository's"
 
 
 @pytest.mark.parametrize("name", ["run", "dev", "build", "uv"])

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(600)  # mypy without a cache on a slow machine
+@pytest.mark.timeout(600)  # mypy without a cache on a slow node
 @pytest.mark.parametrize("rule", ["format", "lint", "types", "imports"])
 def test_rule_holds(rule: str) -> None:
     result = subprocess.run(["scripts/check", rule], cwd=ROOT, capture_output=True, text=True, check=False)

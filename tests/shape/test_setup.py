@@ -1,4 +1,4 @@
-"""scripts/setup on a machine without a usable Python: a clear sentence, or Debian's where that was asked for."""
+"""scripts/setup on a node without a usable Python: a clear sentence, or Debian's where that was asked for."""
 
 import os
 import shutil

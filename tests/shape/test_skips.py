@@ -1,4 +1,4 @@
-"""What is missing on a machine is named in the summary; with CI=true nothing may be skipped, whatever the reason."""
+"""What is missing on a node is named in the summary; with CI=true nothing may be skipped, whatever the reason."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ def test_that_nobody_runs(): ...
 
 
 def run(folder: Path, text: str, *, ci: bool, workers: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run pytest on one file in a repository of its own that has our conftest, on a machine without PostgreSQL."""
+    """Run pytest on one file in a repository of its own that has our conftest, on a node without PostgreSQL."""
     (folder / "tests" / "unit").mkdir(parents=True)
     for name in OURS:
         shutil.copy(TESTS / name, folder / "tests")

@@ -116,7 +116,7 @@ class Contact:
         there = [name for (name, _), yes in zip(others, found, strict=True) if yes]
         self._vote.count(control, there, began)
         if self._vote.looks == 1:
-            _log.warning("the control plane is silent; of %d machines %d answer", len(others), len(there))
+            _log.warning("the control plane is silent; of %d nodes %d answer", len(others), len(there))
 
     async def _control_answers(self) -> bool:
         return any(await asyncio.gather(*(answers(host, port) for host, port in self._control)))

@@ -48,7 +48,7 @@ class Sight:
     def look(self, case: Case) -> Look:
         """Check the view: workloads that are not visible would be taken for gone, and requeued elsewhere."""
         if _FIRST in self._pids:
-            return bad("it sees no processes but its own: the container needs the machine's (pid: host)")
+            return bad("it sees no processes but its own: the container needs the node's (pid: host)")
         folder = Path(str(self._info["DockerRootDir"])) / "containers"
         if not folder.is_dir():
             return bad(f"{folder} of Docker is not mounted at this very path: see COMMONAGE_DOCKER_ROOT")
@@ -200,8 +200,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--token-file", type=Path, required=True, metavar="FILE", help="what `commonage node token` printed")
-    add(
-        "--docker", default="unix:///var/run/docker.sock", metavar="URL", help="the machine's daemon, as seen from here"
-    )
+    add("--docker", default="unix:///var/run/docker.sock", metavar="URL", help="the node's daemon, as seen from here")
     add("--gpus", default="none", metavar="WHICH", help="GPUs on offer: auto, none, or simulated:1x24GiB")
     return made

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0 joined (or planned), 1 a step failed, 2 wrong usage."""
     asked = _parser().parse_args(arguments)
     if os.geteuid() != 0:
-        return _say("joining changes the machine, so it must be root who does it", MISUSED)
+        return _say("joining changes the node, so it must be root who does it", MISUSED)
     token = os.environ.pop("COMMONAGE_JOIN_TOKEN", "")  # child processes must not inherit it
     authority = os.environ.get("COMMONAGE_JOIN_AUTHORITY", "")
     if not token or not authority:
@@ -118,5 +118,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--vram", type=int, metavar="MIB", help="memory of all GPUs together, if not what the driver says")
     add("--address", default="", help="this machine's address in the Swarm, if not the one towards the manager")
     add("--disk", type=float, default=10.0, metavar="GIB", help="how much must be free for images and containers")
-    add("--label", action="append", default=[], metavar="NAME=VALUE", help="what else is to be known of the machine")
+    add("--label", action="append", default=[], metavar="NAME=VALUE", help="what else is to be known of the node")
     return made

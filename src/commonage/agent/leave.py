@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--force", action="store_true", help="also while workloads run here: they end")
     asked = parser.parse_args(arguments)
     if os.geteuid() != 0:
-        print("leave: leaving changes the machine, so it must be root who does it", flush=True)
+        print("leave: leaving changes the node, so it must be root who does it", flush=True)
         return MISUSED
     host = Host()
     try:

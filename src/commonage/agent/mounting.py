@@ -73,7 +73,7 @@ class Mounts:
                 self.remove([attempt_id])
                 raise EngineFailure(
                     f"{path} is not mounted for {attempt_id}: {why}. No link is followed there, as it could lead to "
-                    "the machine's own files; have the admin put the folder itself in its place",
+                    "the node's own files; have the admin put the folder itself in its place",
                     retryable=passes,
                 ) from error
         return tuple(map(str, places))

@@ -27,8 +27,8 @@ from commonage.agent.docker import DaemonGone, DockerDaemon
 from commonage.agent.exec import Execs
 from commonage.agent.fencing import Fences
 from commonage.agent.holding import Holding
-from commonage.agent.machine import Machine
 from commonage.agent.mounting import Mounts
+from commonage.agent.node import Node
 from commonage.agent.pulling import Puller
 from commonage.agent.standing import StandingWalls
 from commonage.agent.vigil import Answer, Vigil
@@ -65,7 +65,7 @@ class Agent:
         self._holding = Holding(self._daemon, weighs=config.cpu_hold == "share")
         self._fences = Fences(self._daemon, state)
         self._devices = AgentDevices(config)
-        self._machine = Machine(config, self._fences.root)
+        self._node = Node(config, self._fences.root)
         self._mounts = Mounts(Path(config.mounts), config.shared)
         self._execs = Execs(self._daemon)
         self._puller = Puller(self._daemon, Path(config.docker_config), config.node)
@@ -102,7 +102,7 @@ class Agent:
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(self._watch_daemon(), name="daemon")
                 loops.create_task(self._watch_site(), name="site")
-                loops.create_task(self._look_at_machine(), name="machine")
+                loops.create_task(self._look_at_node(), name="node")
                 loops.create_task(self._release_unseen(), name="release")
                 loops.create_task(self._walls.keep(), name="walls")
                 loops.create_task(self._gateway.keep(), name="gateway")
@@ -165,7 +165,7 @@ class Agent:
         self._devices.note_not_given(services_fault(info))
         self._bounds_volumes = self._daemon.holds_volume_sizes()
         root = str(info["DockerRootDir"])
-        self._machine.note_docker_root(root)
+        self._node.note_docker_root(root)
         self._fences.note_root(root)
 
     # --- the site -------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Agent:
 
     # --- messages -------------------------------------------------------------------------------------------------
 
-    async def _look_at_machine(self) -> None:
+    async def _look_at_node(self) -> None:
         while True:
             self._look = await self._devices.look(self._owners)
             new = [(0, one) for one in await self._warnings_of_devices()]
@@ -214,7 +214,7 @@ class Agent:
         look = self._look
         broken = (look.fault, self._walls.fault, self._gateway.fault, self._cannot_mount, *self._unfit)
         faults = tuple(one for one in broken if one)
-        machine = await asyncio.to_thread(self._machine.report, look.devices, faults)
+        node = await asyncio.to_thread(self._node.report, look.devices, faults)
         self._number += 1
         self._made = {number: at for number, at in self._made.items() if number > self._number - _KNOWN_REPORTS}
         self._made[self._number] = time.monotonic()
@@ -222,7 +222,7 @@ class Agent:
         self._warnings = [(number or self._number, one) for number, one in self._warnings]
         return messages.Report(
             self._number,
-            machine,
+            node,
             engine_fault=self._vigil.fault(time.monotonic()),
             fenced=self._fences.fenced,
             paused=self._fences.paused,
@@ -301,7 +301,7 @@ class Agent:
         if made is None or time.monotonic() - made > CUT_OFF_AFTER_S:  # it may have been requeued elsewhere since
             return messages.Nothing()
         stood = await asyncio.to_thread(self._fences.go_on, going.ids)
-        words = "it stood still for {:.0f} s, as its machine was cut off from the control plane, and goes on now"
+        words = "it stood still for {:.0f} s, as its node was cut off from the control plane, and goes on now"
         self._warnings += [(0, (one, words.format(seconds))) for one, seconds in stood.items()]
         self._changed.set()
         return messages.Nothing()

@@ -99,7 +99,7 @@ def _clock(case: Case) -> Iterator[str]:
 def _name(case: Case) -> Iterator[str]:
     name = case.options.node
     if name.split(".", maxsplit=1)[0] in {"", "localhost", "debian", "ubuntu"}:
-        yield f"{name!r} is what many machines are called; give it a name of its own: `hostnamectl hostname NAME`"
+        yield f"{name!r} is what many nodes are called; give it a name of its own: `hostnamectl hostname NAME`"
 
 
 def _ports(case: Case) -> Iterator[str]:
@@ -108,12 +108,12 @@ def _ports(case: Case) -> Iterator[str]:
         *([("the registry", case.terms.registry)] if case.terms.registry else []),
     ]:
         if why := _unreachable(place):
-            yield f"{what} at {place} cannot be reached ({why}): open that port between the two machines"
+            yield f"{what} at {place} cannot be reached ({why}): open that port between the two nodes"
     if (case.host.read(Path("/var/lib/docker/swarm/docker-state.json"))) is None:
         for kind, port in _SWARM_PORTS:
             if _taken(kind, port):
                 word = "tcp" if kind is socket.SOCK_STREAM else "udp"
-                yield f"port {port}/{word}, which the Swarm's machines use among themselves, is taken by something else"
+                yield f"port {port}/{word}, which the Swarm's nodes use among themselves, is taken by something else"
 
 
 def _unreachable(place: str) -> str:

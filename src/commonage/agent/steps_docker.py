@@ -42,7 +42,7 @@ class Docker:
             changes.append("have it start services from images that are here, without asking a registry")
         version = _version(case.host)
         if not version:
-            return needed(*changes, "start Docker, now and with the machine")
+            return needed(*changes, "start Docker, now and with the node")
         if not changes and _is_stale(case.host, kept):
             changes.append("have Docker know its settings, which are newer than its start")
         if changes:

@@ -99,8 +99,7 @@ def _load(host: Host) -> None:
             "kernel that its headers are here for, or install those of this one, then run the same command again"
         )
     raise StepFailed(
-        f"the driver is installed but does not load ({loaded.said}): restart the machine, then run the same command "
-        "again"
+        f"the driver is installed but does not load ({loaded.said}): restart the node, then run the same command again"
     )
 
 

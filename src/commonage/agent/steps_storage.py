@@ -32,7 +32,7 @@ class Scratch:
             return done(f"{kind} of {usage.f_blocks * usage.f_frsize / _GIB:.1f} GiB at {SCRATCH}")
         if SCRATCH.is_dir() and any(SCRATCH.iterdir()):
             return done(f"{SCRATCH} is a folder of this machine already, and stays")
-        return needed(f"mount a tmpfs of {case.options.scratch} of the memory at {SCRATCH}, now and with the machine")
+        return needed(f"mount a tmpfs of {case.options.scratch} of the memory at {SCRATCH}, now and with the node")
 
     def apply(self, case: Case) -> None:
         """Add a line to fstab, and mount."""
@@ -59,10 +59,10 @@ class Share:
             return bad(f"what is mounted at {folder} is not the site's folder: it lacks {MARK_FILE}")
         if not case.options.share:
             return bad(
-                f"{folder} is not here, and all machines of the site must see it: mount it, or say where it is with "
+                f"{folder} is not here, and all nodes of the site must see it: mount it, or say where it is with "
                 "--share SERVER:/FOLDER"
             )
-        return needed(f"mount {case.options.share} at {folder}, now and with the machine")
+        return needed(f"mount {case.options.share} at {folder}, now and with the node")
 
     def apply(self, case: Case) -> None:
         """Add a line to fstab, and mount."""

@@ -37,7 +37,7 @@ class Registry:
         if case.host.read(_authority_file(case)) != case.terms.authority:
             changes.append(f"trust {case.terms.registry} by the site's authority")
         if read_logins(case.host, self._file) != self._logins(case):
-            changes.append(f"sign Docker in there, as a machine ({self._file})")
+            changes.append(f"sign Docker in there, as a node ({self._file})")
         return needed(*changes) if changes else done(f"{case.terms.registry} is trusted")
 
     def apply(self, case: Case) -> None:
@@ -107,7 +107,7 @@ class Swarm:
         if not host.wait(lambda: seen_by(case, mine)["swarm"] == "ready", _MEMBER_WITHIN_S):
             raise StepFailed(
                 f"the Swarm took this machine, but its manager does not see it ready at {address}: are the ports 7946 "
-                "(tcp, udp) and 4789 (udp) open between the machines?"
+                "(tcp, udp) and 4789 (udp) open between the nodes?"
             )
 
 

@@ -55,18 +55,18 @@ def create_app(
     auth: Auth,
     portal_router: Router | None = None,
     routes: Sequence[BaseRoute] = (),
-    machines: Joining | None = None,
+    nodes: Joining | None = None,
     images: Registry | None = None,
 ) -> FastAPI:
     """The whole application. `portal_router` has the portal's pages, `routes` what else there is (`/metrics`).
 
-    `machines` is how others join, `images` the registry, where there is one.
+    `nodes` is how others join, `images` the registry, where there is one.
 
     Before the server stops, call `end_streams(app)`: a stream that is open would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + bundles.PATH}))
-    app.state.door = Door(control, auth, machines, images)
+    app.state.door = Door(control, auth, nodes, images)
     api = _api()
     api.state.door = app.state.door
     mount = Mount(API_PATH, app=api, name="api")
@@ -74,8 +74,8 @@ def create_app(
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
     app.router.routes.extend(routes)
-    if machines is not None:
-        app.router.routes.append(joining.script_route(machines))
+    if nodes is not None:
+        app.router.routes.append(joining.script_route(nodes))
     if portal_router is not None:
         app.router.routes.extend(portal_router.routes)
     return app

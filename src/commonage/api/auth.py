@@ -1,6 +1,6 @@
 """Whose request it is: the hub's tokens, and two secrets of the server. Called for every route but health.
 
-The secrets are those of the hub's own spawner and of the command line on the server's machine (the operator).
+The secrets are those of the hub's own spawner and of the command line on the server's node (the operator).
 
 Only the Authorization header counts. A cookie never does, so no foreign page can make a browser act here.
 """

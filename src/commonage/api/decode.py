@@ -21,7 +21,7 @@ from commonage.wire.queries import WorkloadsQuery
 from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import SubmitIn
 
-# A pebibyte: beyond any machine, and small enough for every database.
+# A pebibyte: beyond any node, and small enough for every database.
 MAX_VRAM_MIB = 1024**3
 MOST_PRIORITY = 100
 _DEFAULT_RETRY = RetryPolicy()

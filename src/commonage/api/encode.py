@@ -249,7 +249,7 @@ def series(subject: str, found: Mapping[str, Sequence[Point]]) -> list[SeriesOut
 
 
 def node(view: NodeView, who: Principal) -> NodeOut:
-    """A machine and what is free on it, as `who` may see it."""
+    """A node and what is free on it, as `who` may see it."""
     known, report = view.node, view.node.report
     return NodeOut(
         name=known.name,

@@ -1,7 +1,7 @@
 """How often one address may come with a token that is not valid: guessing is bounded, and so is what it costs the hub.
 
 A token that was valid lately is never held up: others behind the same address (a lab's router, the loopback of a
-machine) must not be locked out by one who guesses.
+node) must not be locked out by one who guesses.
 """
 
 from __future__ import annotations

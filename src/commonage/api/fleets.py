@@ -1,4 +1,4 @@
-"""Routes of fleets: machines that are rented while work waits for them. Their policies stand in the settings."""
+"""Routes of fleets: nodes that are rented while work waits for them. Their policies stand in the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from commonage.wire.fleets import FleetList, FleetMachineOut, FleetOut
 router = APIRouter(route_class=Guarded, tags=["nodes"])
 
 
-@router.get("/fleets", summary="Machines that are rented, and what they cost", response_model=FleetList,
+@router.get("/fleets", summary="Nodes that are rented, and what they cost", response_model=FleetList,
             responses=problems())  # fmt: skip
 async def list_fleets(request: Request) -> Response:
     """What there is, what its policy does next and why, and the cost an hour before and after. For admins."""

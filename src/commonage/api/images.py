@@ -52,7 +52,7 @@ async def register(request: Request) -> Response:
     """Offered as one environment, or where it has several kernels as one for sessions and one for each kernel.
 
     Members of a tenant register what they pushed to the site's registry under the tenant's name; admins any image. It
-    is then brought to the machines. Under a name that is there it takes the other's place: what runs goes on, what
+    is then brought to the nodes. Under a name that is there it takes the other's place: what runs goes on, what
     starts from now on starts in the new one.
     """
     stands, who = door(request), caller(request)
@@ -107,7 +107,7 @@ async def remove(request: Request, scope: str, name: str) -> Response:
 @router.post(
     "/images/{scope}/{name}/prepull",
     status_code=202,
-    summary="Bring an image to machines",
+    summary="Bring an image to nodes",
     response_model=ImageOut,
     responses={
         **problems(*_BODY, "image-not-found", "invalid-image", "node-not-found", "not-yours", "conflict"),

@@ -1,6 +1,6 @@
 """Routes of joining: tokens and templates for new machines, and what to bring to one.
 
-All for admins. The script that a machine fetches is no part of the API: whoever asks for it has no account here.
+All for admins. The script that a node fetches is no part of the API: whoever asks for it has no account here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ router = APIRouter(route_class=Guarded, tags=["nodes"])
 @router.post(
     "/join-tokens",
     status_code=201,
-    summary="Make a token with which machines join",
+    summary="Make a token with which nodes join",
     response_model=JoinTokenOut,
     responses=problems(
         "conflict", "invalid-input", "unknown-field", "invalid-json", "invalid-encoding", "unsupported-media-type",
@@ -34,7 +34,7 @@ router = APIRouter(route_class=Guarded, tags=["nodes"])
     openapi_extra=body_of(JoinTokenIn, {"for_s": 3600}, required=False),
 )  # fmt: skip
 async def make(request: Request) -> Response:
-    """It is good for any number of machines until it expires, and for nothing else. For admins.
+    """It is good for any number of nodes until it expires, and for nothing else. For admins.
 
     It never lasts longer than the token that it is asked with.
     """
@@ -65,7 +65,7 @@ async def make(request: Request) -> Response:
 
 @router.delete("/join-tokens", summary="Revoke all join tokens", response_model=DoneOut, responses=problems("conflict"))
 async def revoke(request: Request) -> Response:
-    """With them ends the Swarm's own token for workers. Machines that have joined stay. For admins."""
+    """With them ends the Swarm's own token for workers. Nodes that have joined stay. For admins."""
     caller(request).need(Scope.ADMIN)
     return answer(DoneOut(done=list(await _joining(request).forget_tokens())))
 
@@ -96,7 +96,5 @@ def script_route(joining: Joining) -> Route:
 def _joining(request: Request) -> Joining:
     joining = door(request).joining
     if joining is None:
-        raise Conflict(
-            'no machine can join here; set `site_address` (and `engine = "swarm"`) to let others join this one'
-        )
+        raise Conflict('no node can join here; set `site_address` (and `engine = "swarm"`) to let others join this one')
     return joining

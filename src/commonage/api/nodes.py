@@ -1,4 +1,4 @@
-"""Routes of nodes: the machines, what they measured, and letting them take work or not."""
+"""Routes of nodes: the nodes, what they measured, and letting them take work or not."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ _OF_NODES = ("leased_cpu_cores", "leased_memory_mib", "disk_free_mib")
 _OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
 
 
-@router.get(
-    "/nodes", summary="The machines, their GPUs, and what is free", response_model=NodeList, responses=problems()
-)
+@router.get("/nodes", summary="The nodes, their GPUs, and what is free", response_model=NodeList, responses=problems())
 async def list_nodes(request: Request) -> Response:
-    """Every machine ever seen and not removed, by name."""
+    """Every node ever seen and not removed, by name."""
     who = caller(request)
     who.need(Scope.READ)
     return answer(NodeList(items=[encode.node(view, who) for view in door(request).control.fleet.nodes()]))
@@ -38,7 +36,7 @@ async def list_nodes(request: Request) -> Response:
 
 @router.get(
     "/nodes/{site}/{name}/metrics",
-    summary="What a machine and its GPUs measured",
+    summary="What a node and its GPUs measured",
     response_model=MetricsOut,
     responses=problems("node-not-found", "invalid-parameter", "unknown-field"),
 )
@@ -58,7 +56,7 @@ async def metrics(request: Request, site: str, name: str, query: Annotated[Metri
 
 @router.post(
     "/nodes/{site}/{name}/drain",
-    summary="Let a machine take no more work",
+    summary="Let a node take no more work",
     response_model=NodeOut,
     responses=problems("node-not-found", "invalid-time", "invalid-input", "invalid-parameter", "unknown-field"),
 )
@@ -77,15 +75,15 @@ async def drain(request: Request, site: str, name: str, query: Annotated[DrainQu
 
 @router.delete(
     "/nodes/{site}/{name}",
-    summary="Know a machine no more",
+    summary="Know a node no more",
     response_model=DoneOut,
     responses=problems("node-not-found", "node-in-use", "invalid-parameter", "unknown-field"),
 )
 async def remove(request: Request, site: str, name: str, query: Annotated[RemoveQuery, Query()]) -> Response:
     """One that is not ready, and on which nothing runs; the problem says what does. One that reports later is back.
 
-    Where machines join, all that let it in is taken back: its certificate, its place in the Swarm, and all join tokens.
-    With `force` what is still counted as running on a lost machine counts as lost. For admins.
+    Where nodes join, all that let it in is taken back: its certificate, its place in the Swarm, and all join tokens.
+    With `force` what is still counted as running on a lost node counts as lost. For admins.
     """
     control, who = door(request).control, caller(request)
     who.need(Scope.ADMIN)
@@ -96,7 +94,7 @@ async def remove(request: Request, site: str, name: str, query: Annotated[Remove
 
 @router.post(
     "/nodes/{site}/{name}/resume",
-    summary="Let a machine take work again",
+    summary="Let a node take work again",
     response_model=NodeOut,
     responses=problems("node-not-found", "device-not-found", "invalid-parameter", "unknown-field"),
 )
@@ -118,4 +116,4 @@ def _view(request: Request, site: str, name: str) -> NodeView:
         if (view.node.site, view.node.name) == (site, name):
             return view
     there = ", ".join(f"{view.node.site}/{view.node.name}" for view in views[:20]) or "none"
-    raise NotFound(f"there is no machine {site[:60]}/{name[:60]}; there are: {there}", code="node-not-found")
+    raise NotFound(f"there is no node {site[:60]}/{name[:60]}; there are: {there}", code="node-not-found")

@@ -55,8 +55,8 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "not-found": ("No such thing", "The address leads nowhere."),
         "workload-not-found": ("No such workload", "There is none with this id, or it is not yours to see."),
         "log-not-found": ("No log", "It has not started yet, or its log is gone."),
-        "node-not-found": ("No such machine", "The sentence names those there are."),
-        "device-not-found": ("No such GPU", "The sentence names those the machine has."),
+        "node-not-found": ("No such node", "The sentence names those there are."),
+        "device-not-found": ("No such GPU", "The sentence names those the node has."),
         "tenant-not-found": ("No such tenant", "There is none of this name, or you are no member of it."),
         "reservation-not-found": ("No such reservation", "There is none of this id, or it is over."),
         "image-not-found": ("No such image", "The catalogue has none of this name that you may see."),
@@ -84,12 +84,12 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
             "What it should wait for has ended in a way that never meets the condition.",
         ),
         "node-in-use": (
-            "Machine in use",
-            "A machine is removed when it is lost, or drained and empty; the sentence says what runs there.",
+            "Node in use",
+            "A node is removed when it is lost, or drained and empty; the sentence says what runs there.",
         ),
         "reservation-conflict": (
             "It cannot be kept",
-            "The machines have no room for it beside the reservations made before; the sentence has the numbers.",
+            "The nodes have no room for it beside the reservations made before; the sentence has the numbers.",
         ),
         "stale-version": ("Somebody else was first", "It was changed meanwhile; read it again and repeat."),
     },
@@ -105,7 +105,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     422: {
         "invalid-input": (
             "That cannot be right",
-            "A value cannot be right, whatever the machines look like; `field` names it.",
+            "A value cannot be right, whatever the nodes look like; `field` names it.",
         ),
         "unknown-field": ("Unknown field", "A field or parameter that does not exist; perhaps misspelt."),
         "invalid-parameter": (
@@ -169,8 +169,8 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "unknown-volume": ("No such volume", "The settings declare no volume of this name; the sentence lists those."),
         "unknown-dependency": ("Waits for nothing", "A workload it should wait for does not exist."),
         "unplaceable": (
-            "No machine could ever run it",
-            "Even with everything free, no machine here has what was asked.",
+            "No node could ever run it",
+            "Even with everything free, no node here has what was asked.",
         ),
     },
     426: {
@@ -209,7 +209,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
     503: {
         "unavailable": ("A part does not answer", "The hub, the database or a site does not answer now; try again."),
         "devices-unavailable": ("The GPUs do not answer", "The driver of the GPUs does not answer now."),
-        "engine-failure": ("The machine would not", "An engine refused or failed; the sentence is its own."),
+        "engine-failure": ("The node would not", "An engine refused or failed; the sentence is its own."),
         "not-confined": (
             "The share would not hold",
             "A share of a GPU cannot be held at its level of isolation; the sentence has the driver's answer.",

@@ -97,7 +97,7 @@ router.routes.extend(_open.routes)
 def images_in_use(control: Control) -> set[str]:
     """The names of all images of the catalogue, and of those that were removed from it but that live work is in.
 
-    What waits may still get them, and what runs be started anew on a machine that does not have its image yet. One that
+    What waits may still get them, and what runs be started anew on a node that does not have its image yet. One that
     another took the place of is no longer among them: the registry keeps for a while what was needed lately.
     """
     there = {one.environment.image for one in control.fleet.environments() if one.environment.image}
@@ -122,7 +122,7 @@ async def _rights(request: Request, registry: Registry | None) -> tuple[str, Rig
     header, at = request.headers.get("authorization"), door(request)
     user, password = _basic(header)
     if password is not None:
-        if registry is not None and await asyncio.to_thread(registry.is_machine, user, password):
+        if registry is not None and await asyncio.to_thread(registry.is_node, user, password):
             return user, Rights(pulls_all=True)
         header = f"token {password}"
     who = await at.identify(request, header)

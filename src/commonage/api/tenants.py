@@ -14,7 +14,7 @@ router = APIRouter(route_class=Guarded, tags=["tenants"])
 
 
 @router.get(
-    "/tenants", summary="Who shares the machines, and what each holds", response_model=TenantList, responses=problems()
+    "/tenants", summary="Who shares the nodes, and what each holds", response_model=TenantList, responses=problems()
 )
 async def list_tenants(request: Request) -> Response:
     """Your own, for admins all: quotas, what is held, borrowed and lent, what waits."""

@@ -61,7 +61,7 @@ async def explanation(request: Request, workload_id: str) -> Response:
     responses=problems("workload-not-found"),
 )
 async def attempts(request: Request, workload_id: str) -> Response:
-    """Each with its machine, its shares and how it ended."""
+    """Each with its node, its shares and how it ended."""
     found = await door(request).control.look.attempts(caller(request), known_form(workload_id))
     return answer(AttemptList(items=[encode.attempt(one) for one in found]))
 

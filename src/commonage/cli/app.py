@@ -25,7 +25,7 @@ class Verb(NamedTuple):
     group: str
 
 
-WORK, MACHINES, YOU, SERVER = "Work", "Machines", "You", "The server, on its own machine"
+WORK, NODES, YOU, SERVER = "Work", "Nodes", "You", "The server, on its own machine"
 
 VERBS: dict[str, Verb] = {
     "run": Verb("commonage.cli.run:run", "Run a command as a job and follow it to its end.", WORK),
@@ -39,18 +39,16 @@ VERBS: dict[str, Verb] = {
         "commonage.cli.explain:explain", "Say why a workload waits, or whether a request could start.", WORK
     ),
     "stop": Verb("commonage.cli.stop:stop", "End workloads.", WORK),
-    "top": Verb("commonage.cli.top:top", "Watch machines, GPUs and workloads.", MACHINES),
-    "node": Verb("commonage.cli.node:node", "List machines; join, drain, remove them.", MACHINES),
-    "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", MACHINES),
-    "image": Verb(
-        "commonage.cli.image:image", "Build images for work to run in; push, list and remove them.", MACHINES
-    ),
-    "volume": Verb("commonage.cli.volume:volume", "List data that workloads may have.", MACHINES),
-    "fleet": Verb("commonage.cli.fleet:fleet", "Show the machines that are rented.", MACHINES),
+    "top": Verb("commonage.cli.top:top", "Watch nodes, GPUs and workloads.", NODES),
+    "node": Verb("commonage.cli.node:node", "List nodes; join, drain, remove them.", NODES),
+    "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", NODES),
+    "image": Verb("commonage.cli.image:image", "Build images for work to run in; push, list and remove them.", NODES),
+    "volume": Verb("commonage.cli.volume:volume", "List data that workloads may have.", NODES),
+    "fleet": Verb("commonage.cli.fleet:fleet", "Show the nodes that are rented.", NODES),
     "reservation": Verb(
-        "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", MACHINES
+        "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", NODES
     ),
-    "tenant": Verb("commonage.cli.tenant:tenant", "List who shares the machines, and what each holds.", YOU),
+    "tenant": Verb("commonage.cli.tenant:tenant", "List who shares the nodes, and what each holds.", YOU),
     "usage": Verb("commonage.cli.usage:usage", "Show what was used, and what it cost.", YOU),
     "info": Verb("commonage.cli.info:info", "Show what this installation is, and who you are to it.", YOU),
     "login": Verb("commonage.cli.login:login", "Keep a token for this command line.", YOU),

@@ -38,7 +38,7 @@ _REQUEST = (
     click.option("--preemptible", is_flag=True, default=None, help="Others may take its place; it then queues again."),
     click.option("--tenant", metavar="NAME", help="On whose account, if you are in several."),
     click.option("--volume", "volumes", multiple=True, metavar="NAME[:rw]", help="Data; see `commonage volume ls`."),
-    click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such a machine: zone=a, node=gpu-1."),
+    click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such a node: zone=a, node=gpu-1."),
     click.option("--site", metavar="NAME", help="Only at this site; short for --on site=NAME."),
     click.option("--one-numa", is_flag=True, default=None, help="Several GPUs must hang on the same NUMA node."),
 )  # fmt: skip

@@ -107,7 +107,7 @@ def running_at(data_dir: Path) -> dict[str, Any]:
 
 
 def _operator_token(data_dir: Path) -> str:
-    """The server's own token for the command line on its machine. Raises Failure for those who cannot read it."""
+    """The server's own token for the command line on its node. Raises Failure for those who cannot read it."""
     path = data_dir / "secrets" / "operator_token"
     try:
         return path.read_text(encoding="utf-8").strip()

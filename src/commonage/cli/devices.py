@@ -1,4 +1,4 @@
-"""All that is known of a machine's GPUs, in a terminal: `commonage node show`."""
+"""All that is known of a node's GPUs, in a terminal: `commonage node show`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def print_node(node: NodeOut) -> None:
-    """The machine, then each GPU."""
+    """The node, then each GPU."""
     screen = show.console()
     reason = f", {show.text(node.reason)}" if node.reason else ""
     screen.print(f"[bold]{show.text(node.name)}[/]  {show.state(node.state)}{reason}")

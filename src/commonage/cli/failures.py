@@ -44,9 +44,7 @@ def _sentence(error: ApiError) -> str:
         text += "".join(f"\n  {one.get('field', '')}: {one.get('detail', '')}" for one in error.errors)
     if isinstance(error, Unreachable) and not isinstance(error, Untrusted):
         if error.status:
-            return (
-                f"{text}\nTry again in a moment; `commonage doctor` on its machine says what is wrong if it stays so."
-            )
+            return f"{text}\nTry again in a moment; `commonage doctor` on its node says what is wrong if it stays so."
         return f"{text}\nStart one with `commonage up`, or name another address with --url."
     if error.status == 401:
         return f"{text}\nKeep a token with `commonage login`, or give one with --token."

@@ -1,4 +1,4 @@
-"""`commonage fleet`: machines that are rented while work waits for them, and what they cost."""
+"""`commonage fleet`: nodes that are rented while work waits for them, and what they cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group
 def fleet() -> None:
-    """Show the machines that are rented while work waits for them.
+    """Show the nodes that are rented while work waits for them.
 
     \b
     Example:
@@ -29,7 +29,7 @@ def fleet() -> None:
 @as_json
 @asks_server
 def ls(server: Server, as_json: bool) -> None:
-    """List the fleets: their machines, what comes or goes next and why, and the cost an hour before and after.
+    """List the fleets: their nodes, what comes or goes next and why, and the cost an hour before and after.
 
     \b
     Example:

@@ -63,7 +63,7 @@ def ls(server: Server, as_json: bool) -> None:
     if not found:
         click.echo("There is no image yet; make one with `commonage image build` and `commonage image push`.", err=True)
         return
-    made = show.table("NAME", "KERNELS", "FOR", "SIZE", "BY", "AGE", "MACHINES", right=("SIZE", "AGE"))
+    made = show.table("NAME", "KERNELS", "FOR", "SIZE", "BY", "AGE", "NODES", right=("SIZE", "AGE"))
     for one in found:
         made.add_row(
             show.text(one.name),
@@ -72,7 +72,7 @@ def ls(server: Server, as_json: bool) -> None:
             "" if one.size_bytes is None else show.memory(one.size_bytes / 2**20),
             show.text(one.by),
             show.since(one.at),
-            _machines(one),
+            _nodes(one),
         )
     show.console().print(made)
 
@@ -128,7 +128,7 @@ def rm(server: Server, names: tuple[str, ...], as_json: bool) -> None:
 @as_json
 @asks_server
 def prepull(server: Server, name: str, nodes: tuple[str, ...], as_json: bool) -> None:
-    """Bring an image to machines before somebody waits for it; to all that take work if none is named.
+    """Bring an image to nodes before somebody waits for it; to all that take work if none is named.
 
     \b
     Example:
@@ -162,7 +162,7 @@ def collect(server: Server, as_json: bool) -> None:
     click.echo(f"{len(found.images)} images thrown out, {show.memory(found.freed_bytes / 2**20)} free.", err=True)
 
 
-def _machines(found: ImageOut) -> str:
+def _nodes(found: ImageOut) -> str:
     ready = sum(one.state == "ready" for one in found.nodes)
     coming = [one for one in found.nodes if one.state == "building"]
     failed = [one.node for one in found.nodes if one.state == "failed"]
@@ -193,5 +193,5 @@ def _facts(found: ImageOut) -> list[tuple[str, str]]:
     ]
     for one in found.nodes:
         share = "" if one.progress is None else f" {one.progress:.0%}"
-        facts.append(("machine", f"{one.node}: {one.state}{share} {one.reason.message if one.reason else ''}".rstrip()))
+        facts.append(("node", f"{one.node}: {one.state}{share} {one.reason.message if one.reason else ''}".rstrip()))
     return facts

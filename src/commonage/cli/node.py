@@ -1,4 +1,4 @@
-"""`commonage node`: machines and their GPUs."""
+"""`commonage node`: nodes and their GPUs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def node() -> None:
-    """List machines; have them join and leave; let one take no more work, or again.
+    """List nodes; have them join and leave; let one take no more work, or again.
 
     \b
     Example:
@@ -59,9 +59,9 @@ def node() -> None:
 @as_json
 @asks_server
 def ls(server: Server, as_json: bool) -> None:
-    """List the machines, their GPUs, and what is free.
+    """List the nodes, their GPUs, and what is free.
 
-    A machine is ready; draining, as somebody wishes that it takes no work; faulty, as something is wrong with it; or
+    A node is ready; draining, as somebody wishes that it takes no work; faulty, as something is wrong with it; or
     lost. Why is said below the list.
 
     \b
@@ -78,7 +78,7 @@ def ls(server: Server, as_json: bool) -> None:
         for note in node_notes(found):
             click.echo(f"Note: {note}")
     else:
-        click.echo("No machine has reported yet.", err=True)
+        click.echo("No node has reported yet.", err=True)
 
 
 @node.command("show")
@@ -86,15 +86,15 @@ def ls(server: Server, as_json: bool) -> None:
 @as_json
 @asks_server
 def show_one(server: Server, name: str, as_json: bool) -> None:
-    """Show all that is known of a machine and its GPUs.
+    """Show all that is known of a node and its GPUs.
 
     \b
     Example:
       commonage node show gpu-1
     """
     with connect(server) as client:
-        site, machine = find(client, name)
-        (found,) = (one for one in client.nodes() if (one.site, one.name) == (site, machine))
+        site, node = find(client, name)
+        (found,) = (one for one in client.nodes() if (one.site, one.name) == (site, node))
     if as_json:
         show.print_json(found)
     else:
@@ -109,7 +109,7 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
 @as_json
 @asks_server
 def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: str | None, as_json: bool) -> None:
-    """Let a machine take no more work. For admins.
+    """Let a node take no more work. For admins.
 
     What it runs goes on. With --requeue jobs and services begin anew elsewhere, unless they were submitted with
     --no-requeue; with --by whatever still runs then must leave, and its users are told now.
@@ -124,8 +124,8 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
 
     zone = None if by is None else time_zone or own_zone()
     with connect(server) as client:
-        site, machine = find(client, name)
-        changed = client.drain(site, machine, requeue=requeue, by=by, time_zone=zone)
+        site, node = find(client, name)
+        changed = client.drain(site, node, requeue=requeue, by=by, time_zone=zone)
     _say(changed, as_json)
     if not as_json and changed.leave_by is not None:
         click.echo(f"What still runs there must leave by {show.clock(changed.leave_by)}.")
@@ -141,7 +141,7 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
 @as_json
 @asks_server
 def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
-    """Let a machine take work again, its GPUs included. For admins.
+    """Let a node take work again, its GPUs included. For admins.
 
     The opposite of drain. One that is faulty stays so until what is wrong is mended: `commonage node ls` says what.
 
@@ -151,8 +151,8 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
       commonage node resume gpu-1 --gpu 0
     """
     with connect(server) as client:
-        site, machine = find(client, name)
-        changed = client.resume(site, machine, gpu=gpu)
+        site, node = find(client, name)
+        changed = client.resume(site, node, gpu=gpu)
     _say(changed, as_json)
     if not as_json:
         for line in devices.faults(changed):
@@ -160,14 +160,14 @@ def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
 
 
 def find(client: Client, name: str) -> tuple[str, str]:
-    """The machine that is meant by NAME or SITE/NAME."""
-    site, slash, machine = name.partition("/")
+    """The node that is meant by NAME or SITE/NAME."""
+    site, slash, node = name.partition("/")
     nodes = client.nodes()
-    found = [one for one in nodes if (one.site, one.name) == (site, machine) or (not slash and one.name == name)]
+    found = [one for one in nodes if (one.site, one.name) == (site, node) or (not slash and one.name == name)]
     if len(found) == 1:
         return found[0].site, found[0].name
     there = ", ".join(f"{one.site}/{one.name}" for one in found or nodes) or "none"
-    what = "could be any of" if found else "is no machine here; there are"
+    what = "could be any of" if found else "is no node here; there are"
     raise Failure(f"{name!r} {what}: {there}", MISUSED)
 
 
@@ -181,25 +181,25 @@ def _say(changed: NodeOut, as_json: bool) -> None:
 
 
 def node_table(found: Sequence[NodeOut]) -> Table:
-    """Machines, with a line for each GPU."""
+    """Nodes, with a line for each GPU."""
     made = show.table(
         "NODE", "STATE", "CORES FREE", "MEMORY FREE", "GPU", "FREE", "USED", "BUSY", "RUNS", right=["RUNS"]
     )
     for one in found:
         devices = [_device(device) for device in one.devices] or [("none", "", "", "")]
         for number, device in enumerate(devices):
-            machine = (
+            node = (
                 f"{show.text(one.name)}",
                 show.state(one.state),
                 f"{show.cpus(one.free_cpus_milli)} of {show.cpus(one.cpus_milli)}",
                 f"{show.memory(one.free_memory_mib)} of {show.memory(one.memory_mib)}",
             )
-            made.add_row(*(machine if number == 0 else ("",) * 4), *device, str(one.workloads) if number == 0 else "")
+            made.add_row(*(node if number == 0 else ("",) * 4), *device, str(one.workloads) if number == 0 else "")
     return made
 
 
 def node_notes(found: Sequence[NodeOut]) -> list[str]:
-    """What is to be said about the machines, each thing once."""
+    """What is to be said about the nodes, each thing once."""
     reasons = [f"{one.name}: {one.reason}" for one in found if one.reason]
     strays = [
         f"{one.name}, GPU {device.label}: {_stray(stray)} holds "

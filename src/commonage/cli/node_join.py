@@ -1,4 +1,4 @@
-"""`commonage node join|leave|rm|token|template`: how machines come and go."""
+"""`commonage node join|leave|rm|token|template`: how nodes come and go."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _STEPS = (
     ("--mirror", "SOURCE", "Install from there alone: file:/FOLDER, or a line for sources.list."),
     ("--gpus", "WHICH", "GPUs on offer: auto, none, or simulated:1x24GiB."),
     ("--vram", "MIB", "Memory of all GPUs together, if not what the driver says."),
-    ("--address", "ADDRESS", "The machine's address in the Swarm, if not the one towards the manager."),
+    ("--address", "ADDRESS", "The node's address in the Swarm, if not the one towards the manager."),
     ("--disk", "GIB", "How much must be free for images and containers."),
-    ("--label", "NAME=VALUE", "What else is to be known of the machine; may be given again."),
+    ("--label", "NAME=VALUE", "What else is to be known of the node; may be given again."),
 )
-"""The options that the machine's own program takes, as it has them (`commonage.agent.join`)."""
+"""The options that the node's own program takes, as it has them (`commonage.agent.join`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _signs_in(verb: F) -> F:
 
 
 def _has_steps(verb: F) -> F:
-    """Give a verb the options of the steps; it gets a list of `options` for the machine's program instead."""
+    """Give a verb the options of the steps; it gets a list of `options` for the node's program instead."""
     names = [name.removeprefix("--") for name, _, _ in _STEPS]
 
     @wraps(verb)
@@ -93,7 +93,7 @@ def _has_steps(verb: F) -> F:
 @_has_steps
 @asks_server
 def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[str], **flags: bool) -> None:
-    """Have machines join over SSH, as root or as one who may use sudo. The same again changes nothing. For admins.
+    """Have nodes join over SSH, as root or as one who may use sudo. The same again changes nothing. For admins.
 
     \b
     Example:
@@ -119,10 +119,10 @@ def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[s
 @_signs_in
 @click.option("--force", is_flag=True, help="Also while workloads run there: they end.")
 def leave(hosts: tuple[str, ...], access: Access, force: bool) -> None:
-    """Take machines out of their site, over SSH.
+    """Take nodes out of their site, over SSH.
 
     Agent, certificates and the place in the Swarm go, Docker and drivers stay. Refused while workloads run there: drain
-    them first. The site then knows the machine no more; it may join again.
+    them first. The site then knows the node no more; it may join again.
 
     \b
     Example:
@@ -147,11 +147,11 @@ def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: M
 
 @click.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Of a lost machine, on your word that nothing runs there any more.")
+@click.option("--force", is_flag=True, help="Of a lost node, on your word that nothing runs there any more.")
 @as_json
 @asks_server
 def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
-    """Forget a machine, and let it in no more. For admins.
+    """Forget a node, and let it in no more. For admins.
 
     It must be drained, faulty or lost, and nothing may run there. Its certificate is revoked, its login to the
     registry, all join tokens made so far, and the Swarm's token for workers; it may join again with a new token. One
@@ -165,10 +165,10 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
 
     with connect(server) as client:
         # One that is known no more, or never reported, may still have a certificate.
-        site, _, machine = name.rpartition("/")
+        site, _, node = name.rpartition("/")
         if any(name in (one.name, f"{one.site}/{one.name}") for one in client.nodes()):
-            site, machine = find(client, name)
-        done = client.remove_node(site or "local", machine, force=force)
+            site, node = find(client, name)
+        done = client.remove_node(site or "local", node, force=force)
     if as_json:
         show.print_json({"done": list(done)})
     else:
@@ -182,7 +182,7 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
 @as_json
 @asks_server
 def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
-    """Make a token with which machines join, and show the command. For admins.
+    """Make a token with which nodes join, and show the command. For admins.
 
     \b
     Example:
@@ -206,9 +206,9 @@ def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
 
 
 def commands(made: JoinTokenOut) -> Sequence[str]:
-    """The command for the machine, and the token apart from it: everybody there can read a command line."""
+    """The command for the node, and the token apart from it: everybody there can read a command line."""
     return [
-        f"On the machine that is to join, until {show.clock(made.expires_at)}:",
+        f"On the node that is to join, until {show.clock(made.expires_at)}:",
         "",
         made.command,
         "",

@@ -1,7 +1,7 @@
-"""Brings files to machines over SSH and runs a command there, by pyinfra: a program of its own, `python -m` this.
+"""Brings files to nodes over SSH and runs a command there, by pyinfra: a program of its own, `python -m` this.
 
 In a process of its own because pyinfra brings gevent, which would change how this process waits. What to do comes as
-JSON on stdin (`Errand`); what the machines say goes to stdout line by line. Exit codes: 0 all did it, 1 some did not.
+JSON on stdin (`Errand`); what the nodes say goes to stdout line by line. Exit codes: 0 all did it, 1 some did not.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _data(text: str, errand: Errand) -> dict[str, Any]:
 
 
 def _visit(host: Any, errand: Errand) -> bool:
-    """One machine. What is wrong is said, and does not keep the others."""
+    """One node. What is wrong is said, and does not keep the others."""
     from pyinfra.api.exceptions import ConnectError
 
     try:
@@ -139,7 +139,7 @@ def _do(host: Any, errand: Errand) -> bool:
 
 
 def _echo(alone: bool) -> Any:
-    """How pyinfra prints what a machine says: with the machine's name before it, where there are several."""
+    """How pyinfra prints what a node says: with the node's name before it, where there are several."""
 
     def echo(message: object = "", **_: Any) -> None:
         text = str(message)

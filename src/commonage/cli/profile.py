@@ -90,12 +90,12 @@ def _output_on_stderr() -> Any:
 
 
 def _without_limits(client: Client) -> dict[str, Any]:
-    """A whole GPU with all that is free beside it, on the machine with the most; without GPUs only the latter."""
+    """A whole GPU with all that is free beside it, on the node with the most; without GPUs only the latter."""
     nodes = [node for node in client.nodes() if node.state == "ready"]
     with_devices = [node for node in nodes if _free_device(node)]
     chosen = max(with_devices or nodes, key=lambda node: node.free_memory_mib, default=None)
     if chosen is None:
-        raise Failure("no machine takes work now; `commonage node ls` says why", FAILED)
+        raise Failure("no node takes work now; `commonage node ls` says why", FAILED)
     any_device = any(device for node in nodes for device in node.devices)
     memory = chosen.free_memory_mib // _MEMORY_STEP_MIB * _MEMORY_STEP_MIB
     return {

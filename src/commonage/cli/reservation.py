@@ -70,7 +70,7 @@ def ls(server: Server, as_json: bool) -> None:
 @click.option("--gpus", metavar="SHARE", help="GPU for each, as for run: 4GiB, 0.25, 1, A100:1.")
 @click.option("--cpus", metavar="N", help="Cores for each.")
 @click.option("--mem", "memory", metavar="SIZE", help="Memory for each: 4GiB or 512MiB; 4096 is MiB.")
-@click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such machines.")
+@click.option("--on", "on", multiple=True, metavar="KEY=VALUE", help="Only on such nodes.")
 @click.option("--owner", metavar="USER", help="For one member alone.")
 @click.option("--title", default="", metavar="TEXT", help="What it is for.")
 @click.option("--every", type=click.Choice(["day", "week"]), help="Again every day or week, up to --last-day.")

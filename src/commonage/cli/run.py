@@ -27,7 +27,7 @@ _OF_THE_JOB = (
     click.option("--nodes", type=click.IntRange(1, 1024), metavar="N", help="N together, each on a node of its own."),
     click.option("--dependency", "depends_on", multiple=True, metavar="afterok:ID", help="Wait for others."),
     click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Try so often again when it fails."),
-    click.option("--requeue/--no-requeue", default=None, help="Begin anew when its machine is lost, as a rule."),
+    click.option("--requeue/--no-requeue", default=None, help="Begin anew when its node is lost, as a rule."),
     click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL: 30s."),
     click.option("--key", metavar="KEY", help="Your own key: running again with it gives the same job."),
     click.option("-e", "--var", "given", multiple=True, metavar="NAME[=VALUE]", help="A variable for the job."),

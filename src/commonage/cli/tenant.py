@@ -1,4 +1,4 @@
-"""`commonage tenant`: who shares the machines, and what each holds."""
+"""`commonage tenant`: who shares the nodes, and what each holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {"gpu_milli": "GPUs", "vram_mib": "VRAM", "cpus_milli": "CPUs", "memory
 
 @click.group
 def tenant() -> None:
-    """List who shares the machines, with quotas and what each holds.
+    """List who shares the nodes, with quotas and what each holds.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`commonage top`: machines, GPUs and workloads, live."""
+"""`commonage top`: nodes, GPUs and workloads, live."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_SHOWN = 40
 @as_json
 @asks_server
 def top(server: Server, once: bool, every: float, as_json: bool) -> None:
-    """Watch machines, GPUs and workloads, until Ctrl-C.
+    """Watch nodes, GPUs and workloads, until Ctrl-C.
 
     \b
     Example:

@@ -1,1 +1,1 @@
-"""Cloud machines through apache-libcloud. Implements `commonage.ports.clouds`."""
+"""Cloud nodes through apache-libcloud. Implements `commonage.ports.clouds`."""

@@ -1,4 +1,4 @@
-"""A node pool's machines through apache-libcloud, which supports some fifty providers. Its calls block, so they run in
+"""A node pool's nodes through apache-libcloud, which supports some fifty providers. Its calls block, so they run in
 threads.
 
 A new machine gets the user data with which it joins. Providers name that argument differently; the driver's
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Rental:
-    """The provider, the account and the kind of machine to rent.
+    """The provider, the account and the kind of node to rent.
 
     `provider` is libcloud's name of it (`ec2`, `openstack`, `gce`, …) or the path of a driver, `module:Class`.
     `key` and `secret` are the account's, `arguments` further ones of the driver. `size`, `image` and `location` are
@@ -70,14 +70,14 @@ def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
 
 
 class LibcloudMachines:
-    """The machines of one account at one provider."""
+    """The nodes of one account at one provider."""
 
     def __init__(self, rental: Rental) -> None:
         self._rental = rental
         self._make = driver_of(rental)
         self._driver: NodeDriver | None = None
         self._image: Any = None  # set on first use
-        self._unlisted: dict[str, Node] = {}  # machines just created, by id: some clouds list them later
+        self._unlisted: dict[str, Node] = {}  # nodes just created, by id: some clouds list them later
         self._asking = asyncio.Lock()  # a driver has one connection
 
     @property
@@ -86,22 +86,22 @@ class LibcloudMachines:
         return self._rental.provider.rpartition(":")[2]
 
     async def price_per_h(self) -> float | None:
-        """The price of one machine per hour, if libcloud knows it."""
+        """The price of one node per hour, if libcloud knows it."""
         price = (await self._ask(self._size)).price
         return float(price) if price else None
 
     async def machines(self) -> Sequence[Machine]:
-        """All machines of the account, also those that others made and those that failed."""
+        """All nodes of the account, also those that others made and those that failed."""
         return [_machine(node) for node in await self._ask(self._listed)]
 
     async def create(self, name: str, user_data: str) -> Machine:
-        """Create a machine that boots with this user data."""
+        """Create a node that boots with this user data."""
         node = await self._ask(lambda driver: self._create(driver, name, user_data))
         self._unlisted[str(node.id)] = node
         return _machine(node)
 
     async def destroy(self, machine: Machine) -> None:
-        """Destroy the machine."""
+        """Destroy the node."""
 
         def destroy(driver: NodeDriver) -> None:
             listed = next((one for one in self._listed(driver) if str(one.id) == machine.id), None)
@@ -184,12 +184,12 @@ def _named(there: Iterable[Any], wanted: str, what: str, provider: str) -> Any:
 
 
 def _user_data_argument(driver: NodeDriver) -> str:
-    """The driver's argument for a machine's user data. Raises Unavailable if it has none."""
+    """The driver's argument for a node's user data. Raises Unavailable if it has none."""
     taken = inspect.signature(driver.create_node).parameters
     found = next((name for name in _USER_DATA if name in taken), None)
     if found is None:
         raise Unavailable(
-            f"libcloud's driver of {driver.name} takes no user data, so its machines could not join by themselves; "
+            f"libcloud's driver of {driver.name} takes no user data, so its nodes could not join by themselves; "
             "use an image that runs the join command, or another provider"
         )
     return found

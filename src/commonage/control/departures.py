@@ -89,7 +89,7 @@ class Departures:
                 continue
             for one in self._on(node.name):
                 if one.stop is None:
-                    log.info("workload %s: its machine %s must be empty now", one.id, node.name)
+                    log.info("workload %s: its node %s must be empty now", one.id, node.name)
                     self._ledger.note(one.id, StopAsked(_at_the_deadline(one, node, now)))
 
     async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
@@ -124,7 +124,7 @@ class Departures:
         self._fleet.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
         for one in self._on(name):
-            self._ledger.note(one.id, StopAsked(_taken_away(one, f"the machine {name}", now, why)))
+            self._ledger.note(one.id, StopAsked(_taken_away(one, f"the node {name}", now, why)))
         await self._forget(node, why)
 
     async def see_off(self, name: str) -> None:

@@ -67,7 +67,7 @@ class Execs:
         engine = self.engines.get(node.site) if node is not None else None
         if engine is None:
             where = attempt.lease.node
-            raise NotFound(f"the machine {where}, on which {workload_id} runs, is not known any more", code="not-found")
+            raise NotFound(f"the node {where}, on which {workload_id} runs, is not known any more", code="not-found")
         return workload, attempt, engine
 
 

@@ -167,7 +167,7 @@ class Fleet:
         try:
             await self.tick()
         except CommonageError as error:
-            log.warning("what the machines reported is not written yet: %s", error)
+            log.warning("what the nodes reported is not written yet: %s", error)
 
     def changed(self, workload: Workload) -> None:
         """Called after each write of a workload: if it was lost, its node is suspected before the next plan."""
@@ -349,7 +349,7 @@ class Fleet:
         node = self._board.nodes.get(name)
         if node is None:
             there = ", ".join(sorted(self._board.nodes)) or "none"
-            raise NotFound(f"there is no machine {name[:60]!r}; there are: {there}", code="node-not-found")
+            raise NotFound(f"there is no node {name[:60]!r}; there are: {there}", code="node-not-found")
         return node
 
     # --- launch options -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Node pools (fleets): adds nodes in a cloud while work waits for them, and removes them when they are idle.
 
-The cloud lists the machines by name, and the nodes record who drained them. So nothing is stored here that a restart
-would lose. Clouds are slow: a requested machine counts before the cloud lists it, a deleted one counts until the cloud
+The cloud lists the nodes by name, and the nodes record who drained them. So nothing is stored here that a restart
+would lose. Clouds are slow: a requested node counts before the cloud lists it, a deleted one counts until the cloud
 no longer lists it. A node is drained before it is deleted, and deleted only when the planner places nothing on it any
 more. The policies come from the settings; the API shows them.
 """
@@ -36,13 +36,13 @@ CLOUD_TURN_S = 600.0  # clouds answer slowly, and are asked one after the other
 PAUSE_AFTER_TROUBLE_S = 120.0
 LOST_FOR_S = 60.0  # time for a lost node to come back,
 LOST_AND_BUSY_FOR_S = 600.0  # and for a lost node with workloads: the control plane itself may be cut off
-GIVE_BACK_AGAIN_S = 300.0  # retry interval while the cloud still lists a machine whose deletion it accepted
+GIVE_BACK_AGAIN_S = 300.0  # retry interval while the cloud still lists a node whose deletion it accepted
 SHORTEST_TOKEN_S, LONGEST_TOKEN_S = 600, 7 * 86400
 
 
 @dataclass(slots=True)
 class _Rented:
-    """A machine of this installation, from its request until the cloud no longer has it. Times are unix seconds.
+    """A node of this installation, from its request until the cloud no longer has it. Times are unix seconds.
 
     `since` is when it was requested, or found. `asked`: requested by this process. `listed`: the cloud has listed it.
     `joined`: the site knows it, or did. `idle_since` and `lost_since` are None while it is not idle or not lost.
@@ -65,7 +65,7 @@ class _Rented:
 
 @dataclass(slots=True)
 class _Standing:
-    """State of one node pool; `rented` by name. `took_s`: how long the last machine took to join."""
+    """State of one node pool; `rented` by name. `took_s`: how long the last node took to join."""
 
     policy: FleetPolicy
     cloud: Cloud
@@ -82,7 +82,7 @@ class _Standing:
 
     @property
     def kept(self) -> list[_Rented]:
-        """The machines that were not given back."""
+        """The nodes that were not given back."""
         return [rented for _, rented in sorted(self.rented.items()) if rented.gave_back_at is None]
 
 
@@ -178,9 +178,9 @@ class Fleets:
         )  # fmt: skip
 
     async def _see(self, one: _Standing, now: float) -> None:
-        """Update the machines that the cloud lists, and since when each is idle or lost.
+        """Update the nodes that the cloud lists, and since when each is idle or lost.
 
-        A machine that was just created is kept although the cloud does not list it yet.
+        A node that was just created is kept although the cloud does not list it yet.
         """
         price = await one.cloud.price_per_h()
         if price is not None and not one.policy.kind.price_per_h:
@@ -198,7 +198,7 @@ class Fleets:
             self._note(one, rented, name in busy, now)
 
     def _note(self, one: _Standing, rented: _Rented, is_busy: bool, now: float) -> None:
-        """Update a machine with its state at the site."""
+        """Update a node with its state at the site."""
         name = rented.machine.name
         node = self._board.nodes.get(name)
         if node is not None and not rented.joined:
@@ -232,7 +232,7 @@ class Fleets:
     # --- remove ---------------------------------------------------------------------------------------------------
 
     async def _give_up(self, one: _Standing, now: float) -> None:
-        """Remove machines that failed, never joined, or stay lost. If one never joined, the node pool pauses."""
+        """Remove nodes that failed, never joined, or stay lost. If one never joined, the node pool pauses."""
         for rented in list(one.rented.values()):
             if rented.gave_back_at is not None:
                 if now - rented.gave_back_at >= GIVE_BACK_AGAIN_S:
@@ -281,7 +281,7 @@ class Fleets:
         """Revoke the node's certificate and its place in the Swarm, and remove it from the site.
 
         Workloads still counted as running there may then start elsewhere, so this waits until the cloud no longer has
-        the machine.
+        the node.
         """
         if name in one.rented and name in self._busy():
             return
@@ -301,9 +301,9 @@ class Fleets:
             await self._tell(one, notes.PoolNodeAdded(node=name, cause=one.decision.why), 1)
 
     async def _user_data(self, policy: FleetPolicy, name: str) -> str:
-        """The user data with which a machine of this name joins at its first start."""
+        """The user data with which a node of this name joins at its first start."""
         if self._joining is None:
-            raise Unavailable('machines of a cloud join a Swarm; set `engine = "swarm"`, or take the fleets out')
+            raise Unavailable('nodes of a cloud join a Swarm; set `engine = "swarm"`, or take the fleets out')
         token = await self._joining.token(max(SHORTEST_TOKEN_S, min(LONGEST_TOKEN_S, policy.join_s)))
         labels = {**dict(policy.kind.labels), "fleet": policy.name}
         said = [part for key, value in sorted(labels.items()) for part in ("--label", f"{key}={value}")]

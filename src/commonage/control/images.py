@@ -172,17 +172,17 @@ class Images:
         image = self._known(who, name)
         if not _may_change(who, image):
             raise Forbidden(
-                f"{image.name} is {image.by}'s, who alone (and admins) may have it brought to machines",
+                f"{image.name} is {image.by}'s, who alone (and admins) may have it brought to nodes",
                 code="not-yours",
             )
         unknown = [one for one in nodes if one not in self.board.nodes]
         if unknown:
             there = ", ".join(sorted(self.board.nodes)) or "none"
-            raise NotFound(f"there is no machine {unknown[0][:60]!r}; there are: {there}", code="node-not-found")
+            raise NotFound(f"there is no node {unknown[0][:60]!r}; there are: {there}", code="node-not-found")
         ready = [one.name for one in self.board.nodes.values() if one.state is NodeState.READY]
         away = next((one for one in nodes if one not in ready), None)
         if away is not None or not ready:
-            what = f"{away} takes no work now" if away is not None else "no machine takes work now"
+            what = f"{away} takes no work now" if away is not None else "no node takes work now"
             raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
         self.prepulls.wish(image, nodes or ready)
         return self.one(who, image.name)

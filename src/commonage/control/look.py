@@ -188,7 +188,7 @@ class Look:
         if engine is None and len(self.engines) == 1:
             engine = next(iter(self.engines.values()))
         if engine is None:
-            raise NotFound(f"the machine {attempt.lease.node} is gone, and its logs with it", code="log-not-found")
+            raise NotFound(f"the node {attempt.lease.node} is gone, and its logs with it", code="log-not-found")
         return engine
 
     # --- usage and metrics ----------------------------------------------------------------------------------------

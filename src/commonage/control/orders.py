@@ -29,7 +29,7 @@ class Orders:
         spec, attempt = workload.spec, workload.attempt
         environment = self.catalogue.get(spec.environment)
         if environment is None or attempt is None:
-            raise EngineFailure(self.catalogue.lack(spec.environment) or "it has not been given a machine")
+            raise EngineFailure(self.catalogue.lack(spec.environment) or "it has not been given a node")
         variables = {
             **dict(environment.variables),
             "COMMONAGE_WORKLOAD_ID": workload.id,
@@ -75,7 +75,7 @@ class Orders:
         nodes = [one.attempt.lease.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
         if len(nodes) < workload.spec.array_size:
             missing = workload.spec.array_size - len(nodes)
-            raise EngineFailure(f"{missing} of its gang have no machine yet", retryable=True)
+            raise EngineFailure(f"{missing} of its gang have no node yet", retryable=True)
         return {
             "COMMONAGE_GANG_SIZE": str(len(nodes)),
             "COMMONAGE_GANG_RANK": str(workload.array_index or 0),

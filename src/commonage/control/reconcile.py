@@ -92,7 +92,7 @@ class Reconcile:
             engine = self._engine_of(workload)
             try:
                 if engine is None:
-                    raise EngineFailure(f"no engine answers for its machine {attempt_id}", retryable=True)
+                    raise EngineFailure(f"no engine answers for its node {attempt_id}", retryable=True)
                 await engine.start(self._order_of(workload))
                 return
             except CommonageError as error:

@@ -180,7 +180,7 @@ def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:
 def _owner(ask: Submission, who: Principal) -> str:
     if ask.owner in (None, who.name) and who.name == OPERATOR:
         raise InvalidInput(
-            "the command line on the server's machine has no workloads of its own; sign in as a user: "
+            "the command line on the server's node has no workloads of its own; sign in as a user: "
             "`commonage token --user NAME --data-dir DIR | commonage login`",
             field="owner",
         )

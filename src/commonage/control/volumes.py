@@ -54,7 +54,7 @@ class Volumes:
         for volume in self.settings.volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
             if tenants or who.is_admin:
-                bounded, unbounded = _machines(volume, engines)
+                bounded, unbounded = _nodes(volume, engines)
                 notes = (*_link_notes(volume, mounted), *_size_notes(bounded, unbounded))
                 found.append(VolumeView(volume, tenants, _place(volume, mounted), notes, bounded, unbounded))
         return found
@@ -64,13 +64,13 @@ class Volumes:
         engines = self.fleet.capabilities()
         loose: dict[tuple[str, ...], list[str]] = {}
         for volume in self.settings.volumes:
-            _, unbounded = _machines(volume, engines)
+            _, unbounded = _nodes(volume, engines)
             if unbounded:
                 loose.setdefault(unbounded, []).append(volume.name)
         return [
-            f"Nothing holds the size of {', '.join(names)} on {_named(machines)}, so they take what the disk has there "
+            f"Nothing holds the size of {', '.join(names)} on {_named(nodes)}, so they take what the disk has there "
             f"({docs_page('operate/storage')}). `commonage volume ls` says so to everybody."
-            for machines, names in loose.items()
+            for nodes, names in loose.items()
         ]
 
 
@@ -81,7 +81,7 @@ def _place(volume: Volume, mounted: bool) -> str:
     return f"${variable_of(volume.name)}" if volume.kind is VolumeKind.SCRATCH else f"~/volumes/{volume.name}"
 
 
-def _machines(volume: Volume, engines: Sequence[Capabilities]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _nodes(volume: Volume, engines: Sequence[Capabilities]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Nodes that enforce its size, and those that do not. A volume in memory is bounded wherever it is mounted."""
     bounded: list[str] = []
     unbounded: list[str] = []
@@ -102,9 +102,9 @@ def _size_notes(bounded: Sequence[str], unbounded: Sequence[str]) -> Sequence[st
     return [f"bounded on {_named(bounded)}; not bounded on {_named(unbounded)}" if bounded else _NO_SIZE]
 
 
-def _named(machines: Sequence[str]) -> str:
-    more = len(machines) - _MOST_NAMED
-    return ", ".join(machines) if more <= 1 else f"{', '.join(machines[:_MOST_NAMED])} and {more} more"
+def _named(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _MOST_NAMED
+    return ", ".join(nodes) if more <= 1 else f"{', '.join(nodes[:_MOST_NAMED])} and {more} more"
 
 
 def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:

@@ -1,4 +1,4 @@
-"""Node pools: machines of a cloud that are added while work waits for them, and removed when they idle."""
+"""Node pools: nodes of a cloud that are added while work waits for them, and removed when they idle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"[0-9a-f]{6}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """The resources of one machine of a pool: CPUs in thousandths, memory and VRAM in MiB, its GPUs, and its price."""
+    """The resources of one node of a pool: CPUs in thousandths, memory and VRAM in MiB, its GPUs, and its price."""
 
     cpus_milli: int
     memory_mib: int
@@ -26,7 +26,7 @@ class MachineKind:
     labels: tuple[tuple[str, str], ...] = ()
 
     def node(self, name: str, site: str, engine: str) -> Node:
-        """A machine of this kind as an empty, ready node for the planner."""
+        """A node of this kind as an empty, ready node for the planner."""
         devices = tuple(
             Device(f"{name}-{index}", index, self.gpu_model, self.gpu_memory_mib, isolation=Isolation.COOPERATIVE)
             for index in range(self.gpus)
@@ -37,10 +37,10 @@ class MachineKind:
 
 @dataclass(frozen=True, slots=True)
 class FleetPolicy:
-    """The rules for the number of machines of a kind.
+    """The rules for the number of nodes of a kind.
 
     Never fewer than `least`, never more than `most`. One is added for work that waited `wait_s` and does not fit on the
-    existing or coming machines; one is removed after it ran nothing for `idle_s`. One that has not joined after
+    existing or coming nodes; one is removed after it ran nothing for `idle_s`. One that has not joined after
     `join_s` is given back. `join_options` are options of the join script.
     """
 
@@ -59,7 +59,7 @@ class FleetPolicy:
         """Returns itself. Raises InvalidInput."""
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
-                f"{self.name[:60]!r} cannot be the name of a fleet: its machines are called after it, so it takes "
+                f"{self.name[:60]!r} cannot be the name of a fleet: its nodes are called after it, so it takes "
                 "1 to 30 lower-case letters, digits and hyphens, a letter first",
                 field="name",
             )
@@ -71,14 +71,14 @@ class FleetPolicy:
         return self
 
     def owns(self, machine: str) -> bool:
-        """True for the name of a machine of this pool."""
+        """True for the name of a node of this pool."""
         fleet, _, number = machine.rpartition("-")
         return fleet == self.name and _NUMBER.fullmatch(number) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that the cloud reports. `created_at` (unix seconds) is None if the cloud does not tell; `failed`: the
+    """A node that the cloud reports. `created_at` (unix seconds) is None if the cloud does not tell; `failed`: the
     cloud could not create it, or reports that it is broken.
     """
 
@@ -90,7 +90,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """A machine that was requested at `since` and has not joined. `took_s`: how long the last one of its pool took to
+    """A node that was requested at `since` and has not joined. `took_s`: how long the last one of its pool took to
     join, None before the first.
     """
 
@@ -105,7 +105,7 @@ class FleetView:
     """A pool now, and the next decision of its policy. Costs are per hour.
 
     `machines` have their state in words. `adding` and `removing` are the next step, with its reason in words. `trouble`
-    is the last error of the cloud. The present cost excludes machines that were given back.
+    is the last error of the cloud. The present cost excludes nodes that were given back.
     """
 
     policy: FleetPolicy

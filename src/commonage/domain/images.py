@@ -161,7 +161,7 @@ def scope_of(tenant: str | None) -> str:
 
 
 def repository_of(reference: str) -> str | None:
-    """`HOST/REPOSITORY` of a pinned reference; None for the id of an image that exists only on a machine.
+    """`HOST/REPOSITORY` of a pinned reference; None for the id of an image that exists only on a node.
 
     Raises InvalidInput(code="invalid-image") if no digest pins it.
     """

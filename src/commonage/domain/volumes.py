@@ -302,7 +302,7 @@ def variable_of(name: str) -> str:
 
 
 def is_secret_place(path: str) -> bool:
-    """True for a folder with the Docker daemon's socket or data: access to those means root on the machine."""
+    """True for a folder with the Docker daemon's socket or data: access to those means root on the node."""
     plain = _plain(path)
     return plain in ("/", "/var", "/var/lib") or any(_is_in(plain, one) for one in _SECRET)
 

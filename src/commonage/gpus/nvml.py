@@ -22,7 +22,7 @@ from commonage.domain.fleet import Device, Lease, Share
 from commonage.gpus import nvml_errors
 from commonage.gpus.device_faults import DeviceFaults, Life, boot_id
 from commonage.gpus.environment import share_environment
-from commonage.gpus.nvml_inventory import Machine, cuda_version, devices_of, instances_of, life_of, machine_of
+from commonage.gpus.nvml_inventory import Node, cuda_version, devices_of, instances_of, life_of, node_of
 from commonage.gpus.nvml_library import Gpu, Library, Message
 from commonage.gpus.nvml_sample import Measuring
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable
@@ -142,16 +142,16 @@ class NvmlDevices(Devices):
         answering = [gpu for gpu in gpus if isinstance(gpu, Gpu)]
         self._hear(answering)
         self._trouble = False
-        machine = machine_of(self._library, answering, self._boot)
+        node = node_of(self._library, answering, self._boot)
         seen: dict[str, tuple[Device, ...]] = {}
         lost: list[Device] = []
         for index, gpu in enumerate(gpus):
             try:
                 if isinstance(gpu, pynvml.NVMLError):
                     raise gpu
-                seen[gpu.uuid] = self._with_those_held(gpu.uuid, devices_of(gpu, machine, self._faults))
+                seen[gpu.uuid] = self._with_those_held(gpu.uuid, devices_of(gpu, node, self._faults))
             except pynvml.NVMLError as error:
-                lost += self._at_fault(index, error, machine)
+                lost += self._at_fault(index, error, node)
         self._known |= seen
         here = [device for devices in seen.values() for device in devices] + lost
         here += self._unlisted({*seen, *(device.parent_uuid or device.uuid for device in lost)}, here)
@@ -174,14 +174,14 @@ class NvmlDevices(Devices):
             parts.append(replace(one, index=index, faults=(_REMADE,)))
         return tuple(parts)
 
-    def _at_fault(self, index: int, error: Any, machine: Machine) -> list[Device]:
+    def _at_fault(self, index: int, error: Any, node: Node) -> list[Device]:
         """The devices at `index` when it last answered, with its fault."""
         self._trouble = True
         faults = (nvml_errors.fault(error, index),)
         for devices in self._known.values():
             if _place(devices) == index:
                 return [replace(device, faults=faults) for device in devices]
-        unknown = Device(f"GPU-UNREADABLE-{index}", index, "unreadable GPU", 0, faults=faults, driver=machine.driver)
+        unknown = Device(f"GPU-UNREADABLE-{index}", index, "unreadable GPU", 0, faults=faults, driver=node.driver)
         return [unknown]
 
     def _unlisted(self, gpus: set[str], here: Sequence[Device]) -> list[Device]:

@@ -14,7 +14,7 @@ import pynvml
 from commonage.gpus.nvml_library import Gpu
 
 _RESET = "end what runs on it and reset it with `nvidia-smi --gpu-reset -i {index}`, or reboot"
-_REBOOT = "reboot the machine"
+_REBOOT = "reboot the node"
 _CONTAINS_ERRORS = (8, 0)
 """From this compute capability on, an uncorrectable memory error ends only the application that it hit."""
 
@@ -29,7 +29,7 @@ _RECOVERY_FAULTS = {
 }
 _RECOVERY_NOTICES = {
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "does not reach its peers any more, says the driver, until it is reset",
-    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "is cut off from other machines: recover its IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "is cut off from other nodes: recover its IMEX domain",
 }
 _THROTTLE = {
     pynvml.nvmlClocksThrottleReasonSwPowerCap: "power limit",
@@ -37,7 +37,7 @@ _THROTTLE = {
     pynvml.nvmlClocksThrottleReasonSyncBoost: "synchronised boost",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "temperature",
     pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "temperature, by hardware",
-    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake of the machine",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake of the node",
 }
 _WORTH_A_NOTICE = (
     pynvml.nvmlClocksThrottleReasonHwSlowdown

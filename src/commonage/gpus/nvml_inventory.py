@@ -39,7 +39,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Node:
     """Values that all GPUs of the node share."""
 
     driver: str
@@ -49,7 +49,7 @@ class Machine:
     links: Mapping[str, Links]  # by uuid
 
 
-def machine_of(library: Library, gpus: Sequence[Gpu], boot: str) -> Machine:
+def node_of(library: Library, gpus: Sequence[Gpu], boot: str) -> Node:
     """Versions and NVLinks. A GPU that fails during this is left out: its own inventory reports it."""
     places, links = {}, {}
     for gpu in gpus:
@@ -60,7 +60,7 @@ def machine_of(library: Library, gpus: Sequence[Gpu], boot: str) -> Machine:
             continue
     places.pop("", None)
     driver = library.try_to("nvmlSystemGetDriverVersion") or ""
-    return Machine(str(driver), cuda_version(library), boot, places, links)
+    return Node(str(driver), cuda_version(library), boot, places, links)
 
 
 def cuda_version(library: Library) -> str:
@@ -80,9 +80,9 @@ def life_of(gpu: Gpu, driver: str, boot: str) -> Life:
     return Life(boot, driver, None if energy is None else int(energy), recovery_of(gpu))
 
 
-def devices_of(gpu: Gpu, machine: Machine, faults: DeviceFaults) -> tuple[Device, ...]:
+def devices_of(gpu: Gpu, node: Node, faults: DeviceFaults) -> tuple[Device, ...]:
     """The GPU, or its MIG instances. Raises pynvml.NVMLError if it fails during this."""
-    device = _gpu(gpu, machine, faults)
+    device = _gpu(gpu, node, faults)
     if not is_split(gpu):
         return (device,)
     instances = instances_of(gpu)
@@ -91,11 +91,11 @@ def devices_of(gpu: Gpu, machine: Machine, faults: DeviceFaults) -> tuple[Device
     return tuple(_instance(gpu, device, one, faults) for one in instances)
 
 
-def _gpu(gpu: Gpu, machine: Machine, faults: DeviceFaults) -> Device:
+def _gpu(gpu: Gpu, node: Node, faults: DeviceFaults) -> Device:
     total_mib, _ = memory_mib(gpu.library, gpu.handle)
     capability = gpu.ask("nvmlDeviceGetCudaComputeCapability")
     pci = pci_of(gpu)
-    life = life_of(gpu, machine.driver, machine.boot)
+    life = life_of(gpu, node.driver, node.boot)
     health = health_of(gpu, capability and (capability[0], capability[1]), life.recovery)
     missing = () if total_mib else (_NO_MEMORY,)
     return Device(
@@ -104,12 +104,12 @@ def _gpu(gpu: Gpu, machine: Machine, faults: DeviceFaults) -> Device:
         model=str(gpu.ask("nvmlDeviceGetName") or "unnamed GPU"),
         memory_mib=total_mib or 0,
         faults=(*missing, *faults.faults(gpu.uuid, gpu.index, life), *health.faults),
-        driver=machine.driver,
-        cuda=machine.cuda,
+        driver=node.driver,
+        cuda=node.cuda,
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
         pci=pci,
         numa=numa_of(gpu, pci),
-        peers=peers_of(gpu.uuid, machine.links, machine.places),
+        peers=peers_of(gpu.uuid, node.links, node.places),
         notices=(*faults.notices(gpu.uuid), *health.notices),
     )
 

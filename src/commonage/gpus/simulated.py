@@ -62,7 +62,7 @@ def parse_simulated(text: str) -> tuple[SimulatedSpec, ...]:
         raise _invalid(text, "is not a list of simulated GPUs")
     devices = tuple(_parse_part(part.strip(), text) for part in rest.split(","))
     if sum(some.count for some in devices) > MAX_DEVICES:
-        raise _invalid(text, f"is more than {MAX_DEVICES} GPUs, the most that one machine simulates")
+        raise _invalid(text, f"is more than {MAX_DEVICES} GPUs, the most that one node simulates")
     return devices
 
 

@@ -119,7 +119,7 @@ def fault_of(number: int, index: int) -> str:
     """The fault of GPU `index` after a fatal Xid: half a sentence, with what to do."""
     found = meaning_of(number)
     what = {
-        Kind.REBOOT: "reboot the machine, and have the GPU looked at if it happens again",
+        Kind.REBOOT: "reboot the node, and have the GPU looked at if it happens again",
         Kind.POWER: "check its power cables, then reboot",
     }.get(found.kind, f"end what runs on it and reset it with `nvidia-smi --gpu-reset -i {index}`, or reboot")
     return (

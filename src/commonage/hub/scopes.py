@@ -18,7 +18,7 @@ TOKENS = "custom:commonage:tokens"
 SCOPES: dict[str, dict[str, Any]] = {
     READ: {"description": "See your own workloads, what is free, and your usage."},
     SUBMIT: {"description": "Start, change and stop your own workloads.", "subscopes": [READ]},
-    ADMIN: {"description": "See and stop everybody's workloads, and manage the machines.", "subscopes": [SUBMIT]},
+    ADMIN: {"description": "See and stop everybody's workloads, and manage the nodes.", "subscopes": [SUBMIT]},
     TOKENS: {"description": "Make tokens of your own that may do no more and last no longer than this one."},
 }
 

@@ -106,7 +106,7 @@ class CommonageSpawner(Spawner):
             self.key = ask.key or ""
             self._keep_state()
             if self.key.startswith("again-"):
-                self._steps.add("Your session is started again, as its machine went away or was drained", 1)
+                self._steps.add("Your session is started again, as its node went away or was drained", 1)
             self._steps.add("Asking for a place", 2)
             self.workload_id = (await self._client.submit(ask)).workload.id
             self._keep_state()

@@ -55,7 +55,7 @@ class Wanted:
 
 
 def local_name(name: ImageName) -> str:
-    """The image's name on the machine where it was built."""
+    """The image's name on the node where it was built."""
     return f"localhost/{name.tagged}"
 
 

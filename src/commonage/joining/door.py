@@ -27,7 +27,7 @@ _MOST_BYTES = 64 * 1024
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class MachinesDoor:
+class NodesDoor:
     """Serves the office on a socket."""
 
     def __init__(self, office: Office) -> None:
@@ -60,9 +60,7 @@ class MachinesDoor:
             await self._office.admit(_token(request))
             return await handler(request)
         except CommonageError as error:
-            log.info(
-                "a machine was refused", extra={"peer": request.remote, "path": request.path, "why": error.message}
-            )
+            log.info("a node was refused", extra={"peer": request.remote, "path": request.path, "why": error.message})
             return web.json_response({"detail": error.message}, status=error.status)
         except web.HTTPException as error:
             return web.json_response(

@@ -63,13 +63,13 @@ read_token() {
 }
 
 main() {
-  [ "$(id -u)" = 0 ] || fail "this changes the machine, so it must run as root: sudo sh join.sh"
+  [ "$(id -u)" = 0 ] || fail "this changes the node, so it must run as root: sudo sh join.sh"
   token_file='' bundle='' plan=''
   while [ $# -gt 0 ]; do
     case $1 in
       --token-file) token_file=${2:?needs a file} && shift 2 ;;
       --bundle) bundle=${2:?needs a file} && shift 2 ;;
-      cmj1.*) fail "a token on the command line can be read by everybody on this machine, so it is not taken from there; \
+      cmj1.*) fail "a token on the command line can be read by everybody on this node, so it is not taken from there; \
 have it revoked (\`commonage node token --revoke\`) and give a new one with --token-file, or when you are asked for it" ;;
       *) break ;;
     esac

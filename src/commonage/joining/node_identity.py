@@ -39,8 +39,8 @@ def verified_node_id(proof: IdentityProof, signed: bytes, trust: SwarmTrust, now
         key.verify(signature, signed, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
         raise Forbidden(
-            "the join request is not signed with the key of the Swarm certificate that it shows: only the machine "
-            f"that holds this key can join as this Swarm node. Run the join command on that machine, or {_JOIN_SWARM}"
+            "the join request is not signed with the key of the Swarm certificate that it shows: only the node "
+            f"that holds this key can join as this Swarm node. Run the join command on that node, or {_JOIN_SWARM}"
         ) from None
     return _only(leaf, NameOID.COMMON_NAME)
 

@@ -185,7 +185,7 @@ class Office:
         except CommonageError as error:
             by_hand = f"`docker node rm --force {' '.join(sorted(node_ids)) or node}` does; until then it takes no work"
             return [*said, f"it could not be put out of the Swarm: {error}; {by_hand}"]
-        log.info("machine expelled", extra={"node": node, "was_in_swarm": found})
+        log.info("node expelled", extra={"node": node, "was_in_swarm": found})
         return [*said, f"{node} is put out of the Swarm" if found else f"the Swarm has no {node}"]
 
     async def _revoke(self, node: str, gone: bool) -> None:
@@ -234,7 +234,7 @@ class Office:
         this host name, or whose name another node has.
         """
         if not node.strip() or node != node.strip():
-            raise InvalidInput(f"{node!r} is no name of a machine", field="node")
+            raise InvalidInput(f"{node!r} is no name of a node", field="node")
         signed = statement(self._signer.certificate, token, node, csr_pem)
         node_id = verified_node_id(proof, signed, await self._swarm.trust(), self._clock.now())
         async with self._admitting:
@@ -242,7 +242,7 @@ class Office:
             if node_id not in members:
                 raise Conflict(
                     f"the Swarm does not know the node {node_id} any more: run the join command again, which has the "
-                    "machine join the Swarm first"
+                    "node join the Swarm first"
                 )
             if (host_name := members[node_id].host_name) != node:
                 raise Conflict(
@@ -255,7 +255,7 @@ class Office:
             former = {one for one, how in members.items() if how.name == node and how.state == _DOWN} - {node_id}
             admitted = await asyncio.to_thread(self._signer.admit, csr_pem, node, node_id)
         await self._swarm.remove(former)
-        log.info("machine admitted", extra={"node": node, "node_id": node_id})
+        log.info("node admitted", extra={"node": node, "node_id": node_id})
         return admitted
 
     async def _members(self) -> Mapping[str, SwarmMember]:

@@ -47,7 +47,7 @@ def cloud_init(script: str, token: str, options: Sequence[str] = (), host_name: 
     command = shlex.join(["sh", _SCRIPT, "--token-file", _TOKEN, *options])
     lines = [
         "#cloud-config",
-        "# Made by `commonage node template`. The token in it lets machines join until it expires.",
+        "# Made by `commonage node template`. The token in it lets nodes join until it expires.",
         *([f"hostname: {_quoted(host_name)}", "preserve_hostname: false"] if host_name else []),
         "write_files:",
         *_file(_SCRIPT, script, "0700"),

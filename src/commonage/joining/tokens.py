@@ -71,7 +71,7 @@ class Tokens:
             raise Forbidden("this join token is not of this site, or all tokens were revoked since; ask for a new one")
         said = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         if said.get("purpose") != "join":
-            raise Forbidden("this token is not for joining machines")
+            raise Forbidden("this token is not for joining nodes")
         if said["until"] < now:
             raise Forbidden("this join token has expired; `commonage node token` gives a new one")
 

@@ -208,7 +208,7 @@ class LinkedAgents:
     async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: Told) -> messages.Nothing:
         """A node reports that it has left the site. Its certificate says which node it is."""
         if self._departures is None:
-            raise EngineFailure("nobody here keeps account of machines")
+            raise EngineFailure("nobody here keeps account of nodes")
         await self._departures.left(link.node)
         link.left = True
         return messages.Nothing()
@@ -216,7 +216,7 @@ class LinkedAgents:
     async def revoke(self, node: str, *, gone: bool = False) -> None:
         """Remove the node from the site: revoke its certificates and end its link.
 
-        If an engine still lists it, it is at fault. `gone`: the machine itself does not exist any more and will not be
+        If an engine still lists it, it is at fault. `gone`: the node itself does not exist any more and will not be
         seen again.
         """
         node_ids = await asyncio.to_thread(self._authority.node_ids, node)
@@ -239,7 +239,7 @@ class LinkedAgents:
     def _end(self, node_id: str) -> None:
         link = self._links.get(node_id)
         if link is not None:
-            why = f"{link.node} was removed from this site: have the machine join again"
+            why = f"{link.node} was removed from this site: have the node join again"
             link.peer.say("refused", messages.Refused(why, for_good=True))
             link.peer.close(why)
 
@@ -252,7 +252,7 @@ class LinkedAgents:
             try:
                 revoked = await asyncio.to_thread(self._authority.revoked)
             except (OSError, ValueError) as error:
-                _log.error("which machines were removed cannot be read: %s", error)
+                _log.error("which nodes were removed cannot be read: %s", error)
                 continue
             self._tunnels.end_revoked(revoked)
             for link in [link for link in self._links.values() if link.serial in revoked]:
@@ -287,7 +287,7 @@ class LinkedAgents:
             return await asyncio.to_thread(self._authority.bindings)
         except (OSError, ValueError) as error:
             raise EngineFailure(
-                f"which machine is which Swarm node cannot be read ({error}): put the folder `authority` back from a "
+                f"which node is which Swarm node cannot be read ({error}): put the folder `authority` back from a "
                 "backup",
                 retryable=True,
             ) from error
@@ -304,9 +304,9 @@ class LinkedAgents:
         for link in self._links.values():
             link.peer.say("network", network)
 
-    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
+    def introduce(self, nodes: Collection[tuple[str, str]]) -> None:
         """Sent to all connected agents, and to each that connects later."""
-        self._witnesses = messages.Witnesses(tuple(machines))
+        self._witnesses = messages.Witnesses(tuple(nodes))
         for link in self._links.values():
             link.peer.say("witnesses", self._witnesses)
 

@@ -154,7 +154,7 @@ class Authority:
             raise InvalidInput(f"{node_id[:64]!r} cannot be the id of a Swarm node", field="node_id")
         if not node or len(node) > _NAME_LIMIT or not node.isprintable():
             raise InvalidInput(
-                f"{node!r} cannot be a machine's name here: 1 to {_NAME_LIMIT} printable characters", field="node"
+                f"{node!r} cannot be a node's name here: 1 to {_NAME_LIMIT} printable characters", field="node"
             )
         try:
             request = x509.load_pem_x509_csr(csr_pem.encode())

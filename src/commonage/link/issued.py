@@ -17,7 +17,7 @@ from pathlib import Path
 from commonage.domain.errors import Forbidden
 from commonage.domain.keeping import keeping
 
-_WHAT = "which machine has which certificate"
+_WHAT = "which node has which certificate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Issued:
             kept = self._current(now)
             shown = next((one for one in kept if int(one.serial, 16) == before and not one.revoked), None)
             if shown is None or (shown.node, shown.node_id) != (entry.node, entry.node_id):
-                raise Forbidden(f"the certificate of {entry.node} does not hold any more: have the machine join again")
+                raise Forbidden(f"the certificate of {entry.node} does not hold any more: have the node join again")
             self._write([*kept, replace(entry, account=shown.account)])
 
     def revoke(self, node: str, now: float) -> None:

@@ -123,7 +123,7 @@ class Listener:
         # Checked before everything else: another protocol may have other fields.
         if words.get("protocol") != PROTOCOL:
             theirs = str(words.get("protocol"))[:20]
-            why = f"it speaks protocol {theirs}, we speak {PROTOCOL}: have the machine join again"
+            why = f"it speaks protocol {theirs}, we speak {PROTOCOL}: have the node join again"
             return Refused(why, for_good=True)
         hello = from_json(Hello, words)
         if hello.node != caller.node:
@@ -132,10 +132,10 @@ class Listener:
             )
         if not caller.node_id:
             return Refused(
-                f"the certificate of {caller.node} names no Swarm node: have the machine join again", for_good=True
+                f"the certificate of {caller.node} names no Swarm node: have the node join again", for_good=True
             )
         if caller.serial in await asyncio.to_thread(self._authority.revoked):
-            return Refused(f"{caller.node} was removed from this site: have the machine join again", for_good=True)
+            return Refused(f"{caller.node} was removed from this site: have the node join again", for_good=True)
         return None
 
 

@@ -33,7 +33,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A machine of the pool in the cloud. `coming`: it is being created. `leaving`: it takes no work and will be
+    """A node of the pool in the cloud. `coming`: it is being created. `leaving`: it takes no work and will be
     removed. `idle_since` is None while it runs something, or before it has joined.
     """
 
@@ -45,7 +45,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next step: machines to add, or machines to remove; and the reason."""
+    """The next step: nodes to add, or nodes to remove; and the reason."""
 
     add: int = 0
     remove: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Decision:
 
 
 def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Waiting], now: float) -> Decision:
-    """The next step. It keeps the policy's minimum, never exceeds its maximum (leaving machines count), and never adds
+    """The next step. It keeps the policy's minimum, never exceeds its maximum (leaving nodes count), and never adds
     and removes in one step.
     """
     staying = [one for one in members if not one.leaving]
@@ -62,7 +62,7 @@ def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Wai
         return Decision(min(policy.least - count, room), why=notes.PoolBelowMinimum(minimum=policy.least))
     patient = [one for one in waiting if now - one.since >= policy.wait_s]
     coming = sum(one.coming for one in staying)
-    wanted, served = machines_for([one.request for one in patient], policy, coming, room)
+    wanted, served = nodes_for([one.request for one in patient], policy, coming, room)
     if wanted:
         return Decision(wanted, why=notes.PoolServesQueue(workloads=served, nodes=wanted))
     if count > policy.most:
@@ -75,34 +75,34 @@ def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Wai
     return Decision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if idle else _IDLE)
 
 
-def machines_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, most: int) -> tuple[int, int]:
+def nodes_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, most: int) -> tuple[int, int]:
     """The number of new machines for these requests in addition to `coming` ones, at most `most`; and the number of
     requests that they serve.
     """
-    grid = Grid([_machine(policy, number) for number in range(coming)])
+    grid = Grid([_node(policy, number) for number in range(coming)])
     served = 0
     for number, request in enumerate(requests):
         on = _laid(grid, request, number)
         if on is None and len(grid.nodes) - coming < most and could_run(policy, request):
-            grid.put([_machine(policy, len(grid.nodes))])
+            grid.put([_node(policy, len(grid.nodes))])
             on = _laid(grid, request, number)
         served += on is not None and on >= coming
     return len(grid.nodes) - coming, served
 
 
 def most_that_fit(policies: Sequence[FleetPolicy], request: Request) -> int:
-    """The number of machines able to run this that may be rented at once."""
+    """The number of nodes able to run this that may be rented at once."""
     return sum(policy.most for policy in policies if could_run(policy, request))
 
 
 @lru_cache(maxsize=4096)
 def could_run(policy: FleetPolicy, request: Request) -> bool:
-    """True if it fits on an empty machine of this kind."""
-    return _laid(Grid([_machine(policy, 0)]), request, 0) is not None
+    """True if it fits on an empty node of this kind."""
+    return _laid(Grid([_node(policy, 0)]), request, 0) is not None
 
 
 def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> NodeRequested | None:
-    """The coming machine that arrives first of those that could run it; None if there is no such machine. Times are
+    """The coming node that arrives first of those that could run it; None if there is no such node. Times are
     rounded to whole minutes.
     """
     expected = [(one.since + (one.took_s or one.policy.join_s) - now, one) for one in coming]
@@ -117,12 +117,12 @@ def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> NodeRe
     return NodeRequested(pool=pool, expected_in_s=whole_minutes, is_measured=one.took_s is not None)
 
 
-def _machine(policy: FleetPolicy, number: int) -> Node:
+def _node(policy: FleetPolicy, number: int) -> Node:
     return policy.kind.node(f"{policy.name}-{number}", policy.site, policy.engine)
 
 
 def _laid(grid: Grid, request: Request, number: int) -> int | None:
-    """The number of the machine on which it was placed: the first with room."""
+    """The number of the node on which it was placed: the first with room."""
     shape = grid.shape(request)
     fitting = np.flatnonzero(grid.fits(shape, np.arange(len(grid.nodes))))
     if not fitting.size:

@@ -58,7 +58,7 @@ class DeviceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class NodeRow:
     """A node with its GPUs."""
 
     view: NodeView
@@ -86,13 +86,13 @@ class Total:
     whole_text: str
 
 
-def machines(views: Sequence[NodeView], who: Principal) -> list[Machine]:
+def node_rows(views: Sequence[NodeView], who: Principal) -> list[NodeRow]:
     """Nodes as `who` may see them: every user sees how full a GPU is and the owners of its shares, but not the names
     of other users' workloads.
     """
-    found = [Machine(view, tuple(_device_row(device, who, _labels(view)) for device in view.devices)) for view in views]
+    found = [NodeRow(view, tuple(_device_row(device, who, _labels(view)) for device in view.devices)) for view in views]
     return sorted(
-        found, key=lambda machine: not machine.device_rows
+        found, key=lambda node_row: not node_row.device_rows
     )  # nodes with GPUs first, otherwise in the given order
 
 

@@ -55,7 +55,7 @@ class _Images:
 
     async def prepull(self, request: Request, visitor: Visitor) -> Response:
         view = await self._control.images.prepull(visitor.who, _name(request), ())
-        return _answer(request, f"{view.image.name} is on its way to {len(view.nodes)} machines")
+        return _answer(request, f"{view.image.name} is on its way to {len(view.nodes)} nodes")
 
 
 def _name(request: Request) -> str:

@@ -120,7 +120,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
             tops = {"gpu_utilisation": 1.0, "gpu_memory_mib": float(device.device.memory_mib)}
             lines[device.device.uuid] = _sparklines(found, tops, now)
     return {
-        "machines": device_rows.machines(views, who),
+        "node_rows": device_rows.node_rows(views, who),
         "lines": lines,
         "simulated": control.fleet.simulated_gpus,
         "environments": control.fleet.environments(who),

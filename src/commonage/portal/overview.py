@@ -22,7 +22,7 @@ _WAITING = 8
 _ACTIVE = 8
 _EVENTS = 10
 _PARTS = "parts/overview.html"
-_LIVE = ("told", "spoken", "totals", "machines", "active", "waiting", "events")
+_LIVE = ("told", "spoken", "totals", "node_rows", "active", "waiting", "events")
 
 
 def routes(site: Site) -> list[Route]:
@@ -65,7 +65,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
     return {
         "notices": await notices(control.look, who),
         "home_use": control.homes.of(who),
-        "machines": device_rows.machines(views, who),
+        "node_rows": device_rows.node_rows(views, who),
         "totals": device_rows.totals(views),
         "simulated": control.fleet.simulated_gpus,
         # The next to start comes first.

@@ -107,7 +107,7 @@ class Agents(Protocol):
         """Set the network settings that all agents enforce. They receive them soon."""
         return
 
-    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
+    def introduce(self, nodes: Collection[tuple[str, str]]) -> None:
         """The nodes, as (name, address), by which agents find out whether they are cut off. Agents get them soon."""
         return
 

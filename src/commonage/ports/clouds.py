@@ -1,4 +1,4 @@
-"""Lists, creates and deletes machines of a node pool. Implemented in `commonage.clouds`, used by `control.fleets`."""
+"""Lists, creates and deletes nodes of a node pool. Implemented in `commonage.clouds`, used by `control.fleets`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Cloud(Protocol):
         ...
 
     async def price_per_h(self) -> float | None:
-        """The price of one machine per hour; None if the cloud does not report it."""
+        """The price of one node per hour; None if the cloud does not report it."""
         return None
 
     async def machines(self) -> Sequence[Machine]:
-        """All machines in the cloud, including those of other owners and failed ones; deleted ones are left out.
+        """All nodes in the cloud, including those of other owners and failed ones; deleted ones are left out.
 
-        A machine that was just created may be missing for a while; a deleted one may still be listed.
+        A node that was just created may be missing for a while; a deleted one may still be listed.
         """
         ...
 
     async def create(self, name: str, user_data: str) -> Machine:
-        """Create a machine that starts with this user data. Returns when the cloud has accepted it."""
+        """Create a node that starts with this user data. Returns when the cloud has accepted it."""
         ...
 
     async def destroy(self, machine: Machine) -> None:
-        """Delete a machine, soon. A machine that is gone is no error."""
+        """Delete a node, soon. A node that is gone is no error."""
         ...

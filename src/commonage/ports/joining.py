@@ -9,9 +9,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """A token with which machines may join until `expires_at` (unix seconds); `url` is the address of the script.
+    """A token with which nodes may join until `expires_at` (unix seconds); `url` is the address of the script.
 
-    `command` is what users type on the machine: it fetches the script, compares its digest and runs it. It contains no
+    `command` is what users type on the node: it fetches the script, compares its digest and runs it. It contains no
     secret.
     """
 
@@ -23,7 +23,7 @@ class JoinToken:
 
 @dataclass(frozen=True, slots=True)
 class JoinKit:
-    """Files that a machine needs to join: the script, its SHA-256 (hex), and the packed program (tar.gz)."""
+    """Files that a node needs to join: the script, its SHA-256 (hex), and the packed program (tar.gz)."""
 
     script: str
     script_sha256: str
@@ -86,7 +86,7 @@ class Joining(Protocol):
     """The join service of the site, as admins use it."""
 
     def kit(self) -> JoinKit:
-        """The same for every machine; contains no secret."""
+        """The same for every node; contains no secret."""
         ...
 
     async def token(self, for_s: int) -> JoinToken:
@@ -96,7 +96,7 @@ class Joining(Protocol):
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         """Cloud-init user data with which a new machine joins, using this token and these options of the script.
 
-        With `host_name` the machine gets this host name, whatever the cloud calls it.
+        With `host_name` the node gets this host name, whatever the cloud calls it.
         """
         ...
 
@@ -116,7 +116,7 @@ class Joining(Protocol):
         """Revoke everything that admits the node, including join tokens, and remove it from the Swarm.
 
         Returns sentences on what was done and what could not be done. It may join again with a new token. `gone`: the
-        machine itself no longer exists, so that join tokens stay valid. Unknown nodes are no error. Raises Unavailable,
+        node itself no longer exists, so that join tokens stay valid. Unknown nodes are no error. Raises Unavailable,
         with nothing done, when the disk is full.
         """
         ...

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from commonage.domain.registry import Access
 
-MACHINE = "machine"
+NODE = "node"
 """The control plane's own account name."""
 
 
@@ -38,7 +38,7 @@ class RegistryAccount:
 
 def machine_user(node: str) -> str:
     """The account name of this node."""
-    return f"{MACHINE}@{node}"
+    return f"{NODE}@{node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Registry(Protocol):
         """Its address and certificate."""
         ...
 
-    def is_machine(self, user: str, password: str) -> bool:
+    def is_node(self, user: str, password: str) -> bool:
         """True for an account with which a node of the site pulls images. Blocks briefly."""
         ...
 

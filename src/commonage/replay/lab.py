@@ -70,7 +70,7 @@ def with_more_devices(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
     """
     found = list(nodes)
     if more and not found:
-        raise InvalidInput("there is no machine that GPUs could be added to", field="gpus")
+        raise InvalidInput("there is no node that GPUs could be added to", field="gpus")
     if -more > sum(len(node.report.devices) for node in found):
         raise InvalidInput(f"{-more} GPUs cannot be taken away: there are fewer", field="gpus")
     kinds = Counter((device.model, device.memory_mib) for node in found for device in node.report.devices)
@@ -101,7 +101,7 @@ def with_more_nodes(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
             raise InvalidInput(f"{-more} nodes cannot be taken away: there are {len(nodes)}", field="nodes")
         return tuple(nodes[: len(nodes) + more])
     if not nodes:
-        raise InvalidInput("there is no machine to copy", field="nodes")
+        raise InvalidInput("there is no node to copy", field="nodes")
     largest = max(nodes, key=lambda node: (len(node.report.devices), node.report.cpus_milli))
     return (*nodes, *(_copy(largest, f"more-{number:04}") for number in range(more)))
 

@@ -62,7 +62,7 @@ def fitting(records: Records, nodes: Sequence[Node]) -> Records:
     if renamed:
         notes.append(f"{renamed} asked for a model that no GPU has; they take any GPU")
     if len(kept) < len(records.items):
-        notes.append(f"{len(records.items) - len(kept)} are left out: no machine could ever run them")
+        notes.append(f"{len(records.items) - len(kept)} are left out: no node could ever run them")
     return Records(tuple(kept), tuple(notes))
 
 

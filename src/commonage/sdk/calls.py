@@ -195,12 +195,12 @@ def workload_metrics(workload_id: str, since: float | None, until: float | None,
 
 
 def node_metrics(site: str, name: str, since: float | None, until: float | None, points: int) -> Call[MetricsOut]:
-    """What a machine and its GPUs measured."""
+    """What a node and its GPUs measured."""
     return Call("GET", node_path(site, name, "metrics"), MetricsOut, given(since=since, until=until, points=points))
 
 
 def node_path(site: str, name: str, *what: str) -> str:
-    """The path of a machine or of something of it."""
+    """The path of a node or of something of it."""
     return "/".join(["/nodes", quote(site, safe=""), quote(name, safe=""), *what])
 
 
@@ -215,29 +215,29 @@ def events_path(workload_id: str | None) -> str:
 
 
 def nodes() -> Call[NodeList]:
-    """The machines."""
+    """The nodes."""
     return Call("GET", "/nodes", NodeList)
 
 
 def drain(site: str, name: str, requeue: bool, by: str | None, time_zone: str | None) -> Call[NodeOut]:
-    """Let a machine take no more work, and say what becomes of the work there."""
+    """Let a node take no more work, and say what becomes of the work there."""
     query = given(requeue=True if requeue else None, by=by, time_zone=time_zone)
     return Call("POST", node_path(site, name, "drain"), NodeOut, query)
 
 
 def remove_node(site: str, name: str, force: bool) -> Call[DoneOut]:
-    """Know a machine no more. The second time there is none, which is an error."""
+    """Know a node no more. The second time there is none, which is an error."""
     query = given(force=True if force else None)
     return Call("DELETE", node_path(site, name), DoneOut, query, repeatable=False)
 
 
 def resume(site: str, name: str, gpu: str | None) -> Call[NodeOut]:
-    """Let a machine take work again, or forget the faults of one GPU."""
+    """Let a node take work again, or forget the faults of one GPU."""
     return Call("POST", node_path(site, name, "resume"), NodeOut, given(gpu=gpu))
 
 
 def join_token(for_s: int, cloud_init: bool, options: Sequence[str]) -> Call[JoinTokenOut]:
-    """A token with which machines join."""
+    """A token with which nodes join."""
     ask = JoinTokenIn(for_s=for_s, cloud_init=cloud_init, options=list(options))
     return Call("POST", "/join-tokens", JoinTokenOut, body=ask)
 
@@ -288,7 +288,7 @@ def remove_image(name: str) -> Call[RemovedOut]:
 
 
 def prepull(name: str, nodes: Sequence[str]) -> Call[ImageOut]:
-    """Bring an image to machines."""
+    """Bring an image to nodes."""
     return Call("POST", f"{image_path(name)}/prepull", ImageOut, body=PrepullIn(nodes=list(nodes)))
 
 
@@ -337,12 +337,12 @@ def token(ask: TokenIn) -> Call[TokenOut]:
 
 
 def tenants() -> Call[TenantList]:
-    """Who shares the machines."""
+    """Who shares the nodes."""
     return Call("GET", "/tenants", TenantList)
 
 
 def fleets() -> Call[FleetList]:
-    """Machines that are rented."""
+    """Nodes that are rented."""
     return Call("GET", "/fleets", FleetList)
 
 

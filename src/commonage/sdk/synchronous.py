@@ -232,7 +232,7 @@ class Client:
         return self._call(calls.resume(site, name, gpu))
 
     def join_token(self, *, for_s: int = 3600, cloud_init: bool = False, options: Sequence[str] = ()) -> JoinTokenOut:
-        """A token with which machines join for a limited number of seconds; optionally with user data for a cloud. For
+        """A token with which nodes join for a limited number of seconds; optionally with user data for a cloud. For
         admins.
         """
         return self._call(calls.join_token(for_s, cloud_init, options))
@@ -242,7 +242,7 @@ class Client:
         return self._call(calls.revoke_join_tokens()).done
 
     def join_kit(self) -> JoinKitOut:
-        """The script and the packed program with which a machine joins. For admins."""
+        """The script and the packed program with which a node joins. For admins."""
         return self._call(calls.join_kit())
 
     def environments(self) -> Sequence[EnvironmentOut]:
@@ -286,7 +286,7 @@ class Client:
         return self._call(calls.tenants()).items
 
     def fleets(self) -> Sequence[FleetOut]:
-        """The node pools (fleets): machines rented while work waits for them, and their cost. For admins."""
+        """The node pools (fleets): nodes rented while work waits for them, and their cost. For admins."""
         return self._call(calls.fleets()).items
 
     def reservations(self) -> Sequence[ReservationOut]:

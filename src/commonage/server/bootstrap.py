@@ -203,7 +203,7 @@ async def assemble(
     wanted = settings.gpus if agents is None else "none"
     devices = await asyncio.to_thread(share_devices, wanted, sharing, node_name=node_name, clock=clock)
     if agents is not None:
-        devices = devices._replace(said="The GPUs of each machine are given out by its own agent.")
+        devices = devices._replace(said="The GPUs of each node are given out by its own agent.")
     account = registry.account if registry is not None else None
     engine = make_engine(settings, data.path, devices.devices, access, account, agents)
     database = database_of(settings, data.path)
@@ -244,6 +244,6 @@ def _application(
     portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=apart_by_https))
     figures = metrics_router(control, meter)
     auth = Auth(identity, secrets.spawner_token, secrets.operator_token)
-    machines = None if joining is None else joining.office
-    app = create_app(control, auth, portal, figures.routes, machines=machines, images=registry)
+    nodes = None if joining is None else joining.office
+    app = create_app(control, auth, portal, figures.routes, nodes=nodes, images=registry)
     return Application(meter.around(app), lambda: end_streams(app))

@@ -71,11 +71,11 @@ def examine(settings: Settings) -> list[Finding]:
         running = running_server(settings.data_dir)
     except DataDirError as error:
         return [
-            *(check(Patient(settings, None)) for check in _OF_THE_MACHINE),
+            *(check(Patient(settings, None)) for check in _OF_THE_NODE),
             Finding("data folder", "bad", str(error)),
         ]
     patient = Patient(settings, running)
-    checks = _OF_THE_MACHINE + (_OF_A_RUNNING_SERVER if running is not None else _BEFORE_A_START)
+    checks = _OF_THE_NODE + (_OF_A_RUNNING_SERVER if running is not None else _BEFORE_A_START)
     return [check(patient) for check in checks]
 
 
@@ -320,14 +320,12 @@ def _clock(patient: Patient) -> Finding:
             "clock", "note", "the edge does not tell its time", f"see whether {patient.settings.public_url} answers"
         )
     if off_s > _CLOCK_OFF_S:
-        return Finding(
-            "clock", "bad", f"the edge's clock differs by {off_s:.0f} s", "run an NTP client on both machines"
-        )
+        return Finding("clock", "bad", f"the edge's clock differs by {off_s:.0f} s", "run an NTP client on both nodes")
     return Finding("clock", "ok", "the edge's clock agrees")
 
 
 _Check = Callable[[Patient], Finding]
-_OF_THE_MACHINE: tuple[_Check, ...] = (
+_OF_THE_NODE: tuple[_Check, ...] = (
     _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _homes, _registry, _gpus, _database, _clock,
     _origins,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Lets machines join this installation: the join service and its listener on the network. Made by the bootstrap.
+"""Lets nodes join this installation: the join service and its listener on the network. Made by the bootstrap.
 
 The main opens it once the agents' listener runs, and closes it again. The join config comes from the settings.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.engines.swarm.membership import SwarmManager
-from commonage.joining.door import MachinesDoor
+from commonage.joining.door import NodesDoor
 from commonage.joining.fetch import NAME
 from commonage.joining.office import Office, Site
 from commonage.joining.tokens import Tokens
@@ -53,7 +53,7 @@ class JoiningPlan:
 def joining_plan(
     settings: Settings, shared_dir: Path, agents_port: int, account: RegistryAccount | None = None
 ) -> JoiningPlan | None:
-    """The plan of the settings; None if machines cannot join."""
+    """The plan of the settings; None if nodes cannot join."""
     address = settings.site_address
     if address is None:
         return None
@@ -104,10 +104,10 @@ class Joining:
         )
         tokens = Tokens(folder / "secret", authority.fingerprint)
         self.office = Office(site, authority, tokens, SwarmManager(plan.docker_url), clock)
-        self._door = MachinesDoor(self.office)
+        self._door = NodesDoor(self.office)
 
     async def open(self, agents: LinkedAgents | None) -> None:
-        """Start to accept machines. Raises PortError, BundleError."""
+        """Start to accept nodes. Raises PortError, BundleError."""
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.office.open, bundle, agents)
         pair = await asyncio.to_thread(self._authority.serve, [NAME, self._plan.address])
@@ -120,7 +120,7 @@ class Joining:
             ) from error
 
     async def close(self) -> None:
-        """Stop accepting machines."""
+        """Stop accepting nodes."""
         await self._door.stop()
 
 

@@ -1,6 +1,6 @@
 """The life of the server: start everything in order, wait, stop everything in reverse. Called by `commonage up`.
 
-The wiring is in `bootstrap`. An error of the machine at the start becomes a sentence and exit code 2; a later error
+The wiring is in `bootstrap`. An error of the node at the start becomes a sentence and exit code 2; a later error
 becomes a log line and exit code 1.
 """
 

@@ -20,7 +20,7 @@ GUIDE = docs_page("operate/origins")
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """`hub` is like `https://hub.example.org`, or None if users reach hub and portal by any address of the machine.
+    """`hub` is like `https://hub.example.org`, or None if users reach hub and portal by any address of the node.
 
     `sessions` is like `https://*.hub.example.org`; empty if sessions share the origin of hub and portal.
     """

@@ -31,7 +31,7 @@ from commonage.images.needed import last_needed, note_needed
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
 from commonage.link.ca import Authority
 from commonage.ports.registry import (
-    MACHINE,
+    NODE,
     Collected,
     RegistryAbout,
     RegistryAccount,
@@ -108,14 +108,14 @@ class PlatformRegistry:
         self._life = ""
         self._collecting = asyncio.Lock()
         self.about = RegistryAbout(plan.address, authority.certificate)
-        self.account = RegistryAccount(plan.address, MACHINE, machine_password)
+        self.account = RegistryAccount(plan.address, NODE, machine_password)
 
-    def is_machine(self, user: str, password: str) -> bool:
+    def is_node(self, user: str, password: str) -> bool:
         """True for the control plane's account, and for that of a node with a valid certificate."""
         name, _, node = user.partition("@")
         if node:
             return user == machine_user(node) and self._authority.has_account(node, password)
-        return name == MACHINE and hmac.compare_digest(password.encode(), self.account.password.encode())
+        return name == NODE and hmac.compare_digest(password.encode(), self.account.password.encode())
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
         """A token for the granted access, valid for five minutes."""

@@ -25,7 +25,7 @@ from commonage.server.settings_bundles import BundleSettings
 from commonage.server.settings_fleets import FleetSettings
 from commonage.server.settings_images import ImageSettings
 from commonage.server.settings_limits import LimitSettings
-from commonage.server.settings_machines import MachineSettings
+from commonage.server.settings_nodes import NodeSettings
 from commonage.server.settings_origins import OriginSettings
 from commonage.server.settings_parts import PartSettings
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
@@ -190,10 +190,10 @@ class _Settings(BaseModel):
         None, "Name of this machine; its host name if left out.", Row("a name", "This machine")
     )
     cpus: Milli | None = _setting(
-        None, "Cores on offer; all of the machine if left out.", Row("a number of cores, like 8 or 0.5", "This machine")
+        None, "Cores on offer; all of the node if left out.", Row("a number of cores, like 8 or 0.5", "This machine")
     )
     memory: Mib | None = _setting(
-        None, "Memory on offer; all of the machine if left out.", Row("an amount of memory, like 64GiB", "This machine")
+        None, "Memory on offer; all of the node if left out.", Row("an amount of memory, like 64GiB", "This machine")
     )
     node_labels: Labels = _setting(
         {},
@@ -283,7 +283,7 @@ class _Settings(BaseModel):
     )
     tenants: Tenants = _setting(
         (),
-        f"Who shares the machines, each with a weight and a quota ({docs_page('operate/tenants')}). Only in the file, "
+        f"Who shares the nodes, each with a weight and a quota ({docs_page('operate/tenants')}). Only in the file, "
         "as `[[tenants]]` tables with `name`, `title`, `weight`, `nominal`, `borrowing`, `lending`, `per_user`, "
         "`sites`, `environments`, `max_workloads`.",
         Row("tables [[tenants]] in the file", "Whose turn it is"),
@@ -324,7 +324,7 @@ class _Settings(BaseModel):
     )
     patience: SecondsOrNone = _setting(
         600,
-        "After so long the first that waits, and of which nobody can say when it starts, has a machine kept for it.",
+        "After so long the first that waits, and of which nobody can say when it starts, has a node kept for it.",
         Row("a duration, like 10m, or 0", "Whose turn it is"),
     )
     price_gpu_gib_hour: Annotated[float, Field(ge=0, allow_inf_nan=False)] = _setting(
@@ -369,7 +369,7 @@ class Settings(
     BundleSettings,
     StorageSettings,
     ImageSettings,
-    MachineSettings,
+    NodeSettings,
     AgentSettings,
     PartSettings,
     FleetSettings,

@@ -1,4 +1,4 @@
-"""The settings of how the agents of other machines reach this one: a part of `settings`' table."""
+"""The settings of how the agents of other nodes reach this one: a part of `settings`' table."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def _gates(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class AgentSettings(BaseModel):
-    """Where the agents of a Swarm's machines dial."""
+    """Where the agents of a Swarm's nodes dial."""
 
     agents_bind: Annotated[str, AfterValidator(_bind)] = setting(
         "0.0.0.0",
-        "Address of this machine at which the agents of a Swarm's machines are listened for; who has no certificate of "
+        "Address of this machine at which the agents of a Swarm's nodes are listened for; who has no certificate of "
         "our own authority is not let in.",
-        Row("an IP address", "Machines"),
+        Row("an IP address", "Nodes"),
     )
-    agents_port: Port = setting(8444, "Port for the agents of a Swarm's machines.", Row(A_PORT, "Machines"))
+    agents_port: Port = setting(8444, "Port for the agents of a Swarm's nodes.", Row(A_PORT, "Nodes"))
     containers_reach: Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidator(_gates)] = setting(
         (),
-        "What of the site's own networks containers on a Swarm's machines may reach, beside the hub: a package mirror, "
+        "What of the site's own networks containers on a Swarm's nodes may reach, beside the hub: a package mirror, "
         f"a database ({docs_page('operate/agents')}).",
-        Row("addresses with ports like 10.0.0.5:3141, with commas between", "Machines"),
+        Row("addresses with ports like 10.0.0.5:3141, with commas between", "Nodes"),
     )

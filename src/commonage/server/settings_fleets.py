@@ -1,4 +1,4 @@
-"""The settings of fleets: machines of a cloud that come and go with the work. A part of `settings`' table."""
+"""The settings of fleets: nodes of a cloud that come and go with the work. A part of `settings`' table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FleetEntry(BaseModel):
         except InvalidInput as error:
             raise ValueError(error.message) from error
         if self.gpus and not (self.gpu_model and self.gpu_memory):
-            raise ValueError("machines with GPUs need gpu_model and gpu_memory, so that the planner knows what fits")
+            raise ValueError("nodes with GPUs need gpu_model and gpu_memory, so that the planner knows what fits")
         return self
 
     def policy(self) -> FleetPolicy:
@@ -92,11 +92,11 @@ def _once(entries: tuple[FleetEntry, ...]) -> tuple[FleetEntry, ...]:
 
 
 class FleetSettings(BaseModel):
-    """The machines that are rented."""
+    """The nodes that are rented."""
 
     fleets: Annotated[tuple[FleetEntry, ...], AfterValidator(_once)] = setting(
         (),
-        "Machines of a cloud that are added while work waits for them and given back when they idle "
+        "Nodes of a cloud that are added while work waits for them and given back when they idle "
         f"({docs_page('operate/node-pools')}). Only in the file, as `[[fleets]]` tables with `name`, `provider`, "
         "`size`, `image`, `location`, `min`, `max`, `idle`, `wait`, `join_within`, `cpus`, `memory`, `gpus`, "
         "`gpu_model`, `gpu_memory`, `labels`, `price`, `join_options`, `arguments`, `options`.",

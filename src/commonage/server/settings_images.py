@@ -45,7 +45,7 @@ class ImageSettings(BaseModel):
     )
     registry_host: Annotated[OptionalText, AfterValidator(_host)] = setting(
         None,
-        "Name or address by which all machines reach the registry; part of the name of each image in it. The address "
+        "Name or address by which all nodes reach the registry; part of the name of each image in it. The address "
         "that it listens at if left out, the name of this machine where that is all of them.",
         Row("a host name or an IPv4 address", "Images"),
     )
@@ -56,7 +56,7 @@ class ImageSettings(BaseModel):
     )
     prepull: bool = setting(
         True,
-        "Bring every image of the catalogue to every machine before anybody waits for it; else only on first use, and "
+        "Bring every image of the catalogue to every node before anybody waits for it; else only on first use, and "
         "where somebody asks (`commonage image prepull`).",
         Row("true or false", "Images"),
     )

@@ -1,4 +1,4 @@
-"""The tables of whose turn it is: tenants with their quotas, priority classes; and labels of machines.
+"""The tables of whose turn it is: tenants with their quotas, priority classes; and labels of nodes.
 
 Fields of `settings`' table; `rules` makes of them what control and the planner go by.
 """
@@ -128,7 +128,7 @@ def _known_labels(labels: dict[str, str]) -> dict[str, str]:
         raise ValueError(error.message) from error
     own = next((name for name in _OWN_LABELS if name in found), None)
     if own is not None:
-        raise ValueError(f"{own} is a label that every machine has of itself")
+        raise ValueError(f"{own} is a label that every node has of itself")
     return found
 
 

@@ -25,39 +25,39 @@ _SourceRanges = Annotated[tuple[str, ...], BeforeValidator(listed), AfterValidat
 
 
 class SwarmSettings(BaseModel):
-    """Where the machines of a Swarm meet."""
+    """Where the nodes of a Swarm meet."""
 
     shared_dir: OptionalPath = setting(
         None,
-        "Folder that every machine of a Swarm sees under this very path: workspaces and logs lie there. The data "
+        "Folder that every node of a Swarm sees under this very path: workspaces and logs lie there. The data "
         f"folder if left out; then only the control plane's own machine takes work ({docs_page('operate/swarm')}).",
         Row("a folder", "Containers"),
     )
     swarm_without_agents: bool = setting(
         False,
-        "Whether machines without an agent take work, too. Root of any machine of the Swarm can then have the folders "
-        f"of workloads there lead anywhere on such a machine ({docs_page('operate/swarm')}).",
+        "Whether nodes without an agent take work, too. Root of any node of the Swarm can then have the folders "
+        f"of workloads there lead anywhere on such a node ({docs_page('operate/swarm')}).",
         Row("true or false", "Containers"),
     )
     swarm_address: OptionalText = setting(
         None,
-        "Address of this machine by which containers on all machines reach the hub; what Swarm says it is if left out.",
+        "Address of this machine by which containers on all nodes reach the hub; what Swarm says it is if left out.",
         Row("an IP address of this machine", "Containers"),
     )
     swarm_networks: PrivateRange = setting(
         "10.214.0.0/16",
-        "Range of addresses for the networks of the tenants over all machines of a Swarm.",
+        "Range of addresses for the networks of the tenants over all nodes of a Swarm.",
         Row("a private range like 10.214.0.0/16", "Containers"),
     )
     swarm_encrypted: bool = setting(
         False,
-        "Whether what passes between machines on the networks of the tenants is encrypted, which costs some speed.",
+        "Whether what passes between nodes on the networks of the tenants is encrypted, which costs some speed.",
         Row("true or false", "Containers"),
     )
     port_source_ranges: _SourceRanges = setting(
         (),
-        "Addresses that may connect to the ports of sessions and services on a Swarm's machines, besides the addresses "
+        "Addresses that may connect to the ports of sessions and services on a Swarm's nodes, besides the addresses "
         "of this machine: a network from which people call services directly, by plain HTTP; or the address by which "
         "others see this machine where it does not have that itself (NAT).",
-        Row("addresses or networks like 10.0.0.0/24, with commas between", "Machines"),
+        Row("addresses or networks like 10.0.0.0/24, with commas between", "Nodes"),
     )

@@ -19,7 +19,7 @@ from commonage.domain.workloads import TERMINAL, Kind, State
 from commonage.telemetry.device_series import put_device
 from commonage.telemetry.families import MIB, Families
 
-MACHINES_AT_ONCE = 50
+NODES_AT_ONCE = 50
 LIVE_STATES = tuple(state for state in State if not state.is_terminal)
 
 
@@ -30,7 +30,7 @@ async def collect(control: Control, ended: dict[State, int] | None) -> Families:
     _work(control, families)
     for state in TERMINAL:
         families.put("commonage_workloads_ended_total", None if ended is None else ended.get(state, 0), state)
-    await _machines(control, families)
+    await _nodes(control, families)
     _shares(control, families)
     _itself(control, families)
     return families
@@ -56,22 +56,22 @@ def _work(control: Control, families: Families) -> None:
         families.put("commonage_environments", stands[standing], standing)
 
 
-async def _machines(control: Control, families: Families) -> None:
+async def _nodes(control: Control, families: Families) -> None:
     states: dict[NodeState, int] = defaultdict(int)
     for number, view in enumerate(control.fleet.nodes()):
-        if number % MACHINES_AT_ONCE == MACHINES_AT_ONCE - 1:
+        if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             await asyncio.sleep(0)  # a thousand nodes take a while, and other tasks wait for the event loop
         states[view.node.state] += 1
         if view.node.state is NodeState.LOST:
             continue  # its figures are old, and its capacity is not usable
-        _machine(view, families)
+        _node(view, families)
         for device in view.devices:
             put_device(view.node.name, device, families)
     for state in NodeState:
         families.put("commonage_nodes", states[state], state)
 
 
-def _machine(view: NodeView, families: Families) -> None:
+def _node(view: NodeView, families: Families) -> None:
     name, report = view.node.name, view.node.report
     leased_cores = (report.cpus_milli - view.free_cpus_milli) / 1000
     disk = None if report.disk_free_mib is None else report.disk_free_mib * MIB

@@ -36,13 +36,13 @@ SERIES: tuple[Series, ...] = (
     Series("commonage_active_users", "gauge", "Users with a workload that has not ended."),
     Series("commonage_environments", "gauge", "Entries of the catalogue, by where they stand.", ("state",)),
     # --- nodes: lost ones are counted, and have no figures
-    Series("commonage_nodes", "gauge", "Machines.", ("state",)),
-    Series("commonage_node_cpu_cores", "gauge", "Cores of a machine.", ("node",)),
+    Series("commonage_nodes", "gauge", "Nodes.", ("state",)),
+    Series("commonage_node_cpu_cores", "gauge", "Cores of a node.", ("node",)),
     Series("commonage_node_leased_cpu_cores", "gauge", "Cores of it that workloads hold.", ("node",)),
-    Series("commonage_node_memory_bytes", "gauge", "Memory of a machine.", ("node",)),
+    Series("commonage_node_memory_bytes", "gauge", "Memory of a node.", ("node",)),
     Series("commonage_node_leased_memory_bytes", "gauge", "Memory of it that workloads hold.", ("node",)),
     Series("commonage_node_free_disk_bytes", "gauge", "Free space where work is kept, where it is known.", ("node",)),
-    Series("commonage_node_workloads", "gauge", "Workloads that hold a part of a machine.", ("node",)),
+    Series("commonage_node_workloads", "gauge", "Workloads that hold a part of a node.", ("node",)),
     # --- GPUs
     Series("commonage_device_memory_bytes", "gauge", "VRAM of a GPU.", _DEVICE),
     Series("commonage_device_leased_memory_bytes", "gauge", "VRAM of it that workloads hold.", _DEVICE),

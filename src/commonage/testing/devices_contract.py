@@ -1,7 +1,7 @@
 """Contract tests for every implementation of the device port.
 
 Inherit `DevicesContract` in a test module and give it a fixture `devices` with an open implementation that has at least
-one GPU. It runs on simulated GPUs and on NVML with a fake driver; a machine with GPUs can run it in the same way.
+one GPU. It runs on simulated GPUs and on NVML with a fake driver; a node with GPUs can run it in the same way.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class DevicesContract:
         for sample in devices.measure():
             assert sample.energy_j is None or sample.energy_j >= (before.get(sample.uuid) or 0)
 
-    def test_a_held_share_of_another_machine_is_no_error(self, devices: Devices) -> None:
+    def test_a_held_share_of_another_node_is_no_error(self, devices: Devices) -> None:
         """It does not appear in any result either."""
         elsewhere = Share("GPU-elsewhere", 0, "other", 1024, 500, whole=False, device_memory_mib=2048)
         devices.note_held([lease_of("b-1", [elsewhere])])

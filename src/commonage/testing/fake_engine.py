@@ -1,4 +1,4 @@
-"""An engine without machines: it simulates runs by the clock, and a test can trigger every failure.
+"""An engine without nodes: it simulates runs by the clock, and a test can trigger every failure.
 
 Used by the tests of control, API and portal, and held to the engine contract itself. Deterministic: with a fake clock
 the same calls give the same statuses (sightings). State that outlives an engine (its runs, logs, environments) is a
@@ -76,7 +76,7 @@ class FakeEngine(Engine):
         self.broken_environments: dict[str, str] = {}
         self.prepare_s = 0.0
         self.prepared: list[tuple[str, str | None]] = []  # (environment, node) of each preparation
-        self.owned: dict[int, ProcessOwner] = {}  # processes of the machine, by pid
+        self.owned: dict[int, ProcessOwner] = {}  # processes of the node, by pid
         self.asides: dict[tuple[str, ...], Aside] = {}  # behaviours of commands next to runs; all others copy
         self.execs: defaultdict[str, list[FakeExec]] = defaultdict(list)  # all commands so far, by attempt
 

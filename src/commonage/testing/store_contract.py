@@ -307,7 +307,7 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
 
     @some_examples
     @given(one=some.nodes(), other=some.nodes())
-    async def test_machines_are_replaced_by_site_and_name(self, store: Store, one: Node, other: Node) -> None:
+    async def test_nodes_are_replaced_by_site_and_name(self, store: Store, one: Node, other: Node) -> None:
         other = replace(other, site=one.site, name=one.name)
         await store.commit(Batch(nodes=[one]))
         assert one in await store.nodes()
@@ -316,7 +316,7 @@ class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservatio
         assert [each for each in there if (each.site, each.name) == (one.site, one.name)] == [other]
         assert there == sorted(there, key=lambda each: (each.site, each.name))
 
-    async def test_a_machine_that_was_removed_is_gone(self, store: Store) -> None:
+    async def test_a_node_that_was_removed_is_gone(self, store: Store) -> None:
         gone, other = make.node("gone"), make.node("stays")
         elsewhere = replace(gone, site="elsewhere")
         await store.commit(Batch(nodes=[gone, other, elsewhere]))

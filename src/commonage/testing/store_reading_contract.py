@@ -156,7 +156,7 @@ Held = tuple[Workload, list[Attempt]]
 
 
 @st.composite
-def _users_of_machines(draw: st.DrawFn) -> list[Held]:
+def _users_of_nodes(draw: st.DrawFn) -> list[Held]:
     """Workloads of two new owners, held at whole seconds from 0 to 50."""
     owners = [f"ann-{make.workload_id()}", f"bob-{make.workload_id()}"]
     return [_use(draw, draw(st.sampled_from(owners))) for _ in range(draw(st.integers(1, 5)))]
@@ -288,7 +288,7 @@ class StoreReadingContract:
     # --- usage ---
 
     @settings(some_examples, max_examples=60)
-    @given(crowd=_users_of_machines(), since=st.integers(-5, 60), until=st.integers(-5, 60))
+    @given(crowd=_users_of_nodes(), since=st.integers(-5, 60), until=st.integers(-5, 60))
     async def test_usage_is_what_was_held_within_the_window(
         self, store: Store, crowd: list[Held], since: int, until: int
     ) -> None:

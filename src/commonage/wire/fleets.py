@@ -1,4 +1,4 @@
-"""Fleets of machines that are rented, as the API shows them."""
+"""Fleets of nodes that are rented, as the API shows them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FleetOut(BaseModel):
     adding: int = Field(description="So many more come next.")
     removing: list[str] = Field(description="These go next.")
     reason: ReasonOut
-    price_per_h: float = Field(description="Of one machine, an hour; 0 where it is not known.")
+    price_per_h: float = Field(description="Of one node, an hour; 0 where it is not known.")
     cost_per_h: float
     cost_after_per_h: float
     currency: str

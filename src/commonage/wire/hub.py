@@ -31,7 +31,7 @@ class HubSettings(BaseModel):
         "", description="Where browsers reach sessions: https://*.hub.example.org; empty if at `public_url` as well."
     )
     hub_url: str = Field(description="Where the hub listens; sessions reach it there.")
-    hub_connect_url: str | None = Field(None, description="Where sessions on other machines reach the hub.")
+    hub_connect_url: str | None = Field(None, description="Where sessions on other nodes reach the hub.")
     control_url: str = Field(description="Where the control plane listens.")
     proxy_api_url: str = Field(description="Where traefik's API listens, for the hub alone.")
     entry_points: list[str] = Field(["http"], description="Names of the addresses at which traefik listens for people.")

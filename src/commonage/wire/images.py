@@ -52,7 +52,7 @@ class ImageIn(Strict):
         description="`TENANT/NAME` or `TENANT/NAME:TAG`; of everybody `public/NAME`.", examples=["lab/torch:2.4"]
     )
     reference: Annotated[PlainText, Field(min_length=1, max_length=512)] = Field(
-        description="What machines fetch: `HOST/REPOSITORY@sha256:…`."
+        description="What nodes fetch: `HOST/REPOSITORY@sha256:…`."
     )
     title: Annotated[PlainText, Field(max_length=128)] = ""
     description: Annotated[PlainText, Field(max_length=1000)] = ""
@@ -119,7 +119,7 @@ class ProvenanceOut(BaseModel):
 
 
 class ImageOnNodeOut(BaseModel):
-    """Where an image stands on a machine: `absent`, `building` (it is being fetched), `ready`, `failed`."""
+    """Where an image stands on a node: `absent`, `building` (it is being fetched), `ready`, `failed`."""
 
     node: str
     state: str
@@ -145,8 +145,8 @@ class ImageOut(BaseModel):
     by: str = Field(description="Who registered it.")
     at: float
     provenance: ProvenanceOut
-    nodes: list[ImageOnNodeOut] = Field(description="The machines it was brought to, or is on its way to.")
-    running: int = Field(description="Workloads that hold a machine in it.")
+    nodes: list[ImageOnNodeOut] = Field(description="The nodes it was brought to, or is on its way to.")
+    running: int = Field(description="Workloads that hold a node in it.")
     waiting: int = Field(description="Workloads that wait to run in it.")
     mine: bool = Field(description="Whether you may replace and remove it.")
 
@@ -167,4 +167,4 @@ class RemovedOut(BaseModel):
 class PrepullIn(Strict):
     """Where to bring an image."""
 
-    nodes: list[Name] = Field(default_factory=list, max_length=1024, description="Names; all ready machines if empty.")
+    nodes: list[Name] = Field(default_factory=list, max_length=1024, description="Names; all ready nodes if empty.")

@@ -16,7 +16,7 @@ ScopeName = Literal[
 
 
 class NodeOut(BaseModel):
-    """A machine."""
+    """A node."""
 
     name: str
     site: str
@@ -36,7 +36,7 @@ class NodeOut(BaseModel):
 
 
 class NodeList(BaseModel):
-    """All machines."""
+    """All nodes."""
 
     items: list[NodeOut]
 
@@ -118,7 +118,7 @@ class LaunchOptions(BaseModel):
     volumes: list[VolumeOut] = Field(default_factory=list, description="Data that one may ask for.")
     priorities: list[str] = Field(default_factory=list, description="Names of the priority classes one may ask for.")
     notices: list[ReasonOut] = Field(
-        default_factory=list, description="What became of one's sessions whose machine went away."
+        default_factory=list, description="What became of one's sessions whose node went away."
     )
 
 

@@ -80,7 +80,7 @@ class RemoveQuery(Strict):
 
 
 class ResumeQuery(Strict):
-    """All of a machine, or one GPU of it."""
+    """All of a node, or one GPU of it."""
 
     gpu: Name | None = Field(
         None, description="Index, `device:place` of a MIG instance, or uuid: forget the faults of this one only."

@@ -14,7 +14,7 @@ class VolumeOut(BaseModel):
     title: str
     description: str
     kind: Literal["folder", "docker", "scratch"] = Field(
-        description="`folder`: the same on all machines; `docker`: kept on each machine; `scratch`: until the end of "
+        description="`folder`: the same on all nodes; `docker`: kept on each node; `scratch`: until the end of "
         "what uses it."
     )
     writable: bool = Field(description="It may be asked for `rw`.")
@@ -24,10 +24,10 @@ class VolumeOut(BaseModel):
     tenants: list[str] = Field(description="On whose account the caller may have it.")
     place: str = Field(description="Where a workload finds it.")
     bounded_on: list[str] = Field(
-        default_factory=list, description="The machines that hold it to its size; empty if it has none."
+        default_factory=list, description="The nodes that hold it to its size; empty if it has none."
     )
     unbounded_on: list[str] = Field(
-        default_factory=list, description="The machines where more than its size goes into it."
+        default_factory=list, description="The nodes where more than its size goes into it."
     )
     notes: list[str] = Field(description="What does not hold on this installation.")
 

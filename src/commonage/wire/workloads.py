@@ -71,13 +71,13 @@ class SubmitIn(Strict):
     )
     requeue: bool | None = Field(
         None,
-        description="What becomes of it when its machine is lost or drained: back to the queue, for a session started "
+        description="What becomes of it when its node is lost or drained: back to the queue, for a session started "
         "again elsewhere. If left out, true for jobs and services, false for sessions.",
     )
     on: dict[LabelName, LabelValue] = Field(
         default_factory=dict,
         max_length=16,
-        description="Labels that its machine must carry; `node` and `site` name machine and place themselves.",
+        description="Labels that its node must carry; `node` and `site` name node and place themselves.",
         examples=[{"zone": "basement"}],
     )
     one_numa: bool = Field(False, description="Several GPUs must hang on the same NUMA node.")
@@ -151,7 +151,7 @@ class RequestOut(BaseModel):
     memory_mib: int
     gpus: str | None
     text: str
-    on: dict[str, str] = Field(default_factory=dict, description="Labels that its machine must carry.")
+    on: dict[str, str] = Field(default_factory=dict, description="Labels that its node must carry.")
     one_numa: bool = False
 
 
@@ -210,8 +210,8 @@ class WorkloadOut(BaseModel):
     array_index: int | None
     array_size: int
     preemptible: bool = False
-    requeue: bool = Field(False, description="It queues (a session starts) again when its machine is lost or drained.")
-    losses: int = Field(0, description="How often it queued again because its machine was lost.")
+    requeue: bool = Field(False, description="It queues (a session starts) again when its node is lost or drained.")
+    losses: int = Field(0, description="How often it queued again because its node was lost.")
     gang: bool = Field(False, description="The members of its array start together, on different nodes.")
     volumes: list[str] = Field(default_factory=list, description="As they were asked for, with their modes.")
     variables: dict[str, str]

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 without a GPU, on the machine that the fake NVML library describes (../nvml/README.md).
+/* A libcuda.so.1 without a GPU, on the node that the fake NVML library describes (../nvml/README.md).
  *
  * It has the calls of gpus/cuda/driver.py. What a process allocates it writes into the file `.used`, where the fake NVML
  * library finds it; and it refuses what a real driver would: memory beyond the GPU, beyond the limit of the cgroup (file

@@ -1,4 +1,4 @@
-"""Builds the fake libcuda.so.1 for one machine, beside the fake NVML library, and a folder in which both are found."""
+"""Builds the fake libcuda.so.1 for one node, beside the fake NVML library, and a folder in which both are found."""
 
 import os
 import shutil
@@ -13,8 +13,8 @@ LIBRARY = "libcuda.so.1"
 _COMPILE = ("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{LIBRARY}")
 
 
-class FakeMachine:
-    """A machine with GPUs: its folder of libraries and its state. `nvml` is the built NVML library's file."""
+class FakeNode:
+    """A node with GPUs: its folder of libraries and its state. `nvml` is the built NVML library's file."""
 
     def __init__(self, folder: Path, nvml: Path) -> None:
         self.folder = folder

@@ -1,6 +1,6 @@
 """Debian packages that stand for NVIDIA's driver and container toolkit, in a folder that is a mirror of them.
 
-What they put on a machine does there what NVIDIA's do as far as can be seen: once `modprobe nvidia` was run
+What they put on a node does there what NVIDIA's do as far as can be seen: once `modprobe nvidia` was run
 `nvidia-smi` and NVML know two GPUs, and the toolkit gives them to containers.
 """
 
@@ -33,7 +33,7 @@ _LDCONFIG = "#!/bin/sh\nldconfig\n"
 
 
 def make_mirror(folder: Path, kernel: str, others: Sequence[Path] = ()) -> None:
-    """A flat mirror in `folder`, with these other packages, too. `kernel`: that of the machines, for its headers."""
+    """A flat mirror in `folder`, with these other packages, too. `kernel`: that of the nodes, for its headers."""
     folder.mkdir()
     work = folder / "work"
     for name, build in {

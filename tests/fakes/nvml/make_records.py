@@ -14,7 +14,7 @@ from commonage.gpus.record import as_json
 from commonage.gpus.replayed import Replayed, read_record
 
 RECORDS = Path(__file__).parents[2] / "data" / "nvml"
-MACHINE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
+NODE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
 H100 = (
     "device", "uuid GPU-6b7a0b5c-9f0e-4c53-8b0e-2f6a4d1c0a01", "name NVIDIA H100 80GB HBM3", "memory 81559 512 4096",
     "utilisation 41", "temperature 48", "power 312000 700000", "energy 9876543210", "clocks 1755 2619 1980 2619",
@@ -45,14 +45,14 @@ GEFORCE = (
     "capability 8 9", "persistence 0", "process 1342 1100 g",
 )  # fmt: skip
 FAKES = {
-    "fake-h100-pair": (*MACHINE, *H100, *SECOND),
-    "fake-h100-mig": (*MACHINE, *SPLIT),
+    "fake-h100-pair": (*NODE, *H100, *SECOND),
+    "fake-h100-mig": (*NODE, *SPLIT),
     "fake-t4-older-driver": (
         "fail nvmlDeviceGetMemoryInfo_v2 13", "fail nvmlDeviceGetCurrentClocksEventReasons 13",
         "fail nvmlDeviceGetTemperatureV 13", "driver 470.256", "cuda 11040", *T4,
     ),
-    "fake-geforce": (*MACHINE, *GEFORCE),
-    "fake-t4-lost": (*MACHINE, *T4, "lost 15", *GEFORCE),
+    "fake-geforce": (*NODE, *GEFORCE),
+    "fake-t4-lost": (*NODE, *T4, "lost 15", *GEFORCE),
 }  # fmt: skip
 _RECORD = """
 import pathlib, sys

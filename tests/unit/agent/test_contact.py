@@ -1,4 +1,4 @@
-"""When a machine is in contact with its site, and when it is cut off and pauses what runs on it."""
+"""When a node is in contact with its site, and when it is cut off and pauses what runs on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_control_plane_alone_is_enough() -> None:
 @pytest.mark.parametrize(
     ("answering", "cut_off"),
     [
-        (("worker2", "worker3"), False),  # with itself three of four: the control plane's machine is off
+        (("worker2", "worker3"), False),  # with itself three of four: the control plane's node is off
         (("worker2",), True),  # half is not more than half: the others may be on the control plane's side
         ((), True),
         (("stranger", "another", "third"), True),  # who was not told of does not count
@@ -63,7 +63,7 @@ def test_where_few_are_known_the_control_plane_alone_counts(witnesses: tuple[str
     assert vote.is_cut_off(CUT_OFF_AFTER_S)
 
 
-def test_a_machine_that_was_too_busy_to_look_is_not_cut_off() -> None:
+def test_a_node_that_was_too_busy_to_look_is_not_cut_off() -> None:
     vote = Vote("worker1", SITE, 0.0)
     vote.count(False, (), 4.0)
     assert not vote.is_cut_off(600.0)

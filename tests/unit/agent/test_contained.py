@@ -36,7 +36,7 @@ def terms_with(**fields: Any) -> Terms:
     return Terms(**{**TERMS.to_json(), **fields})
 
 
-def test_it_must_see_the_machines_processes_and_dockers_containers(tmp_path: Path) -> None:
+def test_it_must_see_the_nodes_processes_and_dockers_containers(tmp_path: Path) -> None:
     info = {"Name": "gpu-1", "DockerRootDir": str(tmp_path)}
     assert Sight(info, (1, 0)).look(case_of()).says.endswith("(pid: host)")
     assert Sight(info, (7, 1)).look(case_of()).state is State.BAD
@@ -45,7 +45,7 @@ def test_it_must_see_the_machines_processes_and_dockers_containers(tmp_path: Pat
     assert Sight(info, (70, 69)).look(case_of()).state is State.DONE
 
 
-def test_its_machine_must_be_in_the_swarm() -> None:
+def test_its_node_must_be_in_the_swarm() -> None:
     info = {"Swarm": {"NodeID": "n1"}}
     assert Member(info).look(case_of(n1="ready")).state is State.DONE
     assert "but down" in Member(info).look(case_of(n1="down")).says
@@ -67,7 +67,7 @@ def test_what_it_is_told_lies_in_a_folder_that_lasts(tmp_path: Path, monkeypatch
         monkeypatch.setattr(contained, name, tmp_path / name)
     monkeypatch.setattr("commonage.agent.steps_swarm.CERTIFICATES", tmp_path / "certs.d")
     monkeypatch.setattr("commonage.agent.steps_swarm.LOGIN", tmp_path / "registry-login")
-    (tmp_path / "registry-login").write_text("machine@gpu-1:pw")
+    (tmp_path / "registry-login").write_text("node@gpu-1:pw")
     case = case_of(terms_with(registry="hub:5000", agent={"cpu_hold": "quota"}))
     for step in (Registry(tmp_path / "LOGINS"), Settings("unix:///host/run/docker.sock")):
         assert step.look(case).state is State.NEEDED
@@ -86,7 +86,7 @@ def test_what_it_is_told_lies_in_a_folder_that_lasts(tmp_path: Path, monkeypatch
     [
         ("cmj1.eyJ-w_d.s1g", "cmj1.eyJ-w_d.s1g"),
         ('{"token": "cmj1.a.b", "url": "https://hub/join"}', "cmj1.a.b"),
-        ("On the machine:\n\ncurl -fsS https://hub/join | sudo sh -s -- cmj1.a.b\n", "cmj1.a.b"),
+        ("On the node:\n\ncurl -fsS https://hub/join | sudo sh -s -- cmj1.a.b\n", "cmj1.a.b"),
         ("", ""),
         ("cmj1.half", ""),
     ],

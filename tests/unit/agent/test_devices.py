@@ -99,7 +99,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_driver")
-async def test_a_machine_without_devices_has_none_and_no_fault(tmp_path: Path) -> None:
+async def test_a_node_without_devices_has_none_and_no_fault(tmp_path: Path) -> None:
     devices = AgentDevices(config(tmp_path, "auto"))
     look = await devices.look(nobody)
     assert (look.devices, look.fault) == ((), "")  # nothing is simulated unless somebody says so

@@ -1,4 +1,4 @@
-"""What an agent that is cut off does with what runs on its machine, and what it keeps of that."""
+"""What an agent that is cut off does with what runs on its node, and what it keeps of that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of joining, as far as they are pure or can be shown a machine of files."""
+"""The steps of joining, as far as they are pure or can be shown a node of files."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ TERMS = Terms(
 
 
 class FakeHost(Host):
-    """A machine with these programs; what they say is looked up by the first words of a command."""
+    """A node with these programs; what they say is looked up by the first words of a command."""
 
     def __init__(self, programs: tuple[str, ...] = (), says: dict[str, str] | None = None) -> None:
         self.programs, self.says = set(programs), says or {}
@@ -141,7 +141,7 @@ def test_settings_that_cannot_be_read_are_left_alone(
 
 @pytest.fixture
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose Docker runs with what the site wants; the folder with its settings."""
+    """A node whose Docker runs with what the site wants; the folder with its settings."""
     for name, text in (("SETTINGS", "{}"), ("_DROP_IN", steps_docker._VARIABLE), ("PID_FILE", "7")):
         monkeypatch.setattr(steps_docker, name, tmp_path / name)
         (tmp_path / name).write_text(text)
@@ -269,7 +269,7 @@ def test_what_debian_has_elsewhere_is_said(bus: Path) -> None:
 
 def test_a_driver_that_does_not_load_asks_for_a_restart(bus: Path) -> None:
     host = FakeHost(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
-    with pytest.raises(StepFailed, match="restart the machine, then run the same command again"):
+    with pytest.raises(StepFailed, match="restart the node, then run the same command again"):
         steps_nvidia.Nvidia().apply(case_of(host, nvidia="install"))
 
 
@@ -310,7 +310,7 @@ def test_a_device_that_is_to_be_left_alone_is(bus: Path) -> None:
         ("deb [signed-by=/k] http://m bookworm main", "deb [signed-by=/k] http://m bookworm main"),
     ],
 )
-def test_only_a_folder_of_the_machine_itself_goes_unsigned(mirror: str, line: str) -> None:
+def test_only_a_folder_of_the_node_itself_goes_unsigned(mirror: str, line: str) -> None:
     assert steps_packages.apt_line(mirror) == line
 
 
@@ -389,7 +389,7 @@ def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
 
 
 class SwarmDoor:
-    """The control plane's, whose Swarm has another token since the machine was told its terms."""
+    """The control plane's, whose Swarm has another token since the node was told its terms."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms, self.state = terms, ""
@@ -463,7 +463,7 @@ def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(steps_checks, "_free_gib", lambda path: 2.0)
     case = Case(Host(), TERMS, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
     said = steps_checks.Checks().look(case).says
-    for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "many machines are called", "h:2", "timed out"):
+    for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "many nodes are called", "h:2", "timed out"):
         assert words in said
 
 

@@ -1,4 +1,4 @@
-"""Leaving, on a machine of files: in what order, and when not at all."""
+"""Leaving, on a node of files: in what order, and when not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANAGER = '{"LocalNodeState": "active", "ControlAvailable": true}'
 DOCKER = {"docker ps": "", "docker info": WORKER, "docker swarm leave": "", "umount": ""}
 
 
-class Machine(FakeHost):
+class Node(FakeHost):
     """One that has joined: its agent runs, its walls stand, /scratch is mounted. `did` is what was done, in order."""
 
     def __init__(self, says: dict[str, str]) -> None:
@@ -43,42 +43,42 @@ class Machine(FakeHost):
         self.walls = False
 
 
-def machine_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None) -> Machine:
+def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None) -> Node:
     words = DOCKER | {name.replace("_", " "): said for name, said in says.items()}
-    machine = Machine({name: said for name, said in words.items() if said is not None})
+    node = Node({name: said for name, said in words.items() if said is not None})
     for name in ("HOME", "STATE", "PROGRAMS", "UNIT", "SCRIPT", "COMMAND"):
         monkeypatch.setattr(leave, name, folder / name)
     (folder / "HOME").mkdir(exist_ok=True)
     (folder / "fstab").write_text("proc /proc proc defaults 0 0\ntmpfs /scratch tmpfs size=1G 0 0 # commonage\n")
     monkeypatch.setattr(steps_storage, "FSTAB", folder / "fstab")
-    monkeypatch.setattr(leave, "Host", lambda: machine)
-    monkeypatch.setattr(leave, "Walls", lambda: machine)
+    monkeypatch.setattr(leave, "Host", lambda: node)
+    monkeypatch.setattr(leave, "Walls", lambda: node)
     monkeypatch.setattr(leave, "runs", lambda host: True)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    return machine
+    return node
 
 
 def test_walls_stand_until_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine = machine_with(monkeypatch, tmp_path, docker_ps="c1\n")
+    node = node_with(monkeypatch, tmp_path, docker_ps="c1\n")
     assert main(["--force"]) == DONE
-    assert machine.did == ["service stop", "docker swarm leave --force", "walls down", "umount /scratch"]
+    assert node.did == ["service stop", "docker swarm leave --force", "walls down", "umount /scratch"]
     assert (tmp_path / "fstab").read_text() == "proc /proc proc defaults 0 0\n"
     assert not (tmp_path / "HOME").exists()
 
 
-def refused(machine: Machine, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def refused(node: Node, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """What it says; nothing may have been changed."""
     assert main(words) == FAILED
-    assert machine.did == []
+    assert node.did == []
     return capsys.readouterr().out
 
 
 def test_without_docker_nobody_can_tell(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = machine_with(monkeypatch, tmp_path, docker_ps=None)
+    node = node_with(monkeypatch, tmp_path, docker_ps=None)
     for words in ((), ("--force",)):
-        said = refused(machine, capsys, *words)
+        said = refused(node, capsys, *words)
         assert "Docker does not answer" in said
         assert "systemctl start docker" in said
 
@@ -86,8 +86,8 @@ def test_without_docker_nobody_can_tell(
 def test_what_runs_is_ended_only_if_that_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = machine_with(monkeypatch, tmp_path, docker_ps="c1\nc2\n")
-    assert "2 workloads run here" in refused(machine, capsys)
+    node = node_with(monkeypatch, tmp_path, docker_ps="c1\nc2\n")
+    assert "2 workloads run here" in refused(node, capsys)
 
 
 @pytest.mark.parametrize(("running", "availability"), [("", "active\n"), ("c1\n", "pause\n")])
@@ -99,25 +99,25 @@ def test_a_manager_stays_in_the_swarm_and_so_must_take_no_work_first(
     availability: str,
 ) -> None:
     says = {"docker_info": MANAGER, "docker_ps": running, "docker_node_inspect_self": availability}
-    machine = machine_with(monkeypatch, tmp_path, **says)
-    assert "docker node update --availability pause" in refused(machine, capsys, "--force")
+    node = node_with(monkeypatch, tmp_path, **says)
+    assert "docker node update --availability pause" in refused(node, capsys, "--force")
 
 
 def test_a_manager_without_work_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    machine = machine_with(monkeypatch, tmp_path, docker_info=MANAGER, docker_node_inspect_self="drain\n")
+    node = node_with(monkeypatch, tmp_path, docker_info=MANAGER, docker_node_inspect_self="drain\n")
     assert main([]) == DONE
-    assert machine.did == ["service stop", "walls down", "umount /scratch"]
+    assert node.did == ["service stop", "walls down", "umount /scratch"]
 
 
 def test_a_busy_folder_is_known_the_next_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    busy = machine_with(monkeypatch, tmp_path, umount=None)
+    busy = node_with(monkeypatch, tmp_path, umount=None)
     assert main([]) == FAILED
     assert "`umount /scratch` failed" in capsys.readouterr().out
     assert steps_storage.our_folders(busy) == ["/scratch"]
     del busy
-    free = Machine(DOCKER)
+    free = Node(DOCKER)
     assert any("/scratch is not mounted any more" in line for line in leave.leave(free))
     assert steps_storage.our_folders(free) == []
 
@@ -125,17 +125,17 @@ def test_a_busy_folder_is_known_the_next_time(
 def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_certificate_goes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = machine_with(monkeypatch, tmp_path, docker_ps="c1\n")
+    node = node_with(monkeypatch, tmp_path, docker_ps="c1\n")
     has_joined(tmp_path)
 
     async def ask(_dialler: object, call: object, _question: object) -> None:
         assert call is messages.LEFT
         assert (tmp_path / "HOME/agent.toml").exists()
-        machine.ran.append("service told")
+        node.ran.append("service told")
 
     monkeypatch.setattr(leave.Dialler, "ask", ask)
     assert main(["--force"]) == DONE
-    assert machine.did[-2:] == ["umount /scratch", "service told"]
+    assert node.did[-2:] == ["umount /scratch", "service told"]
     assert "knows this machine no more" in capsys.readouterr().out
     assert not (tmp_path / "HOME").exists()
 
@@ -143,7 +143,7 @@ def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_cer
 def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine_with(monkeypatch, tmp_path)
+    node_with(monkeypatch, tmp_path)
     has_joined(tmp_path)
     assert main([]) == DONE
     said = capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
 def test_nothing_is_told_while_something_does_not_end(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine_with(monkeypatch, tmp_path, docker_ps="c1\n")
+    node_with(monkeypatch, tmp_path, docker_ps="c1\n")
     has_joined(tmp_path)
     monkeypatch.setattr(leave, "end_processes", lambda *_: {"c1"})
     assert main(["--force"]) == FAILED
@@ -175,7 +175,7 @@ def has_joined(folder: Path) -> None:
 def test_a_docker_that_dies_meanwhile_is_no_swarm_that_was_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    machine = machine_with(monkeypatch, tmp_path, docker_info=None)
+    node = node_with(monkeypatch, tmp_path, docker_info=None)
     with pytest.raises(StepFailed, match="docker info"):
-        leave.leave(machine)
+        leave.leave(node)
     assert (tmp_path / "HOME").exists()

@@ -50,7 +50,7 @@ def test_what_is_mounted_stays_though_the_name_leads_elsewhere(mounts: Mounts, s
     assert os.listdir(places[0]) == ["mine"]
     Path(places[2]).write_text("more\n")
     assert (shared / "attempts/w-1/log").read_text() == "more\n"
-    assert stat.S_IMODE((tmp_path / "mounts").stat().st_mode) == 0o700, "nobody else of the machine looks in"
+    assert stat.S_IMODE((tmp_path / "mounts").stat().st_mode) == 0o700, "nobody else of the node looks in"
 
 
 def test_nothing_in_there_is_a_device_or_makes_root(mounts: Mounts, shared: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small parts of the agent, on files that look like the machine's."""
+"""Small parts of the agent, on files that look like the node's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from commonage.agent import containers
 from commonage.agent.containers import Containers, OnDisk, on_disk
 from commonage.agent.docker import split_image
-from commonage.agent.machine import SharedFolder, memory_mib
+from commonage.agent.node import SharedFolder, memory_mib
 from commonage.agent.pulling import credentials_for
 
 
@@ -33,10 +33,10 @@ def test_an_image_in_parts(name: str, parts: tuple[str, str]) -> None:
 
 def test_credentials_are_those_of_the_images_registry(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    auth = base64.b64encode(b"machine:pa:ss").decode()
+    auth = base64.b64encode(b"node:pa:ss").decode()
     file.write_text(json.dumps({"auths": {"hub:5000": {"auth": auth}}}))
     found = json.loads(base64.urlsafe_b64decode(credentials_for("hub:5000/lab/torch:2", file)))
-    assert found == {"username": "machine", "password": "pa:ss", "serveraddress": "hub:5000"}
+    assert found == {"username": "node", "password": "pa:ss", "serveraddress": "hub:5000"}
     assert credentials_for("other:5000/lab/torch:2", file) == ""
     assert credentials_for("hub:5000/lab/torch:2", tmp_path / "none") == ""
 
@@ -83,7 +83,7 @@ def test_that_containers_may_gain_privileges_is_known_while_none_runs(monkeypatc
     assert look(p3=False) is False
 
 
-def test_the_machines_memory(tmp_path: Path) -> None:
+def test_the_nodes_memory(tmp_path: Path) -> None:
     table = tmp_path / "meminfo"
     table.write_text("MemTotal:       16384000 kB\nMemFree: 1 kB\n")
     assert memory_mib(table) == 16000

@@ -1,4 +1,4 @@
-"""Images fetched on a machine: whom that keeps waiting, and whom not."""
+"""Images fetched on a node: whom that keeps waiting, and whom not."""
 
 import asyncio
 import threading

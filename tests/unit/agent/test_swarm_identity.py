@@ -1,4 +1,4 @@
-"""A machine proves which Swarm node it is, with the files that Docker keeps of it."""
+"""A node proves which Swarm node it is, with the files that Docker keeps of it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_the_wire_has_the_words_of_the_domain() -> None:
     assert set(conditions) == {condition.value for condition in Condition}
 
 
-def test_one_that_waits_has_a_place_in_the_queue_and_none_on_a_machine() -> None:
+def test_one_that_waits_has_a_place_in_the_queue_and_none_on_a_node() -> None:
     lost = factories.attempt(state=State.LOST)
     found = encode.workload(factories.workload(State.HELD, attempt=lost), STANDING)
     assert (found.state, found.reason.code, found.position) == ("held", "NoNodes", 3)

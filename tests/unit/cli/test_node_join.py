@@ -42,7 +42,7 @@ def token(expires_at: float = 0.0) -> JoinTokenOut:
     return JoinTokenOut(token="cmj1.a.b", expires_at=expires_at, url=url, script_sha256="ab", command=f"curl {url}")
 
 
-def test_the_command_for_a_machine_is_one_line_and_the_token_another() -> None:
+def test_the_command_for_a_node_is_one_line_and_the_token_another() -> None:
     made = token()
     lines = commands(made)
     assert [line for line in lines if "curl" in line] == [made.command]
@@ -52,7 +52,7 @@ def test_the_command_for_a_machine_is_one_line_and_the_token_another() -> None:
 @pytest.mark.parametrize(
     ("typed", "asked"), [("gpu-7", ("east", "gpu-7")), ("east/gpu-7", ("east", "gpu-7")), ("gone", ("local", "gone"))]
 )
-def test_a_machine_is_removed_by_its_name_also_one_that_is_in_no_list_any_more(
+def test_a_node_is_removed_by_its_name_also_one_that_is_in_no_list_any_more(
     monkeypatch: pytest.MonkeyPatch, typed: str, asked: tuple[str, str]
 ) -> None:
     removed: list[tuple[str, str]] = []
@@ -73,7 +73,7 @@ def test_a_machine_is_removed_by_its_name_also_one_that_is_in_no_list_any_more(
 
 def test_a_token_that_outlives_the_day_is_told_with_its_date() -> None:
     made = token(time.time() + 3 * 86400)
-    assert re.fullmatch(r"On the machine that is to join, until \d{4}-\d\d-\d\d \d\d:\d\d:", commands(made)[0])
+    assert re.fullmatch(r"On the node that is to join, until \d{4}-\d\d-\d\d \d\d:\d\d:", commands(made)[0])
 
 
 @pytest.mark.parametrize(

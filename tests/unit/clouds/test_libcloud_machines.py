@@ -1,4 +1,4 @@
-"""Machines by libcloud, with its own driver for trying things."""
+"""Nodes by libcloud, with its own driver for trying things."""
 
 from typing import Any, ClassVar
 

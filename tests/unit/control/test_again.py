@@ -1,4 +1,4 @@
-"""Sessions whose machine went away are started again by the hub, where their users wish it."""
+"""Sessions whose node went away are started again by the hub, where their users wish it."""
 
 from collections.abc import Mapping
 from typing import Any

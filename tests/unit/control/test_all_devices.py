@@ -1,4 +1,4 @@
-"""GPUs of machines with agents are shown, attributed and watched like those of this one."""
+"""GPUs of nodes with agents are shown, attributed and watched like those of this one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UUID = "GPU-far-0"
 
 
 class Elsewhere:
-    """One machine with one GPU: what its agent said, and what it was told."""
+    """One node with one GPU: what its agent said, and what it was told."""
 
     def __init__(self, site: Site) -> None:
         self.site = site

@@ -1,4 +1,4 @@
-"""Machines that are drained with their work in mind, and removed."""
+"""Nodes that are drained with their work in mind, and removed."""
 
 import asyncio
 from collections.abc import Sequence
@@ -161,7 +161,7 @@ async def test_a_deadline_that_is_over_and_whoever_is_no_admin_are_refused() -> 
             await control.departures.remove(ROOT, "three")
 
 
-async def test_only_a_machine_that_is_drained_and_empty_is_removed() -> None:
+async def test_only_a_node_that_is_drained_and_empty_is_removed() -> None:
     site = site_of_two()
     async with site.open() as control:
         one = await started(site, control, job("train"))
@@ -182,7 +182,7 @@ async def test_only_a_machine_that_is_drained_and_empty_is_removed() -> None:
         assert control.board.nodes["one"].state is NodeState.READY, "it has joined anew"
 
 
-async def test_a_lost_machine_is_removed_and_what_is_still_counted_there_only_on_the_admins_word() -> None:
+async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_the_admins_word() -> None:
     site = site_of_two(sweep_every_s=1e6)  # the engine never says what became of it
     async with site.open() as control:
         one = await started(site, control, job("train"))
@@ -199,7 +199,7 @@ async def test_a_lost_machine_is_removed_and_what_is_still_counted_there_only_on
         assert Requeued(cause=NodeRemoved(node="one", by="root")) in events_of(site, one, EventKind.QUEUED)
 
 
-async def test_jobs_of_a_lost_machine_run_elsewhere_and_none_twice() -> None:
+async def test_jobs_of_a_lost_node_run_elsewhere_and_none_twice() -> None:
     site = site_of_two()
     async with site.open() as control:
         jobs = [await started(site, control, job(str(number))) for number in range(5)]
@@ -210,7 +210,7 @@ async def test_jobs_of_a_lost_machine_run_elsewhere_and_none_twice() -> None:
         assert len(living) == 5
 
 
-async def test_who_runs_on_a_machine_in_trouble_reads_it() -> None:
+async def test_who_runs_on_a_node_in_trouble_reads_it() -> None:
     site = site_of_two(sweep_every_s=1e6)
     async with site.open() as control:
         one = await started(site, control, job("train"))
@@ -261,7 +261,7 @@ async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_a
         assert node_of(site, job_there) == "two"
 
 
-async def test_what_is_lost_is_not_placed_again_on_its_machine_before_that_has_reported() -> None:
+async def test_what_is_lost_is_not_placed_again_on_its_node_before_that_has_reported() -> None:
     site = site_of_two()
     async with site.open() as control:
         one = await started(site, control, job())
@@ -274,7 +274,7 @@ async def test_what_is_lost_is_not_placed_again_on_its_machine_before_that_has_r
         assert control.board.nodes["one"].reason == "its container daemon does not answer"
 
 
-async def test_a_sound_machine_on_which_something_was_lost_takes_work_at_once() -> None:
+async def test_a_sound_node_on_which_something_was_lost_takes_work_at_once() -> None:
     site = Site([factories.node("one")])
     async with site.open() as control:
         (one,) = (await control.work.submit(ANN, job())).workloads
@@ -354,7 +354,7 @@ def events_of_nodes(site: Site) -> list[Reason]:
     return [event.reason for event in site.store.shelf.events if event.kind is EventKind.NODE]
 
 
-async def test_a_machine_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_drain() -> None:
+async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_drain() -> None:
     site = site_of_two(sweep_every_s=1e6)  # the engine never says what became of it
     site.joining = joining = FakeJoining()
     async with site.open() as control:
@@ -377,7 +377,7 @@ async def test_a_machine_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_
         await control.departures.left("one")  # said twice
 
 
-async def test_what_is_placed_on_a_machine_in_the_moment_in_which_it_leaves_does_not_wait_for_it() -> None:
+async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_not_wait_for_it() -> None:
     site = site_of_two(sweep_every_s=1e6)
     async with site.open() as control:
         await control.departures.drain(ROOT, "two")
@@ -395,7 +395,7 @@ async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_
     site.joining = joining = FakeJoining("three")
     async with site.open() as control:
         assert await control.departures.remove(ROOT, "three") == ["three's certificate is revoked"]
-        with pytest.raises(NotFound, match="there is no machine 'tow'; there are: one, two"):
+        with pytest.raises(NotFound, match="there is no node 'tow'; there are: one, two"):
             await control.departures.remove(ROOT, "tow")
         assert joining.expelled == [("three", False)]
         await control.departures.drain(ROOT, "two")

@@ -17,11 +17,11 @@ from commonage.domain.workloads import State
 from commonage.testing import factories as make
 
 pytestmark = pytest.mark.anyio
-FELL = "had Xid 79 (fell off the bus): reboot the machine"
+FELL = "had Xid 79 (fell off the bus): reboot the node"
 
 
 def says(site: Site, *devices: Device) -> None:
-    """What the machine reports from now on."""
+    """What the node reports from now on."""
     site.engine.add_node(replace(site.nodes[0], devices=devices))
 
 
@@ -90,7 +90,7 @@ class Forgetful:
         return getattr(self.site.true_devices, name)
 
 
-async def test_an_admin_resumes_one_device_or_all_of_a_machine() -> None:
+async def test_an_admin_resumes_one_device_or_all_of_a_node() -> None:
     site = Site([make.node("gpu-1", 2)])
     site.true_devices, site.devices = site.devices, Forgetful(site)
     one, two = site.nodes[0].devices
@@ -105,7 +105,7 @@ async def test_an_admin_resumes_one_device_or_all_of_a_machine() -> None:
         assert not node.drain
         with pytest.raises(NotFound, match="GPU '7' is none on gpu-1; there are: 0"):
             await control.fleet.resume(ROOT, "gpu-1", "7")
-        with pytest.raises(NotFound, match="no machine"):
+        with pytest.raises(NotFound, match="no node"):
             await control.fleet.resume(ROOT, "gpu-9")
         with pytest.raises(Forbidden):
             await control.fleet.resume(ANN, "gpu-1")

@@ -1,4 +1,4 @@
-"""Machines that are rented while work waits, and given back when they idle."""
+"""Nodes that are rented while work waits, and given back when they idle."""
 
 import asyncio
 import errno
@@ -33,7 +33,7 @@ KIND = MachineKind(8000, 32768, price_per_h=1.5)
 
 @dataclass(slots=True)
 class Vm:
-    """A machine at the cloud, which costs until it is destroyed."""
+    """A node at the cloud, which costs until it is destroyed."""
 
     user_data: str
     since: float
@@ -42,7 +42,7 @@ class Vm:
 
 
 class FakeCloud(Cloud):
-    """Rents at once; its machines join when the test says so. It may list them late, and long."""
+    """Rents at once; its nodes join when the test says so. It may list them late, and long."""
 
     provider = "fake"
 
@@ -106,7 +106,7 @@ class FakeJoining:
 
 
 class Rented:
-    """A site with a small machine of its own, and a fleet."""
+    """A site with a small node of its own, and a fleet."""
 
     def __init__(self, **policy: int) -> None:
         self.site, self.joining = Site([factories.node("own", cpus_milli=2000)]), FakeJoining()
@@ -240,7 +240,7 @@ async def test_fleets_are_for_admins(rented: Rented) -> None:
 
 
 async def on_a_rented_one(rented: Rented, control: Control) -> tuple[Workload, str]:
-    """A job that only a rented machine has room for, and the name of the machine that came for it and joined."""
+    """A job that only a rented machine has room for, and the name of the node that came for it and joined."""
     (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
     await rented.pass_time(90)
     (name,) = rented.cloud.ours
@@ -249,7 +249,7 @@ async def on_a_rented_one(rented: Rented, control: Control) -> tuple[Workload, s
     return made, name
 
 
-# --- machines that die --------------------------------------------------------------------------------------------
+# --- nodes that die --------------------------------------------------------------------------------------------
 
 
 async def test_one_that_stays_listed_as_down_is_given_back_and_replaced_for_what_waits() -> None:
@@ -379,11 +379,11 @@ async def test_what_the_cloud_said_that_it_took_is_given_back_again() -> None:
         assert rented.cloud.destroyed == 2
 
 
-# --- machines that leave ------------------------------------------------------------------------------------------
+# --- nodes that leave ------------------------------------------------------------------------------------------
 
 
 async def leaving(rented: Rented, control: Control) -> str:
-    """A machine that idled and was just drained to go."""
+    """A node that idled and was just drained to go."""
     await rented.pass_time(20)
     rented.joins()
     (name,) = rented.cloud.ours
@@ -395,7 +395,7 @@ async def leaving(rented: Rented, control: Control) -> str:
 
 
 class Shrinking(Rented):
-    """Has a machine that is not needed: it was rented while the fleet was to have one at least."""
+    """Has a node that is not needed: it was rented while the fleet was to have one at least."""
 
     def __init__(self) -> None:
         super().__init__(least=1, most=1, idle_s=120)

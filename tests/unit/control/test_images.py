@@ -36,7 +36,7 @@ TORCH = Kernel("torch", "PyTorch", "/opt/kernels/torch")
 
 
 def lab(**settings: Any) -> Site:
-    """One machine with one GPU, and two tenants."""
+    """One node with one GPU, and two tenants."""
     return Site([make.node("gpu-1", 1)], rules=RULES, **settings)
 
 
@@ -231,10 +231,10 @@ async def test_what_needs_a_gpu_is_refused_without_one() -> None:
         await control.work.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("8GiB")))
 
 
-# --- brought to machines ------------------------------------------------------------------------------------------
+# --- brought to nodes ------------------------------------------------------------------------------------------
 
 
-async def test_an_image_is_brought_to_all_machines_with_progress_and_to_those_that_join_later() -> None:
+async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_join_later() -> None:
     site = lab()
     site.engine.prepare_s = 4.0
     async with site.open() as control:
@@ -276,7 +276,7 @@ async def test_where_it_fails_the_reason_is_shown_and_who_asks_again_has_it_trie
         assert control.images.one(ADA, "lab/torch").nodes[0].state is EnvironmentState.READY
 
 
-async def test_a_machine_that_does_not_answer_is_asked_again_after_a_while() -> None:
+async def test_a_node_that_does_not_answer_is_asked_again_after_a_while() -> None:
     site = lab()
     async with site.open() as control:
         site.engine.outage = "the daemon is away"
@@ -294,7 +294,7 @@ async def test_nothing_is_brought_unasked_where_the_settings_say_so() -> None:
         await control.images.add(ADA, image(), REGISTRY)
         await site.clock.advance(20)
         assert (site.engine.prepared, control.images.one(ADA, "lab/torch").nodes) == ([], ())
-        with pytest.raises(NotFound, match="there is no machine 'nowhere'; there are: gpu-1"):
+        with pytest.raises(NotFound, match="there is no node 'nowhere'; there are: gpu-1"):
             await control.images.prepull(ADA, "lab/torch", ["nowhere"])
         await control.images.prepull(ADA, "lab/torch", ())
         await site.clock.advance(1)
@@ -302,7 +302,7 @@ async def test_nothing_is_brought_unasked_where_the_settings_say_so() -> None:
         await control.fleet.drain(ROOT, "gpu-1", True)
         with pytest.raises(Conflict, match="gpu-1 takes no work now"):
             await control.images.prepull(ADA, "lab/torch", ["gpu-1"])
-        with pytest.raises(Conflict, match="no machine takes work now"):
+        with pytest.raises(Conflict, match="no node takes work now"):
             await control.images.prepull(ADA, "lab/torch", ())
 
 

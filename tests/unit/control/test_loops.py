@@ -90,7 +90,7 @@ async def test_the_store_away_for_minutes_while_work_runs_and_ends() -> None:
         assert (await control.work.submit(ANN, job())).created
 
 
-async def test_a_machine_that_reports_while_the_store_is_away_is_written_later() -> None:
+async def test_a_node_that_reports_while_the_store_is_away_is_written_later() -> None:
     site = Site()
     async with site.open() as control:
         site.store.trouble = Unavailable("the database is away")
@@ -102,7 +102,7 @@ async def test_a_machine_that_reports_while_the_store_is_away_is_written_later()
         assert ("here", "new-1") in site.store.shelf.nodes
 
 
-async def test_samples_of_attempts_devices_and_machines() -> None:
+async def test_samples_of_attempts_devices_and_nodes() -> None:
     site = Site()
     site.engine.default = Behaviour(lasts_s=None, holds_mib=300)
     async with site.open() as control:

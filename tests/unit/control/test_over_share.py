@@ -49,7 +49,7 @@ def test_a_context_that_was_measured_counts_where_it_is_larger() -> None:
     [
         seen(5, 100),
         seen(5),  # the GPU lists it no more
-        seen(500, 9000),  # the machine slept meanwhile
+        seen(500, 9000),  # the node slept meanwhile
         seen(-100, 9000),  # the clock was set back
     ],
 )

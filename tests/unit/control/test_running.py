@@ -48,7 +48,7 @@ async def test_a_job_runs_and_ends() -> None:
     assert [event.seq for event in site.store.shelf.events] == sorted({one.seq for one in site.store.shelf.events})
 
 
-async def test_it_starts_at_once_when_the_machines_are_idle() -> None:
+async def test_it_starts_at_once_when_the_nodes_are_idle() -> None:
     site = Site()
     async with site.open() as control:
         one = await submit(control)
@@ -343,7 +343,7 @@ async def test_a_stopped_one_that_vanishes_has_stopped() -> None:
     assert site.there(one).state is State.STOPPED
 
 
-async def test_a_lost_machine() -> None:
+async def test_a_lost_node() -> None:
     site = Site()
     async with site.open() as control:
         one = await submit(control, job(gpu=parse_gpus("1")))
@@ -376,7 +376,7 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
         assert site.there(waits).state is State.RUNNING
 
 
-async def test_a_wish_to_drain_survives_reports_restarts_and_the_loss_of_the_machine() -> None:
+async def test_a_wish_to_drain_survives_reports_restarts_and_the_loss_of_the_node() -> None:
     site = Site()
     async with site.open() as control:
         await control.fleet.drain(ROOT, "gpu-1", True)
@@ -391,7 +391,7 @@ async def test_a_wish_to_drain_survives_reports_restarts_and_the_loss_of_the_mac
         assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
 
 
-async def test_a_lost_machine_is_not_ready_because_somebody_wishes_it() -> None:
+async def test_a_lost_node_is_not_ready_because_somebody_wishes_it() -> None:
     site = Site()
     async with site.open() as control:
         site.engine.lose_node("gpu-1")
@@ -399,7 +399,7 @@ async def test_a_lost_machine_is_not_ready_because_somebody_wishes_it() -> None:
         assert (await control.fleet.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
 
 
-async def test_a_machine_with_a_fault_takes_no_work() -> None:
+async def test_a_node_with_a_fault_takes_no_work() -> None:
     site = Site()
     async with site.open() as control:
         site.engine.add_node(factories.node("gpu-1", 1, faults=("its disk is full",)).report)

@@ -73,7 +73,7 @@ def test_a_size_that_does_not_hold_is_told(case: Case) -> None:
     assert all(one.startswith(f"Nothing holds the size of {case.loose} they take") for one in said)
 
 
-def test_which_machines_hold_a_size_is_told_of_each_volume() -> None:
+def test_which_nodes_hold_a_size_is_told_of_each_volume() -> None:
     engine = Capabilities("swarm", mounts=True, bounded_on=("b",), unbounded_on=("a",))
     found = {one.volume.name: (one.bounded_on, one.unbounded_on) for one in volumes_on(engine).offered(ANN)}
     some = (("b",), ("a",))

@@ -253,7 +253,7 @@ async def test_scopes() -> None:
             await control.look.workload(nobody, one.id)
         with pytest.raises(Forbidden, match="custom:commonage:admin"):
             await control.fleet.drain(ANN, "gpu-1", True)
-        with pytest.raises(NotFound, match="there is no machine 'gpu-9'; there are: cpu-1, gpu-1"):
+        with pytest.raises(NotFound, match="there is no node 'gpu-9'; there are: cpu-1, gpu-1"):
             await control.fleet.drain(ROOT, "gpu-9", True)
 
 
@@ -387,7 +387,7 @@ async def test_usage_and_metrics() -> None:
         assert list(found) == ["queue_length"]
 
 
-async def test_the_launch_form_and_the_machines() -> None:
+async def test_the_launch_form_and_the_nodes() -> None:
     site = Site()
     async with site.open() as control:
         await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
@@ -418,7 +418,7 @@ async def test_the_launch_form_and_the_machines() -> None:
         for name in ("cpu-1", "gpu-1"):
             await control.fleet.drain(ROOT, name, True)
         nothing = control.fleet.launch_options(ANN)
-        assert (nothing.free_cpus_milli, nothing.free_memory_mib) == (0, 0), "of machines that take work"
+        assert (nothing.free_cpus_milli, nothing.free_memory_mib) == (0, 0), "of nodes that take work"
 
 
 async def test_reads_of_what_has_ended_come_from_the_store() -> None:

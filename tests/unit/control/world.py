@@ -99,7 +99,7 @@ class FakeHub:
 
 
 class Site:
-    """What outlives a control plane: store, machines, clock. `open()` gives one on it, as often as asked."""
+    """What outlives a control plane: store, nodes, clock. `open()` gives one on it, as often as asked."""
 
     def __init__(self, nodes: Sequence[Any] | None = None, store: MemoryStore | None = None, **settings: Any) -> None:
         self.clock = FakeClock()

@@ -170,8 +170,8 @@ class Life(RuleBasedStateMachine):
         assert after.state.is_terminal
 
 
-class Machines(RuleBasedStateMachine):
-    """One workload and the machines it runs on, as an engine keeps its word: it says that an attempt is lost only once
+class Nodes(RuleBasedStateMachine):
+    """One workload and the nodes it runs on, as an engine keeps its word: it says that an attempt is lost only once
     that cannot run any more. Effects and sightings come late, twice, or in another order.
     """
 
@@ -222,7 +222,7 @@ class Machines(RuleBasedStateMachine):
         self.end(next(iter(self.runs)), code)
 
     @rule()
-    def its_machine_is_lost(self) -> None:
+    def its_node_is_lost(self) -> None:
         """What runs there is fenced, and what was ordered never starts: then, and only then, it is said to be lost."""
         if self.workload.attempt is not None and self.workload.state.holds_lease:
             self.runs.discard(self.workload.attempt.id)
@@ -247,8 +247,8 @@ class Machines(RuleBasedStateMachine):
         assert not (waits_or_ended and self.runs), "nothing runs of what waits or has ended"
 
 
-TestMachines = Machines.TestCase
-TestMachines.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestNodes = Nodes.TestCase
+TestNodes.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 TestLife = Life.TestCase
 TestLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
@@ -388,7 +388,7 @@ def test_a_recall_is_no_retry() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.JOB, Kind.SERVICE])
-def test_who_wishes_it_queues_again_when_its_machine_is_lost_and_keeps_its_retries(kind: Kind) -> None:
+def test_who_wishes_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(kind: Kind) -> None:
     one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Seen.ENDED, reason=DOWN)
     assert (one.state, one.retried, one.losses) == (State.QUEUED, 0, 1)
     assert one.reason == waiting.Requeued(cause=DOWN)
@@ -413,11 +413,11 @@ def test_what_does_not_wish_it_is_lost() -> None:
     assert see(running(requeue=False), Seen.ENDED).state is State.LOST
 
 
-def test_a_session_is_lost_with_its_machine_whatever_it_wishes() -> None:
+def test_a_session_is_lost_with_its_node_whatever_it_wishes() -> None:
     """Its kernels are gone: it is the hub that starts another one, with a page that says so."""
     assert see(running(kind=Kind.SESSION, requeue=True), Seen.ENDED).state is State.LOST
 
 
-def test_what_is_to_stop_does_not_come_back_because_its_machine_is_lost() -> None:
+def test_what_is_to_stop_does_not_come_back_because_its_node_is_lost() -> None:
     one = step(running(requeue=True), StopAsked(wish()), NOW).workload
     assert see(one, Seen.ENDED).state is State.STOPPED

@@ -1,4 +1,4 @@
-"""Rights in the registry: members push their tenant's, everybody pulls the public, a machine pulls all."""
+"""Rights in the registry: members push their tenant's, everybody pulls the public, a node pulls all."""
 
 import pytest
 from hypothesis import given

@@ -88,7 +88,7 @@ def test_what_is_written_is_what_is_simulated(gpus: list[SimulatedSpec]) -> None
     assert all(device.simulated for device in devices)
 
 
-class Machine:
+class Node:
     """Two simulated GPUs of 24 GiB and the time that they measure by."""
 
     def __init__(self, node_name: str = "here") -> None:
@@ -97,31 +97,31 @@ class Machine:
 
 
 def test_uuids_are_the_nodes_own_and_stay() -> None:
-    uuids = [gpu.uuid for gpu in Machine().devices.inventory()]
-    assert uuids == [gpu.uuid for gpu in Machine().devices.inventory()]
-    assert not set(uuids) & {gpu.uuid for gpu in Machine("there").devices.inventory()}
+    uuids = [gpu.uuid for gpu in Node().devices.inventory()]
+    assert uuids == [gpu.uuid for gpu in Node().devices.inventory()]
+    assert not set(uuids) & {gpu.uuid for gpu in Node("there").devices.inventory()}
     assert all(uuid.startswith("GPU-SIM-") for uuid in uuids)
 
 
 def test_an_idle_device_measures_nothing() -> None:
-    machine = Machine()
-    for sample in machine.devices.measure():
+    node = Node()
+    for sample in node.devices.measure():
         assert (sample.memory_used_mib, sample.utilisation, sample.processes) == (0, 0.0, ())
 
 
 def test_a_device_measures_what_is_held_of_it() -> None:
-    machine = Machine()
-    first, second = machine.devices.inventory()
-    machine.devices.note_held([lease_of("a-1", [share_of(first, 8192)], machine.now)])
-    machine.now += RAMP_S
-    one, other = machine.devices.measure()
+    node = Node()
+    first, second = node.devices.inventory()
+    node.devices.note_held([lease_of("a-1", [share_of(first, 8192)], node.now)])
+    node.now += RAMP_S
+    one, other = node.devices.measure()
     assert one.memory_used_mib is not None
     assert 0.8 * 8192 <= one.memory_used_mib + 1 <= 0.9 * 8192 + 1
     assert 0 < (one.utilisation or 0) < 0.34
     assert [process.attempt_id for process in one.processes] == ["a-1"]
     assert other.memory_used_mib == 0
-    machine.devices.note_held([lease_of("b-1", [share_of(second)], machine.now - RAMP_S)])
-    one, other = machine.devices.measure()
+    node.devices.note_held([lease_of("b-1", [share_of(second)], node.now - RAMP_S)])
+    one, other = node.devices.measure()
     assert one.memory_used_mib == 0
     assert (other.memory_used_mib or 0) > 0.79 * 24576
     assert (other.power_w or 0) > 100
@@ -132,13 +132,13 @@ def test_a_device_measures_what_is_held_of_it() -> None:
     st.floats(-1e6, 1e6, allow_nan=False),
 )
 def test_figures_stay_within_the_shares(held: list[tuple[int, float]], now: float) -> None:
-    machine = Machine()
-    machine.now = now
-    gpu = machine.devices.inventory()[0]
+    node = Node()
+    node.now = now
+    gpu = node.devices.inventory()[0]
     leases = [lease_of(f"a{n}-1", [share_of(gpu, mib)], at) for n, (mib, at) in enumerate(held)]
-    machine.devices.note_held(leases)
-    sample = machine.devices.measure()[0]
-    assert machine.devices.measure()[0] == sample
+    node.devices.note_held(leases)
+    sample = node.devices.measure()[0]
+    assert node.devices.measure()[0] == sample
     assert 0 <= (sample.utilisation or 0) <= 1
     assert sample.memory_used_mib == sum(process.memory_mib or 0 for process in sample.processes)
     for lease, process in zip(leases, sample.processes, strict=True):
@@ -146,13 +146,13 @@ def test_figures_stay_within_the_shares(held: list[tuple[int, float]], now: floa
 
 
 def test_figures_are_smooth() -> None:
-    machine = Machine()
-    gpu = machine.devices.inventory()[0]
-    machine.devices.note_held([lease_of("a-1", [share_of(gpu)], machine.now)])
+    node = Node()
+    gpu = node.devices.inventory()[0]
+    node.devices.note_held([lease_of("a-1", [share_of(gpu)], node.now)])
     before = 0.0
     for _ in range(600):
-        machine.now += 0.5
-        used = float(machine.devices.measure()[0].memory_used_mib or 0)
+        node.now += 0.5
+        used = float(node.devices.measure()[0].memory_used_mib or 0)
         assert abs(used - before) < 0.05 * gpu.memory_mib
         before = used
 

@@ -19,7 +19,7 @@ def test_what_needs_a_reset(number: int) -> None:
 
 
 def test_what_needs_a_reboot() -> None:
-    assert "reboot the machine" in xid.fault_of(79, 0)
+    assert "reboot the node" in xid.fault_of(79, 0)
     assert "power cables" in xid.fault_of(54, 0)
 
 

@@ -99,7 +99,7 @@ def test_the_form() -> None:
     assert "simulated" not in form
 
 
-def test_the_form_of_a_full_machine() -> None:
+def test_the_form_of_a_full_node() -> None:
     form = render_form(offer(gpu_choices=[], models=[], simulated_gpus=True), {})
     assert "nothing, a session with a GPU would wait." in " ".join(form.split())
     assert "GPU (simulated here)" in form
@@ -126,8 +126,8 @@ def test_to_be_started_again_is_a_tick_or_a_truth_value() -> None:
 
 
 def test_the_form_says_what_became_of_a_session() -> None:
-    form = render_form(offer(notices=[reason("Your session ended: its machine <w> is down.")]), {})
-    assert "Your session ended: its machine &lt;w&gt; is down." in form
+    form = render_form(offer(notices=[reason("Your session ended: its node <w> is down.")]), {})
+    assert "Your session ended: its node &lt;w&gt; is down." in form
     assert "alert" not in render_form(offer(), {})
 
 

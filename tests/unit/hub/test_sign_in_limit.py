@@ -24,11 +24,11 @@ from commonage.hub.sign_in_limit import MAX_BODY_BYTES, SignInLimit, client_addr
         (["2001:db8:1:2:3:4:5:6"], "2001:db8:1:2::/64"),
     ],
 )
-def test_the_client_is_the_last_that_is_not_this_machine(forwarded_for: list[str], address: str) -> None:
+def test_the_client_is_the_last_that_is_not_this_node(forwarded_for: list[str], address: str) -> None:
     assert client_address(forwarded_for, "192.0.2.1") == address
 
 
-def test_this_machine_is_an_address_too() -> None:
+def test_this_node_is_an_address_too() -> None:
     assert client_address(["127.0.0.1"], "127.0.0.1") == "this machine"
 
 

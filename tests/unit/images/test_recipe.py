@@ -53,7 +53,7 @@ def test_offline_no_index_is_asked() -> None:
     assert containerfile(Recipe("b", (TORCH,), server="sha256:3", offline=True)).count("--no-index") == 2
 
 
-def test_places_of_this_machine_are_mounted_where_they_are() -> None:
+def test_places_of_this_node_are_mounted_where_they_are() -> None:
     text = containerfile(Recipe("b", (TORCH,), places=("/opt/wheels", "/srv/index")))
     assert "--mount=type=bind,from=place0,target=/opt/wheels" in text
     assert "--mount=type=bind,from=place1,target=/srv/index" in text

@@ -82,7 +82,7 @@ def test_what_is_no_token_is_refused_on_both_sides(tokens: Tokens, token: str) -
         read_token(token)
 
 
-def test_a_machine_reads_where_to_go_and_whom_to_trust(tokens: Tokens) -> None:
+def test_a_node_reads_where_to_go_and_whom_to_trust(tokens: Tokens) -> None:
     said = read_token(tokens.make(AT, 0.0))
     assert (said["at"], said["authority"], said["purpose"]) == (list(AT), "a" * 64, "join")
 

@@ -48,7 +48,7 @@ def test_two_installations_differ(tmp_path: Path) -> None:
     assert len(subjects) == 2
 
 
-def test_a_client_is_the_machine_that_was_said_whatever_its_request_says(tmp_path: Path) -> None:
+def test_a_client_is_the_node_that_was_said_whatever_its_request_says(tmp_path: Path) -> None:
     authority = Authority.open(tmp_path, now=lambda: NOW)
     key = ec.generate_private_key(ec.SECP256R1())
     signed = x509.load_pem_x509_certificate(authority.sign(request_of(key, "worker9"), "worker1", "idworker1").encode())
@@ -159,7 +159,7 @@ def test_an_id_that_is_none_of_a_swarm_is_refused(tmp_path: Path, node_id: str) 
         Authority.open(tmp_path).sign(a_request(), "worker1", node_id)
 
 
-def test_a_machines_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
+def test_a_nodes_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
     clock = [NOW]
     authority = Authority.open(tmp_path, now=lambda: clock[0])
     admitted = authority.admit(a_request(), "worker1", "idworker1")
@@ -193,9 +193,9 @@ def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
     ("csr", "node", "words"),
     [
         ("nonsense", "worker1", "no certificate request"),
-        ("", "", "cannot be a machine's name"),
-        ("", "w" * 65, "cannot be a machine's name"),
-        ("", "wor\nker", "cannot be a machine's name"),
+        ("", "", "cannot be a node's name"),
+        ("", "w" * 65, "cannot be a node's name"),
+        ("", "wor\nker", "cannot be a node's name"),
     ],
 )
 def test_what_cannot_be_signed_is_said(tmp_path: Path, csr: str, node: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""A fleet that lives: work comes, starts as planned, ends, is evicted, machines go and come back. On a fake clock.
+"""A fleet that lives: work comes, starts as planned, ends, is evicted, nodes go and come back. On a fake clock.
 
 The snapshot is told of everything as it happens; after each pass `check` compares what came of it with what must hold.
 """
@@ -109,7 +109,7 @@ class Life:
             self.snapshot.arrive(again)
 
     def put(self, node: Node) -> None:
-        """A machine goes, or comes back; what runs on one that goes is lost, and the rest of its gangs with it."""
+        """A node goes, or comes back; what runs on one that goes is lost, and the rest of its gangs with it."""
         self.nodes[node.name] = node
         self.snapshot.put([node])
         self.head = None

@@ -1,4 +1,4 @@
-"""Promises, the guard behind them, and machines that are kept: what they are in small cases that one can follow."""
+"""Promises, the guard behind them, and nodes that are kept: what they are in small cases that one can follow."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def waiting_in_vain(for_s: float) -> list[Ask]:
 
 
 @pytest.mark.parametrize(("for_s", "keeps"), [(599, False), (601, True)])
-def test_a_machine_is_kept_for_who_waits_in_vain(for_s: float, keeps: bool) -> None:
+def test_a_node_is_kept_for_who_waits_in_vain(for_s: float, keeps: bool) -> None:
     """Nobody knows when what runs there ends; nothing new starts where it needs the GPUs."""
     busy = held(0, "n", {"GPU-n-0": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 2)], [busy], waiting_in_vain(for_s), PATIENT).plan()
@@ -78,7 +78,7 @@ def test_a_machine_is_kept_for_who_waits_in_vain(for_s: float, keeps: bool) -> N
     )
 
 
-def test_the_machine_is_kept_where_least_must_end() -> None:
+def test_the_node_is_kept_where_least_must_end() -> None:
     busy = [held(number, "a", {f"GPU-a-{number}": 24 * GIB}) for number in range(2)]
     busy.append(held(2, "b", {"GPU-b-0": 4 * GIB}))
     nodes = [factories.node("a", 2), factories.node("b", 2)]

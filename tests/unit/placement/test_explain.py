@@ -124,7 +124,7 @@ def test_the_bob_who_waits_for_alice() -> None:
     assert told.basis == waiting.NoTimeLimitAhead(kind="session", owner="alice")
 
 
-def test_who_runs_on_a_machine_with_a_fault_keeps_nobody_waiting() -> None:
+def test_who_runs_on_a_node_with_a_fault_keeps_nobody_waiting() -> None:
     node = replace(factories.node("gpu-1", 1), state=NodeState.FAULTY, reason="its daemon does not answer")
     told = Scene(NOW, [node], [held(0, "gpu-1")], [ask(1)]).explain(ask(1))
     assert told.reasons == (waiting.NodeFaulty(node="gpu-1", total=1),)
@@ -210,7 +210,7 @@ def test_what_is_free_but_kept() -> None:
     )
 
 
-def test_the_nearest_machine_is_named_first() -> None:
+def test_the_nearest_node_is_named_first() -> None:
     nodes = [
         replace(factories.node("a", 2, state=NodeState.DRAINING), drained_by="root"),
         factories.node("b", 1),
@@ -224,7 +224,7 @@ def test_the_nearest_machine_is_named_first() -> None:
     )
 
 
-def test_before_any_machine_reported() -> None:
+def test_before_any_node_reported() -> None:
     one = ask(1)
     scene = Scene(NOW, [], [], [one])
     assert scene.explain(one).reasons == (waiting.NoNodes(),)
@@ -255,7 +255,7 @@ def test_why_it_never_fits(nodes: list[Node], gpus: str | None, cpus: int, why: 
     assert ever_fits(Grid(nodes), Request(cpus, 1024, parse_gpus(gpus))) == why
 
 
-def test_a_draining_machine_may_come_back_a_lost_one_is_not_counted_on() -> None:
+def test_a_draining_node_may_come_back_a_lost_one_is_not_counted_on() -> None:
     request = Request(1000, 1024, parse_gpus("1"))
     assert ever_fits(Grid([factories.node("a", 1, state=NodeState.DRAINING)]), request) is None
     assert ever_fits(Grid([factories.node("a", 1, state=NodeState.LOST)]), request) is None

@@ -22,7 +22,7 @@ def busy(number: int, gib: int) -> Held:
     return held(number, f"n{number}", {f"GPU-n{number}-0": gib * GIB})
 
 
-def test_machines_that_lack_the_same_are_told_of_together() -> None:
+def test_nodes_that_lack_the_same_are_told_of_together() -> None:
     nodes = [factories.node(f"n{number}", 1) for number in range(5)]
     nodes += [factories.node(f"d{number}", 1, state=NodeState.DRAINING) for number in range(2)]
     nodes += [factories.node("cpu")]

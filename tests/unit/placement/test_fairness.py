@@ -97,7 +97,7 @@ def test_the_dominant_share_is_the_largest_part_of_anything() -> None:
     assert fleet == Capacity(18_000, 42 * GIB, 4000)
     assert fleet.share(Amounts(1800, GIB)) == pytest.approx(0.1)
     assert fleet.share(Amounts(1800, GIB, 1000, 24 * GIB)) == pytest.approx(0.25)
-    assert Capacity().share(Amounts(1000)) == 1.0, "before a machine has reported"
+    assert Capacity().share(Amounts(1000)) == 1.0, "before a node has reported"
 
 
 @given(fleets())

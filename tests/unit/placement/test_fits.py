@@ -58,7 +58,7 @@ def test_shares_are_those_of_the_amounts(nodes: list[Node], requests: list[Reque
         assert min(1.0, shares[sort]) == fleet.share(amounts_of(grid.shape(request)))
 
 
-def test_many_sorts_and_many_machines_are_compared_in_steps() -> None:
+def test_many_sorts_and_many_nodes_are_compared_in_steps() -> None:
     grid = Grid([factories.node(f"n{number}", 2, cpus_milli=1000 * number) for number in range(600)])
     fits = Fits(grid)
     for sort in range(1000):

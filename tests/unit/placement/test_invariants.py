@@ -62,7 +62,7 @@ def test_so_it_is_with_other_policies_where_all_time_limits_are_known(seed: int,
 
 
 def first_start(seed: int, sort: Sort) -> float:
-    """When one starts that needs the whole machine, in a stream of small ones that never ends."""
+    """When one starts that needs the whole node, in a stream of small ones that never ends."""
     life = Life(seed, sort)
     life.nodes = {"n": factories.node("n", 4, cpus_milli=64_000)}
     life.snapshot = Snapshot(list(life.nodes.values()), sort.rules)
@@ -191,7 +191,7 @@ BROKEN = {
     "leases take nothing": (Grid, "_apply", lambda *_: None, live),
     "promises bind nobody": (Claims, "promise", lambda *_: None, _known_streams),
     "backfill without its gate": (Gate, "mask", _no_gate, _scenes),
-    "no machine is kept": (Gate, "keep", lambda *_: None, large_starts),
+    "no node is kept": (Gate, "keep", lambda *_: None, large_starts),
     "members of gangs start alone": (Pass, "unit", _alone, live),
     "a plan leaves traces": (Snapshot, "trial", _for_good, live),
     "old memories of what ends when": (Ahead, "_follow", lambda _self: None, live),

@@ -147,7 +147,7 @@ def test_the_first_promise_is_kept(scene: Scene, data: st.DataObject) -> None:
         return
     promised, first_promise = next(iter(outcome.promises.items()))
     due = first_promise.at
-    assert due is not None, "nobody here waits long enough for a machine to be kept"
+    assert due is not None, "nobody here waits long enough for a node to be kept"
     scene = scene.after(outcome)
     place = [one.workload_id for one in scene.queue].index(promised)
     # What stands before it could never be promised anything; without it the promised one is the head.
@@ -239,12 +239,12 @@ def test_a_limit_that_is_over_already_promises_from_now() -> None:
     assert outcome.promises["w000000000001"].at == NOW
 
 
-def test_a_machine_that_shrank_takes_nothing_until_it_has_room() -> None:
+def test_a_node_that_shrank_takes_nothing_until_it_has_room() -> None:
     node = factories.node("n", cpus_milli=2000)
     assert starts(Scene(NOW, [node], [held(0, "n", cpus=4000)], [ask(1)])) == {}
 
 
-def test_leases_on_machines_nobody_knows_do_no_harm() -> None:
+def test_leases_on_nodes_nobody_knows_do_no_harm() -> None:
     assert starts(Scene(NOW, [factories.node("n")], [held(0, "gone", ends_at=NOW + 5)], [ask(1)])) == {
         "w000000000001": "n"
     }

@@ -17,7 +17,7 @@ CORE = Request(1000, GIB)
 
 
 def fleet(rules: Rules | None = None) -> Snapshot:
-    """Ten machines of ten cores: a core is a hundredth of it."""
+    """Ten nodes of ten cores: a core is a hundredth of it."""
     nodes = [factories.node(f"n{number}", cpus_milli=10_000, memory_mib=1024 * GIB) for number in range(10)]
     return Snapshot(nodes, rules)
 

@@ -192,7 +192,7 @@ def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
     assert {place.node for place in world.kept.places("r1")} == {"n2"}
 
 
-def test_places_move_from_a_machine_that_is_drained() -> None:
+def test_places_move_from_a_node_that_is_drained() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)])
     assert world.reserve(course(1, "1")) is None
     gone = world.kept.places("r1")[0].node

@@ -1,4 +1,4 @@
-"""How many machines a fleet is to have."""
+"""How many nodes a fleet is to have."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from commonage.domain.fleets import Coming, FleetPolicy, MachineKind
 from commonage.domain.reasons import notes
 from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.scaling import Decision, Member, Waiting, decide, machines_for, on_its_way
+from commonage.placement.scaling import Decision, Member, Waiting, decide, nodes_for, on_its_way
 
 KIND = MachineKind(8000, 32768, gpus=2, gpu_model="L4", gpu_memory_mib=24576, price_per_h=1.5)
 POLICY = FleetPolicy("burst", KIND, least=0, most=4, idle_s=600, wait_s=60)
@@ -18,7 +18,7 @@ def waiting(gpus: str, count: int = 1, since: float = 0.0, cpus: int = 1000) -> 
     return [Waiting(Request(cpus, 1024, parse_gpus(gpus) if gpus else None), since)] * count
 
 
-def test_work_that_waits_brings_as_many_machines_as_it_fills() -> None:
+def test_work_that_waits_brings_as_many_nodes_as_it_fills() -> None:
     assert decide(POLICY, [], waiting("1", 3), NOW).add == 2
     assert decide(POLICY, [], waiting("0.5", 4), NOW).add == 1
     assert decide(POLICY, [], waiting("1", 100), NOW).add == POLICY.most
@@ -36,7 +36,7 @@ def test_what_is_on_its_way_is_counted() -> None:
     assert decide(POLICY, coming, waiting("1", 3), NOW).add == 1
 
 
-def test_nothing_comes_for_what_fits_on_no_such_machine() -> None:
+def test_nothing_comes_for_what_fits_on_no_such_node() -> None:
     assert decide(POLICY, [], waiting("H100:1"), NOW) == Decision(why=notes.PoolIdle())
     assert decide(POLICY, [], waiting("", cpus=9000), NOW).add == 0
     assert decide(POLICY, [], waiting("H100:1") + waiting("1"), NOW).add == 1
@@ -128,6 +128,6 @@ def test_never_fewer_than_the_least_nor_more_than_the_most(
 @given(asks=st.lists(st.sampled_from(["1", "2", "0.5", "6GiB"]), min_size=1, max_size=20))
 def test_all_of_it_fits_on_what_comes(asks: list[str]) -> None:
     requests = [one.request for ask in asks for one in waiting(ask)]
-    wanted, served = machines_for(requests, POLICY, 0, 100)
+    wanted, served = nodes_for(requests, POLICY, 0, 100)
     assert served == len(requests)
-    assert machines_for(requests, POLICY, wanted, 100) == (0, 0)
+    assert nodes_for(requests, POLICY, wanted, 100) == (0, 0)

@@ -1,4 +1,4 @@
-"""A machine whose disk is nearly full: sessions start there, and nothing else."""
+"""A node whose disk is nearly full: sessions start there, and nothing else."""
 
 from __future__ import annotations
 

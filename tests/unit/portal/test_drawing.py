@@ -9,7 +9,7 @@ from commonage.control.fleet import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.waiting import Resources
-from commonage.portal.device_rows import machines, totals
+from commonage.portal.device_rows import node_rows, totals
 from commonage.portal.nodes import HEIGHT, WIDTH, sparkline
 from commonage.portal.templating import hours, instant, money, percent
 from commonage.ports.metrics import Point
@@ -30,32 +30,32 @@ def holder(owner: str, mib: int, name: str = "work") -> Holder:
 
 
 def test_shares_lie_side_by_side_in_proportion() -> None:
-    device_row = machines([view(holder("ann", 12 * 1024), holder("bob", 6 * 1024))], ANN)[0].device_rows[0]
+    device_row = node_rows([view(holder("ann", 12 * 1024), holder("bob", 6 * 1024))], ANN)[0].device_rows[0]
     assert [(one.x, one.width) for one in device_row.segments] == [("0", "50"), ("50", "25")]
     assert device_row.summary == "18 GiB of 24 GiB held"
     assert device_row.free_from is None
-    assert machines([view(holder("ann", 6 * 1024))], ANN)[0].device_rows[0].free_from == "25"
+    assert node_rows([view(holder("ann", 6 * 1024))], ANN)[0].device_rows[0].free_from == "25"
 
 
 def test_others_work_has_an_owner_and_no_name() -> None:
     mine, theirs = (
-        machines([view(holder("ann", 1024, "mine"), holder("bob", 1024, "theirs"))], ANN)[0].device_rows[0].segments
+        node_rows([view(holder("ann", 1024, "mine"), holder("bob", 1024, "theirs"))], ANN)[0].device_rows[0].segments
     )
     assert (mine.title, mine.colour) == ("mine", "own")
     assert mine.workload_id is not None
     assert (theirs.title, theirs.owner, theirs.workload_id) == ("job", "bob", None)
     assert theirs.colour.startswith("other")
-    admins = machines([view(holder("bob", 1024, "theirs"))], Principal("root", ADMIN))[0].device_rows[0].segments[0]
+    admins = node_rows([view(holder("bob", 1024, "theirs"))], Principal("root", ADMIN))[0].device_rows[0].segments[0]
     assert admins.title == "theirs"
 
 
 def test_a_device_without_memory_is_drawn_all_the_same() -> None:
-    device_row = machines([view(memory_mib=0)], ANN)[0].device_rows[0]
+    device_row = node_rows([view(memory_mib=0)], ANN)[0].device_rows[0]
     assert device_row.segments == ()
     assert device_row.free_from is None
 
 
-def test_totals_are_over_all_machines_and_leave_out_devices_where_there_are_none() -> None:
+def test_totals_are_over_all_nodes_and_leave_out_devices_where_there_are_none() -> None:
     assert [one.label for one in totals([view(holder("ann", 1024))])] == ["GPU memory", "CPU", "Memory"]
     bare = NodeView(factories.node(), 8000, 1024, (), 0)
     assert [one.label for one in totals([bare])] == ["CPU", "Memory"]

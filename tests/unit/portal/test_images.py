@@ -1,4 +1,4 @@
-"""The page of images: what is in them, on which machines, and who may remove them."""
+"""The page of images: what is in them, on which nodes, and who may remove them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_the_page_says_what_is_in_them_and_made_from_what(portal: Portal, 
     assert "lab/torch" not in (await ann.get("images")).text + (await ann.get("launch")).text
 
 
-async def test_it_shows_how_far_each_machine_is(portal: Portal, clock: FakeClock, ann: Person) -> None:
+async def test_it_shows_how_far_each_node_is(portal: Portal, clock: FakeClock, ann: Person) -> None:
     portal.engine.prepare_s = 60
     await add(portal)
     await clock.advance(2)

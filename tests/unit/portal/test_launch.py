@@ -37,7 +37,7 @@ async def test_shares_on_offer_say_whether_they_are_free(ann: Person, submit: Ca
     assert 'class="choice" data-set="gpus" data-value="4GiB"' in page
 
 
-async def test_a_volume_is_told_with_the_machines_that_hold_its_size(
+async def test_a_volume_is_told_with_the_nodes_that_hold_its_size(
     portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Capabilities("swarm", mounts=True, bounded_on=("gpu-1",), unbounded_on=("worker3",))

@@ -1,4 +1,4 @@
-"""Machines: drained and resumed by admins only."""
+"""Nodes: drained and resumed by admins only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_only_admins_are_offered_and_allowed_to_drain(portal: Portal, ann:
     assert "drained by" not in (await root.get("nodes")).text
 
 
-async def test_a_machine_that_is_not_there_is_told(root: Person) -> None:
+async def test_a_node_that_is_not_there_is_told(root: Person) -> None:
     answer = await root.post("nodes/nowhere/drain", {"drain": "1"})
     assert answer.status_code == 404
     assert "gpu-1" in answer.text
@@ -79,7 +79,7 @@ async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     assert (await ann.post("nodes/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
 
 
-async def test_who_runs_on_a_drained_machine_is_told_to_leave(
+async def test_who_runs_on_a_drained_node_is_told_to_leave(
     portal: Portal, root: Person, submit: Callable[..., Any]
 ) -> None:
     one = await submit("ann", "1", labels=(("node", "gpu-2"),), requeue=False)
@@ -96,17 +96,17 @@ async def test_who_runs_on_a_drained_machine_is_told_to_leave(
     assert "is no time" in wrong.text
 
 
-async def test_an_empty_machine_is_removed_by_admins_only(portal: Portal, ann: Person, root: Person) -> None:
+async def test_an_empty_node_is_removed_by_admins_only(portal: Portal, ann: Person, root: Person) -> None:
     assert (await root.post("nodes/gpu-2/remove")).status_code == 409
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
     assert "nodes/gpu-2/remove" in (await root.get("nodes")).text
     assert (await ann.post("nodes/gpu-2/remove", {"force": "1"})).status_code == 403
     answer = await root.post("nodes/gpu-2/remove", {"force": "0"}, HX_Request="true")
     assert "gpu-2 is removed" in unquote(answer.headers["HX-Trigger"])
-    assert "Machine gpu-2" not in (await root.get("nodes")).text
+    assert "Node gpu-2" not in (await root.get("nodes")).text
 
 
-async def test_people_are_told_of_sessions_that_their_machine_has_ended(
+async def test_people_are_told_of_sessions_that_their_node_has_ended(
     portal: Portal, ann: Person, clock: FakeClock, submit: Callable[..., Any]
 ) -> None:
     one = await submit("ann", kind=Kind.SESSION, command=(), name="lab", key="mine")
@@ -127,10 +127,10 @@ async def test_people_are_told_of_sessions_that_their_machine_has_ended(
 async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Person) -> None:
     assert len(portal.control.fleet.nodes()) > 1
     (capabilities,) = portal.control.fleet.capabilities()
-    portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its machines
+    portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its nodes
     page = (await ann.get("nodes")).text
     assert page.count("gpu-2 has no agent") == 1
-    assert page.index("Environments") > page.index("gpu-2 has no agent") > page.rindex("Machine gpu-")
+    assert page.index("Environments") > page.index("gpu-2 has no agent") > page.rindex("Node gpu-")
 
 
 async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Person, root: Person) -> None:

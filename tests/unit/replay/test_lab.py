@@ -1,4 +1,4 @@
-"""The machines of a replay."""
+"""The nodes of a replay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_devices_more_and_less() -> None:
     assert devices(with_more_devices(nodes, -3)) == [0, 1]
     with pytest.raises(InvalidInput, match="there are fewer"):
         with_more_devices(nodes, -5)
-    with pytest.raises(InvalidInput, match="no machine"):
+    with pytest.raises(InvalidInput, match="no node"):
         with_more_devices((), 1)
 
 
@@ -50,11 +50,11 @@ def test_nodes_more_and_less() -> None:
     assert with_more_nodes(nodes, -1) == nodes[:1]
     with pytest.raises(InvalidInput, match="there are 2"):
         with_more_nodes(nodes, -2)
-    with pytest.raises(InvalidInput, match="no machine"):
+    with pytest.raises(InvalidInput, match="no node"):
         with_more_nodes((), 1)
 
 
-def test_machines_are_well_in_a_replay() -> None:
+def test_nodes_are_well_in_a_replay() -> None:
     node = lab("1x1")[0]
     device = replace(node.report.devices[0], faults=("burnt",))
     ill = replace(node, state=NodeState.LOST, report=replace(node.report, devices=(device,), faults=("gone",)))

@@ -66,7 +66,7 @@ def test_unknown_models_and_what_never_fits_are_said() -> None:
     ]
     assert found.notes == (
         "1 asked for a model that no GPU has; they take any GPU",
-        "1 are left out: no machine could ever run them",
+        "1 are left out: no node could ever run them",
     )
 
 

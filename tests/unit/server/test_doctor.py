@@ -36,7 +36,7 @@ def test_what_processes_alone_need_is_not_asked_of_engines_of_containers(
     assert [found[one]["verdict"] for one in ("compiler", "cgroups")] == ["ok", "ok"]
 
 
-def test_a_registry_that_this_machines_docker_does_not_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registry_that_this_nodes_docker_does_not_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_TRUSTED", tmp_path / "certs.d")
     found = looked(tmp_path, "--engine", "docker")["registry"]
     place = tmp_path / "certs.d" / "hub.example.org:5000" / "ca.crt"

@@ -19,7 +19,7 @@ def test_a_taken_port_is_named_with_who_has_it() -> None:
     check("127.0.0.1", port, "--port")
 
 
-def test_an_address_of_another_machine() -> None:
+def test_an_address_of_another_node() -> None:
     with pytest.raises(PortError, match=r"192\.0\.2\.1 is not an address of this machine"):
         check("192.0.2.1", 0, "--port")
 

@@ -1,4 +1,4 @@
-"""The registry's settings: where it answers, how machines call it, where it sends its clients for tokens; what goes."""
+"""The registry's settings: where it answers, how nodes call it, where it sends its clients for tokens; what goes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_what_docker_registry_is_told() -> None:
         ("10.0.0.5", "10.0.0.5:5000", "10.0.0.5"),
     ],
 )
-def test_where_it_listens_and_how_this_machine_reaches_it(bind: str, addr: str, here: str) -> None:
+def test_where_it_listens_and_how_this_node_reaches_it(bind: str, addr: str, here: str) -> None:
     assert registry_settings(plan(bind=bind))["http"]["addr"] == addr
     assert plan(bind=bind).here == here
 

@@ -112,7 +112,7 @@ def test_control_gets_them(tmp_path: Path) -> None:
         ('tenants = "optics"', "line 1: tenants: input should be a valid tuple"),
         ('[[priority_classes]]\nname = "x"\npriority = 101', "line 3: priority_classes.x.priority: input should"),
         ('name = "x"\n[node_labels]\n"a b" = "c"', "line 2: node_labels: it 'a b' is no name of a label"),
-        ('[node_labels]\nsite = "x"', "node_labels: site is a label that every machine has of itself"),
+        ('[node_labels]\nsite = "x"', "node_labels: site is a label that every node has of itself"),
         ('policy = "fastest"', "line 1: policy cannot be 'fastest'; it takes best-fit, spread, expected-waste"),
         ('site_policy = "nearest"', "site_policy cannot be 'nearest'; it takes first-free, least-used or cheapest"),
         ("port = 1\nhalf_life = 0", "line 2: half_life cannot be 0; it takes a duration"),

@@ -91,6 +91,6 @@ def test_devices_that_an_older_or_a_newer_program_wrote_are_read() -> None:
     assert (read.uuid, read.cuda, read.peers, read.unavailable) == (device["uuid"], "", (), ())
 
 
-def test_who_drained_a_machine_is_an_admin_where_an_older_program_did_not_write_it() -> None:
+def test_who_drained_a_node_is_an_admin_where_an_older_program_did_not_write_it() -> None:
     row = codec.node_row(make.node(drained_by="root")) | {"drained_by": None}
     assert codec.node_from_row([row[name] for name in codec.NODE_COLUMNS]).drained_by == "an admin"

@@ -1,4 +1,4 @@
-"""A control plane of fakes with a machine, two GPUs and some work on its board; no loop of it runs."""
+"""A control plane of fakes with a node, two GPUs and some work on its board; no loop of it runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

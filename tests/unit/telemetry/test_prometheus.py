@@ -94,7 +94,7 @@ async def test_shares_are_watched(control: Control) -> None:
     assert value(families, "commonage_device_unattributed_memory_bytes", **DEVICE) == 70 * MIB
 
 
-async def test_machines_and_devices_say_what_is_held_and_what_is_used(control: Control) -> None:
+async def test_nodes_and_devices_say_what_is_held_and_what_is_used(control: Control) -> None:
     families = await scraped(control)
     assert value(families, "commonage_node_cpu_cores", node="node-1") == 8
     assert value(families, "commonage_node_leased_cpu_cores", node="node-1") == 2
@@ -131,7 +131,7 @@ async def test_what_was_not_measured_is_absent_rather_than_zero(control: Control
     assert faults == {"GPU-real": 0, "GPU-sick": 1}
 
 
-async def test_a_lost_machine_counts_and_offers_nothing(control: Control) -> None:
+async def test_a_lost_node_counts_and_offers_nothing(control: Control) -> None:
     families = await scraped(control)
     assert value(families, "commonage_nodes", state="lost") == 1
     assert [sample.labels["node"] for sample in families["commonage_node_cpu_cores"].samples] == ["node-1"]

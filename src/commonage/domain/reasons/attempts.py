@@ -316,7 +316,7 @@ class StoppedBy(Reason):
 
 @reason
 class ServerStopped(Reason):
-    """The server was stopped together with its machine."""
+    """The server was stopped together with its node."""
 
 
 @reason

@@ -19,14 +19,14 @@ _UNKNOWN = re.compile(r"(^|: )unauthorized(:|$)|no basic auth credentials|\b401 
 _PULLED = ("Download complete", "Pull complete", "Already exists")
 
 
-def refusal_of(image: str, said: str, machine: str = "") -> str:
+def refusal_of(image: str, said: str, node: str = "") -> str:
     """Why a registry refuses an image, as text; empty if the daemon's message `said` is no refusal, and may pass.
 
-    `machine` names a node that has an account of its own at the site's registry.
+    `node` names a node that has an account of its own at the site's registry.
     """
     registry, said = registry_of(image), " ".join(said.split())
-    who = machine or "this machine"
-    by_hand = f"run `docker login {registry}` and `docker pull {image}` on the machine, as root"
+    who = node or "this machine"
+    by_hand = f"run `docker login {registry}` and `docker pull {image}` on the node, as root"
     if _DENIED.search(said):
         return (
             f"the registry {registry} does not let {who} have the image {image}, or has none of that name. "
@@ -36,7 +36,7 @@ def refusal_of(image: str, said: str, machine: str = "") -> str:
         joins = f"have it join again (`commonage node join`) if the registry is the site's own, else {by_hand}"
         return (
             f"the registry {registry} does not accept the account of {who}, and does not give it the image {image}. "
-            f"What to do: {joins if machine else by_hand}"
+            f"What to do: {joins if node else by_hand}"
         )
     return ""
 

@@ -43,7 +43,7 @@ class Turns:
 
     def __init__(self, spawn: Callable[[Coroutine[None, None, None]], object]) -> None:
         self._spawn = spawn
-        self._machines: dict[str, asyncio.Semaphore] = {}
+        self._nodes: dict[str, asyncio.Semaphore] = {}
         self._lines: dict[str, list[_Place]] = {}
         self._coming_up: set[str] = set()
 
@@ -52,22 +52,22 @@ class Turns:
         if run.order.kind is not Kind.SESSION or run.id in self._coming_up:
             return
         most = cores + _BESIDES
-        machine = self._machines.setdefault(node, asyncio.Semaphore(most))
+        slots = self._nodes.setdefault(node, asyncio.Semaphore(most))
         line = self._lines.setdefault(node, [])
         place = _Place(told, WaitingForOtherSessions(at_once=most, node=node), len(line))
         line.append(place)
         try:
-            if machine.locked():
+            if slots.locked():
                 place.tell(len(line) - 1)
-            await machine.acquire()
+            await slots.acquire()
         finally:
             line.remove(place)
             for ahead, other in enumerate(line):
                 other.tell(ahead)
         self._coming_up.add(run.id)
-        self._spawn(self._until_it_is_up(run, machine))
+        self._spawn(self._until_it_is_up(run, slots))
 
-    async def _until_it_is_up(self, run: Run, machine: asyncio.Semaphore) -> None:
+    async def _until_it_is_up(self, run: Run, slots: asyncio.Semaphore) -> None:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MOST_S):
@@ -76,7 +76,7 @@ class Turns:
                             await asyncio.wait_for(run.ended.wait(), _LOOK_S)
         finally:
             self._coming_up.discard(run.id)
-            machine.release()
+            slots.release()
 
 
 async def _answers(url: str | None) -> bool:

@@ -113,7 +113,7 @@ class Daemon:
             self._settings.memory_mib or int(self._info.get("MemTotal", 0)) // _MIB,
             gpus,
             free,
-            tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
+            tuple(sorted({"arch": platform.node(), "os": "linux", **dict(self._settings.labels)}.items())),
             (*faults, *wrong),
             tight_disk(free, self._settings.disk_low_mib, f"the disk of {data} or of Docker"),
         )

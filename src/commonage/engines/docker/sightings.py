@@ -82,7 +82,7 @@ def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
         return Exit(code or 1, ContainerStartFailed(error=why), ended_at)
     if about.run_again:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
-    if started_at is not None and _fell_with_the_machine(started_at, ended_at, about):
+    if started_at is not None and _fell_with_the_node(started_at, ended_at, about):
         return Exit(None, NodeRestarted(), ended_at)
     if started_at is not None and _fell_with_the_daemon(started_at, ended_at, about):
         return Exit(None, DaemonRestarted(), ended_at)
@@ -94,7 +94,7 @@ def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
     return Exit(code, None, ended_at, oom)
 
 
-def _fell_with_the_machine(started_at: float, ended_at: float, about: Circumstances) -> bool:
+def _fell_with_the_node(started_at: float, ended_at: float, about: Circumstances) -> bool:
     return started_at < about.booted_at - 1 and ended_at >= about.booted_at - 1
 
 

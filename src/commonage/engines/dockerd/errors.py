@@ -24,16 +24,16 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
      "Toolkit and restart Docker, or have it read CDI specifications", False),
     (r"(unresolvable CDI devices|CDI.*not)", "Docker does not know this GPU by CDI: run `nvidia-ctk cdi generate "
      "--device-name-strategy=uuid`", False),
-    (r"unsatisfied condition: cuda", "its image needs a newer NVIDIA driver than its machine has", False),
+    (r"unsatisfied condition: cuda", "its image needs a newer NVIDIA driver than its node has", False),
     (r"device error: .*unknown device", "its GPU is not there any more, as far as NVIDIA's toolkit sees", True),
     (r"driver/library version mismatch|nvml error|driver not loaded|driver rpc error", "NVIDIA's driver does not work "
-     "on its machine", True),
+     "on its node", True),
     (r"pull access denied|repository does not exist|requested access to the resource is denied|unauthorized"
      r"|no basic auth credentials|(^|: )denied(:|$)",
      "the registry has no such image, or does not let us have it", False),
     (r"manifest (for .* )?(not found|unknown)", "the registry has no such image", False),
     (r"invalid reference format|repository name must be", "that is not a name of an image", False),
-    (r"no such image", "its image is not on the machine", False),
+    (r"no such image", "its image is not on the node", False),
     (r"toomanyrequests", "the registry wants us to wait: too many pulls", True),
     (r"no such host|i/o timeout|Client\.Timeout|connection refused|TLS handshake timeout|network is unreachable"
      r"|server misbehaving|Temporary failure in name resolution", "the registry cannot be reached", True),

@@ -36,7 +36,7 @@ def services_fault(info: Mapping[str, Any]) -> str:
         return ""
     return (
         f"its Docker does not give it to containers: their runtime is {default} and not NVIDIA's; run `commonage node "
-        "join` for the machine again"
+        "join` for the node again"
     )
 
 

@@ -38,8 +38,8 @@ from commonage.engines.process.exec import Execs
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.housekeeping import keep_memory, keep_old_logs
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
-from commonage.engines.process.machine import NOT_ISOLATED, node_name, report_node
 from commonage.engines.process.marked import MarkedProcesses
+from commonage.engines.process.node import NOT_ISOLATED, node_name, report_node
 from commonage.engines.process.owners import owners_of
 from commonage.engines.process.ports import PortRange
 from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap

@@ -29,7 +29,7 @@ from commonage.engines.common.unpacking import Unpacker, noted
 from commonage.engines.common.workspaces import make_workspace
 from commonage.engines.process.environments import PythonPlace
 from commonage.engines.process.groups import Groups
-from commonage.engines.process.machine import node_name
+from commonage.engines.process.node import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Place, Program, confined, program_of, url_of

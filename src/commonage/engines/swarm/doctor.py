@@ -10,7 +10,7 @@ from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.examined import Examined
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import Machine, machines_of, plain_http_on
+from commonage.engines.swarm.nodes import SwarmNode, plain_http_on, swarm_nodes_of
 from commonage.ports.agents import Heard
 
 # A node is down after three missing heartbeats.
@@ -36,39 +36,39 @@ def examined(
     info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, Heard]
 ) -> Examined:
     """Examine a Swarm's own description."""
-    machines = machines_of(nodes)
-    there = [one for one in machines.values() if not one.is_down]
-    down = sorted(set(machines) - {one.name for one in there})
+    swarm_nodes = swarm_nodes_of(nodes)
+    there = [one for one in swarm_nodes.values() if not one.is_down]
+    down = sorted(set(swarm_nodes) - {one.name for one in there})
     said = (
-        f"Docker {info.get('ServerVersion')}, a Swarm of {len(machines)} machines, {len(there)} there"
+        f"Docker {info.get('ServerVersion')}, a Swarm of {len(swarm_nodes)} nodes, {len(there)} there"
         f"{' (not: ' + ', '.join(down) + ')' if down else ''}; "
         f"one that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s; {folder} must be mounted on all"
     )
     here = str(info.get("Name", "the manager"))
     advice = [f"{here}: {fault}" for fault in swarm_faults(info)]
-    gains = {name for name, one in told.items() if name in machines and MAY_GAIN in one.notices}
+    gains = {name for name, one in told.items() if name in swarm_nodes and MAY_GAIN in one.notices}
     gains |= {here} if may_gain(info) else set()
     advice += [f"{name}: {MAY_GAIN}" for name in sorted(gains)]
     if heartbeat_s > _SLOW_S:
         advice.append("have it noticed sooner: docker swarm update --dispatcher-heartbeat 2s")
-    return Examined(said, "; ".join([*advice, *_of_machines(machines, told)]))
+    return Examined(said, "; ".join([*advice, *_of_nodes(swarm_nodes, told)]))
 
 
-def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, Heard]) -> Iterator[str]:
-    without = sorted(machines.keys() - told.keys())
+def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], told: Mapping[str, Heard]) -> Iterator[str]:
+    without = sorted(swarm_nodes.keys() - told.keys())
     if without:
         yield (
             f"{', '.join(without)} without an agent, so without work, walls around containers and their ports, TLS "
-            "between containers and the hub, GPUs and measurements: `commonage node join` gives a machine its agent"
+            "between containers and the hub, GPUs and measurements: `commonage node join` gives a node its agent"
         )
-    in_the_clear = plain_http_on({name: one for name, one in told.items() if name in machines})
+    in_the_clear = plain_http_on({name: one for name, one in told.items() if name in swarm_nodes})
     if in_the_clear:
         yield (
             f"{', '.join(in_the_clear)} with an agent of an earlier version, so that containers there reach the hub by "
             "plain HTTP, and everybody on the site's network reaches their ports: run `commonage node join` again"
         )
     undeclared = sorted(
-        name for name, one in machines.items()
+        name for name, one in swarm_nodes.items()
         if one.vram_mib is None and name in told and any(not gpu.simulated for gpu in told[name].report.devices)
     )  # fmt: skip
     if undeclared:
@@ -81,8 +81,8 @@ def _of_machines(machines: Mapping[str, Machine], told: Mapping[str, Heard]) -> 
 def notes_of(info: Mapping[str, Any], heartbeat_s: float, folder: Path) -> tuple[str, ...]:
     """Notes about this Swarm for an admin, in sentences."""
     notes = [
-        f"Docker {info.get('ServerVersion', '?')}, a Swarm. All machines must see {folder} under this path.",
-        f"A machine that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s"
+        f"Docker {info.get('ServerVersion', '?')}, a Swarm. All nodes must see {folder} under this path.",
+        f"A node that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s"
         + ("; `docker swarm update --dispatcher-heartbeat 2s` makes that six." if heartbeat_s > _SLOW_S else "."),
     ]
     if not info.get("SwapLimit", True):

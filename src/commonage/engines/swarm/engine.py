@@ -188,7 +188,7 @@ class SwarmEngine(ContainerEngine):
         if is_known or not before.is_folder() or self._outside.is_there():
             return
         raise EngineFailure(
-            f"{before} is of an older version, whose run folders every machine could change. With nothing running, "
+            f"{before} is of an older version, whose run folders every node could change. With nothing running, "
             f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
             f"mv {before} {self._outside} ({docs_page('operate/swarm')})"
         )
@@ -270,7 +270,7 @@ class SwarmEngine(ContainerEngine):
             why = (
                 f"has no agent that answers, by which alone its containers are reached ({docs_page('operate/agents')})"
             )
-            raise EngineFailure(f"nothing can be run beside {run.id}: its machine {node} {why}", retryable=True)
+            raise EngineFailure(f"nothing can be run beside {run.id}: its node {node} {why}", retryable=True)
         return await agents.exec(self._fleet.id_of(node), run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------

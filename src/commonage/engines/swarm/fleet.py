@@ -13,7 +13,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, Machine, Wait, machines_of, notes_on, report_of
+from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, SwarmNode, Wait, notes_on, report_of, swarm_nodes_of
 from commonage.engines.swarm.partings import ENDING, Partings, introduced
 from commonage.ports.agents import Agents, Heard
 
@@ -34,8 +34,8 @@ class Fleet:
         self._client = client
         self._without_agents = without_agents
         self.agents = agents
-        self.machines: Mapping[str, Machine] = {}
-        self.by_id: Mapping[str, Machine] = {}
+        self.swarm_nodes: Mapping[str, SwarmNode] = {}
+        self.by_id: Mapping[str, SwarmNode] = {}
         self.heard: Mapping[str, Heard] = {}
         self._fault = ""
         self._partings = Partings(agents)
@@ -67,34 +67,36 @@ class Fleet:
     async def refresh(self) -> None:
         """Query both, and keep the changes for the next look. Raises EngineFailure."""
         bound = None if self.agents is None else await self.agents.bindings()
-        machines = machines_of(await self._client.nodes(), bound)
-        heard = _by_machine(machines, () if self.agents is None else self.agents.heard())
-        waits = await self._partings.waits(machines, heard)
-        now, before = (machines, _troubles(heard), waits), (self.machines, _troubles(self.heard), self._waits)
+        swarm_nodes = swarm_nodes_of(await self._client.nodes(), bound)
+        heard = _by_node(swarm_nodes, () if self.agents is None else self.agents.heard())
+        waits = await self._partings.waits(swarm_nodes, heard)
+        now, before = (swarm_nodes, _troubles(heard), waits), (self.swarm_nodes, _troubles(self.heard), self._waits)
         self._changed = self._changed or now != before
-        self.machines, self.heard, self._waits = machines, heard, waits
-        self.by_id = {one.id: one for one in machines.values()}
-        self._ending = {one: node for one, node in self._ending.items() if node in machines and machines[node].is_down}
+        self.swarm_nodes, self.heard, self._waits = swarm_nodes, heard, waits
+        self.by_id = {one.id: one for one in swarm_nodes.values()}
+        self._ending = {
+            one: node for one, node in self._ending.items() if node in swarm_nodes and swarm_nodes[node].is_down
+        }
         self._introduce()
 
     def _introduce(self) -> None:
         """Send agents the list of nodes by which they detect that they are cut off, whenever it changes."""
-        found = introduced(self.machines, self.heard, self._waits)
+        found = introduced(self.swarm_nodes, self.heard, self._waits)
         self._partings.told(tuple(name for name, _ in found))
         if self.agents is not None and found != self._introduced:
             self.agents.introduce(found)
             self._introduced = found
 
-    def machine(self, name: str) -> Machine:
+    def swarm_node(self, name: str) -> SwarmNode:
         """The node of this name. Raises Gone."""
-        found = self.machines.get(name)
+        found = self.swarm_nodes.get(name)
         if found is None:
-            there = ", ".join(sorted(self.machines)) or "none"
-            raise Gone(f"there is no machine {name} in the Swarm any more (there are: {there})")
+            there = ", ".join(sorted(self.swarm_nodes)) or "none"
+            raise Gone(f"there is no node {name} in the Swarm any more (there are: {there})")
         if found.is_down:
-            raise Gone(f"its machine {name} does not answer: {found.why_down}")
+            raise Gone(f"its node {name} does not answer: {found.why_down}")
         if found.mismatch:
-            raise Gone(f"its machine {name} takes no work: {found.mismatch}")
+            raise Gone(f"its node {name} takes no work: {found.mismatch}")
         return found
 
     def agent_of(self, name: str) -> Agents | None:
@@ -116,22 +118,22 @@ class Fleet:
 
     def has_address(self, address: str) -> bool:
         """True for the address of a site's node that is not down: its containers connect from there."""
-        return any(one.address == address and not one.is_down and not one.mismatch for one in self.machines.values())
+        return any(one.address == address and not one.is_down and not one.mismatch for one in self.swarm_nodes.values())
 
     def is_down(self, node_id: str) -> bool:
         """True once the Swarm has marked this node as down."""
-        machine = self.by_id.get(node_id)
-        return machine is not None and machine.is_down
+        swarm_node = self.by_id.get(node_id)
+        return swarm_node is not None and swarm_node.is_down
 
     def why_lost(self, attempt_id: str, node_id: str, node: str) -> Reason | None:
         """Why the attempts of this node must be given up; None while they need not be."""
-        machine = self.by_id.get(node_id)
-        if machine is None and node_id:
+        swarm_node = self.by_id.get(node_id)
+        if swarm_node is None and node_id:
             return NodeLost(node=node, detail="it is not in the Swarm any more")
         if self.was_fenced(attempt_id, node):
             return NodeLost(node=node, detail="its Docker daemon did not answer, and its agent ended what ran there")
-        if machine is not None and machine.is_down and node not in self._waits:
-            return NodeLost(node=node, detail=f"it does not answer: {machine.why_down}")
+        if swarm_node is not None and swarm_node.is_down and node not in self._waits:
+            return NodeLost(node=node, detail=f"it does not answer: {swarm_node.why_down}")
         return None
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
@@ -153,7 +155,7 @@ class Fleet:
             if node in self._waits:  # its link was lost since
                 raise EngineFailure(f"on {node}, {self._waits[node].why}", retryable=True)
             self._given_up.add(attempt_id)
-            return node in self.machines
+            return node in self.swarm_nodes
         self._ending[attempt_id] = node
         try:
             gone = await agents.fence(self.id_of(node), [attempt_id])
@@ -178,11 +180,11 @@ class Fleet:
             await asyncio.gather(*(self._answer(name, self.heard[name], live) for name in paused))
 
     async def _answer(self, name: str, heard: Heard, live: Collection[str]) -> None:
-        agents, machine = self.agent_of(name), self.machines.get(name)
-        if agents is None or machine is None:
+        agents, swarm_node = self.agent_of(name), self.swarm_nodes.get(name)
+        if agents is None or swarm_node is None:
             return
         over = [one for one in heard.paused if one not in live]
-        going = [one for one in heard.paused if one in live and one not in self._given_up and not machine.is_down]
+        going = [one for one in heard.paused if one in live and one not in self._given_up and not swarm_node.is_down]
         with suppress(EngineFailure):  # it reports its paused attempts again
             if going:
                 await agents.go_on(heard.node_id, going)
@@ -193,8 +195,8 @@ class Fleet:
         """Current report of each node."""
         waits = {**dict.fromkeys(self._ending.values(), ENDING), **self._waits}
         return [
-            report_of(machine, self.heard.get(name), waits.get(name), self.why_unmounted(name))
-            for name, machine in sorted(self.machines.items())
+            report_of(swarm_node, self.heard.get(name), waits.get(name), self.why_unmounted(name))
+            for name, swarm_node in sorted(self.swarm_nodes.items())
         ]
 
     def why_unmounted(self, name: str) -> str:
@@ -205,16 +207,16 @@ class Fleet:
         heard = self.heard.get(name)
         if heard is not None:
             return "" if heard.mounts else OLD_AGENT
-        return "" if self._without_agents or len(self.machines) == 1 else NO_AGENT
+        return "" if self._without_agents or len(self.swarm_nodes) == 1 else NO_AGENT
 
     def notes(self) -> tuple[str, ...]:
         """Notes about the nodes for an admin, in sentences."""
-        return notes_on(self.machines, self.heard)
+        return notes_on(self.swarm_nodes, self.heard)
 
     @property
     def has_agents(self) -> bool:
         """True if every node that may get work has an agent, whose firewall isolates tenants from each other."""
-        return {name for name, one in self.machines.items() if not one.mismatch} <= self.heard.keys()
+        return {name for name, one in self.swarm_nodes.items() if not one.mismatch} <= self.heard.keys()
 
     def bounds_volumes(self, name: str) -> bool:
         """True if its agent reports that the daemon there limits volume sizes."""
@@ -223,23 +225,23 @@ class Fleet:
 
     def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Nodes that take work: those that limit volume sizes, and those that do not."""
-        working = sorted(name for name, one in self.machines.items() if one.takes_work)
+        working = sorted(name for name, one in self.swarm_nodes.items() if one.takes_work)
         bounded = tuple(filter(self.bounds_volumes, working))
         return bounded, tuple(one for one in working if one not in bounded)
 
     def with_agents(self) -> list[str]:
         """Nodes that take work and whose agents answer."""
-        return [name for name, one in self.machines.items() if one.takes_work and self.agent_of(name) is not None]
+        return [name for name, one in self.swarm_nodes.items() if one.takes_work and self.agent_of(name) is not None]
 
 
-def _by_machine(machines: Mapping[str, Machine], heard: Iterable[Heard]) -> dict[str, Heard]:
+def _by_node(swarm_nodes: Mapping[str, SwarmNode], heard: Iterable[Heard]) -> dict[str, Heard]:
     """The last report of each node, by its name: matched by Swarm node id, whatever names are reported.
 
     A report of a node that left the Swarm is kept under its name until another node has that name.
     """
     by_id = {one.node_id: one for one in heard}
-    found = {name: by_id.pop(one.id) for name, one in machines.items() if one.id in by_id}
-    gone = {one.node: one for one in by_id.values() if one.node not in machines}
+    found = {name: by_id.pop(one.id) for name, one in swarm_nodes.items() if one.id in by_id}
+    gone = {one.node: one for one in by_id.values() if one.node not in swarm_nodes}
     return {**gone, **found}
 
 

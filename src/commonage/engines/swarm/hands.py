@@ -162,18 +162,20 @@ class SwarmHands:
     def _running(self, run: Run, task: Json, ran_at: float | None) -> Look:
         if not run.order.wants_port:
             return Lives(ran_at or changed_at(task))
-        machine = self._fleet.by_id.get(str(task.get("NodeID", "")))
-        if machine is None:
+        swarm_node = self._fleet.by_id.get(str(task.get("NodeID", "")))
+        if swarm_node is None:
             return Waiting(Starting(node=run.order.lease.node))
-        return Lives(ran_at or changed_at(task), f"http://{machine.address}:{run.port}")
+        return Lives(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
 
     async def _waiting(self, run: Run, task: Json) -> Look:
-        machine = self._fleet.by_id.get(str(task.get("NodeID", ""))) or self._fleet.machines.get(run.order.lease.node)
-        declares = machine is not None and machine.vram_mib is not None
+        swarm_node = self._fleet.by_id.get(str(task.get("NodeID", ""))) or self._fleet.swarm_nodes.get(
+            run.order.lease.node
+        )
+        declares = swarm_node is not None and swarm_node.vram_mib is not None
         reason = waiting_reason(task, run.order, declares_vram=declares)
         service = self._services.get(run.id)
         if is_refused_room(task) and service is not None:
-            down = machine is None or machine.is_down
+            down = swarm_node is None or swarm_node.is_down
             waited = asyncio.get_running_loop().time() - service.since
             if (down or waited > self._patience_s) and await self._in_thread(run.box.claim_never):
                 return Over(None, partial(_given_back, reason))

@@ -32,7 +32,7 @@ from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.fleet import AgentAway, Fleet
 from commonage.engines.swarm.mounting import mounted
 from commonage.engines.swarm.networks import Networks
-from commonage.engines.swarm.nodes import Machine
+from commonage.engines.swarm.nodes import SwarmNode
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import Surroundings, service_names, service_spec
 from commonage.ports.agents import Told
@@ -81,36 +81,38 @@ class Launcher:
     async def have_image(self, environment: Environment, node: str | None, told: Told) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
         names = self._fleet.with_agents() if node is None else [node]
-        machines = [self._fleet.machine(name) for name in names]
+        swarm_nodes = [self._fleet.swarm_node(name) for name in names]
 
         async def have(image: str, told: Told) -> None:
-            if not machines:
+            if not swarm_nodes:
                 await self._images.have_here(image, told)
-            await asyncio.gather(*(self._fetch(machine, image, told) for machine in machines))
+            await asyncio.gather(*(self._fetch(swarm_node, image, told) for swarm_node in swarm_nodes))
 
         await self._images.ensure(environment, told, have)
 
-    async def _fetch(self, machine: Machine, image: str, told: Told) -> None:
-        agents = self._fleet.agent_of(machine.name)
+    async def _fetch(self, swarm_node: SwarmNode, image: str, told: Told) -> None:
+        agents = self._fleet.agent_of(swarm_node.name)
         if agents is not None:
             # Checked each time: an image may have been removed since.
-            with self._talking_to(machine):
-                await agents.pull(machine.id, image, told)
+            with self._talking_to(swarm_node):
+                await agents.pull(swarm_node.id, image, told)
             return
         account = self._settings.account
-        if machine.name in self._fleet.heard and account is not None and account.is_for(image):
-            raise AgentAway(f"the agent of {machine.name}, which may fetch images of the site's, does not answer")
+        if swarm_node.name in self._fleet.heard and account is not None and account.is_for(image):
+            raise AgentAway(f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer")
         # Its daemon pulls it when the container is created. An invalid image name is detected here.
         await self._client.image(image)
 
     @contextmanager
-    def _talking_to(self, machine: Machine) -> Iterator[None]:
+    def _talking_to(self, swarm_node: SwarmNode) -> Iterator[None]:
         """Translate a link that was lost meanwhile to AgentAway."""
         try:
             yield
         except EngineFailure as error:
             agents = self._fleet.agents
-            linked = agents is not None and any(one.node_id == machine.id and one.connected for one in agents.heard())
+            linked = agents is not None and any(
+                one.node_id == swarm_node.id and one.connected for one in agents.heard()
+            )
             if error.is_retryable and not linked:
                 raise AgentAway(error.message, native=error.native) from error
             raise
@@ -123,25 +125,25 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         order = run.order
-        machine = self._fleet.machine(order.lease.node)
-        await self.have_image(order.environment, machine.name, told)
+        swarm_node = self._fleet.swarm_node(order.lease.node)
+        await self.have_image(order.environment, swarm_node.name, told)
         await have_files(run, self._place, self._owner, told)
-        await self._turns.take(run, machine.name, machine.cpus_milli // 1000, told)
+        await self._turns.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, told)
         async with self._at_once:
             try:
-                return await self._launch(run, machine, told)
+                return await self._launch(run, swarm_node, told)
             except Refused as error:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
             self._networks.forget(order.tenant)
             self._deliveries.forget_configs()
-            return await self._launch(run, machine, told)
+            return await self._launch(run, swarm_node, told)
 
-    async def _launch(self, run: Run, machine: Machine, told: Told) -> str:
+    async def _launch(self, run: Run, swarm_node: SwarmNode, told: Told) -> str:
         network = await self._networks.of(run.order.tenant)
-        held = await self._confine(run.order, machine)
-        gateway = self._fleet.gateway_of(machine.name) or network.gateway
+        held = await self._confine(run.order, swarm_node)
+        gateway = self._fleet.gateway_of(swarm_node.name) or network.gateway
         inside = Inside(gateway, frozenset(self._settings.reaches), run.port or PORT)
         program = program_of(run.order, inside, self._place.shared, held)
         workspace = await self._in_thread(partial(self._have_folders, run, program))
@@ -154,15 +156,15 @@ class Launcher:
             injected=await self._deliveries.injected(run.order),
             secrets=await self._deliveries.secrets(run.id, program.secrets),
             user=(self._owner.uid, self._owner.gid),
-            node=machine.id,
-            declares_vram=machine.vram_mib is not None,
-            volume_quota=self._fleet.bounds_volumes(machine.name),
+            node=swarm_node.id,
+            declares_vram=swarm_node.vram_mib is not None,
+            volume_quota=self._fleet.bounds_volumes(swarm_node.name),
             port=run.port,
         )
         spec: Json = service_spec(run.order, program, around, self._settings)
-        with self._talking_to(machine):
-            spec = await mounted(spec, run.id, program, self._fleet, machine)
-        told(AssignedToNode(node=machine.name), None)
+        with self._talking_to(swarm_node):
+            spec = await mounted(spec, run.id, program, self._fleet, swarm_node)
+        told(AssignedToNode(node=swarm_node.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create(run.order, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
         # A stop must not cancel it: then it would be unknown whether a service exists.
@@ -198,16 +200,18 @@ class Launcher:
         for service in await self._services_of(attempt_id):
             await self._client.remove_service(service)
 
-    async def _confine(self, order: Order, machine: Machine) -> Mapping[str, str]:
+    async def _confine(self, order: Order, swarm_node: SwarmNode) -> Mapping[str, str]:
         if not order.lease.shares:
             return {}
-        agents = self._fleet.agent_of(machine.name)
+        agents = self._fleet.agent_of(swarm_node.name)
         if agents is not None:
-            with self._talking_to(machine):
-                return await agents.confine(machine.id, Hold(order.attempt_id, order.lease.shares, in_container=True))
+            with self._talking_to(swarm_node):
+                return await agents.confine(
+                    swarm_node.id, Hold(order.attempt_id, order.lease.shares, in_container=True)
+                )
         if all(share.simulated for share in order.lease.shares):
             return {}
-        raise AgentAway(f"the agent of {machine.name}, which holds shares of GPUs, does not answer")
+        raise AgentAway(f"the agent of {swarm_node.name}, which holds shares of GPUs, does not answer")
 
     def _have_folders(self, run: Run, program: Program) -> str:
         see_that_nothing_leads_elsewhere(run.order, self._settings.mounts)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from commonage.domain.errors import EngineFailure
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import machines_of
+from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.ports.joining import Admission, SwarmMember, SwarmTrust
 
 _WITHIN_S = 20.0
@@ -42,7 +42,7 @@ class SwarmManager:
         """All nodes by id. `bound` are the names that certificates bind to ids. Raises EngineFailure."""
         async with self._client() as client:
             found = await client.nodes()
-        listed = {one.id: name for name, one in machines_of(found, bound).items()}
+        listed = {one.id: name for name, one in swarm_nodes_of(found, bound).items()}
         return {
             str(one["ID"]): SwarmMember(listed.get(str(one["ID"]), _host_name(one)), _host_name(one), _state(one))
             for one in found

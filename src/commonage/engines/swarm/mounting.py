@@ -14,10 +14,10 @@ from commonage.engines.containers import box
 from commonage.engines.containers.program import Program
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.fleet import AgentAway, Fleet
-from commonage.engines.swarm.nodes import Machine
+from commonage.engines.swarm.nodes import SwarmNode
 
 
-async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, machine: Machine) -> Json:
+async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, swarm_node: SwarmNode) -> Json:
     """Return the service description, with the folders mounted and named as they are on the node.
 
     Raises EngineFailure; AgentAway if there is an agent that does not answer.
@@ -29,15 +29,15 @@ async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, m
         for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"]
         if one["Type"] == "bind" and one["Source"] != program.mps_pipe
     ]
-    agents = fleet.agent_of(machine.name)
+    agents = fleet.agent_of(swarm_node.name)
     if agents is None:
-        if machine.name in fleet.heard:
-            raise AgentAway(f"the agent of {machine.name}, which mounts the folders of workloads, does not answer")
-        if why := fleet.why_unmounted(machine.name):
-            raise EngineFailure(f"{machine.name} takes no work: {why}", retryable=True)
+        if swarm_node.name in fleet.heard:
+            raise AgentAway(f"the agent of {swarm_node.name}, which mounts the folders of workloads, does not answer")
+        if why := fleet.why_unmounted(swarm_node.name):
+            raise EngineFailure(f"{swarm_node.name} takes no work: {why}", retryable=True)
         return made
     asked = list(zip(_names(binds, program), (str(one["Source"]) for one in binds), strict=True))
-    for one, place in zip(binds, await agents.mount(machine.id, attempt_id, asked), strict=True):
+    for one, place in zip(binds, await agents.mount(swarm_node.id, attempt_id, asked), strict=True):
         one["Source"] = place
     return made
 

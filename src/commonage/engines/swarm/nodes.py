@@ -24,25 +24,25 @@ OLD_AGENT = (
     "its agent is of a version that does not mount the folders of workloads: run `commonage node join` for it again"
 )
 _NO_CERTIFICATE = (
-    "no certificate of this site is bound to its Swarm node {id}: run `commonage node join` for that machine, or "
+    "no certificate of this site is bound to its Swarm node {id}: run `commonage node join` for that node, or "
     "remove it with `commonage node rm {name}`"
 )
 _RENAMED = (
     "Docker there reports the host name {host_name}, and its certificate is that of {name}: change the host name back, "
-    "or drain it and run `commonage node join` for that machine again"
+    "or drain it and run `commonage node join` for that node again"
 )
 _NAME_TAKEN = (
-    "Docker there reports the host name {host_name}, which is that of another node: give that machine another host "
+    "Docker there reports the host name {host_name}, which is that of another node: give that node another host "
     "name and run `commonage node join` for it, or remove it with `commonage node rm {name}`"
 )
 _UNDECLARED = (
     "cannot be reserved, as Docker there declares {declared} VRAM for GPUs of {there} MiB: run `commonage node join` "
-    "for that machine again"
+    "for that node again"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class SwarmNode:
     """One member of the Swarm. `vram_mib` is what it declares, None if nothing.
 
     `name` is what its certificate binds to `id`, and the host name if there are no certificates. `mismatch` says why
@@ -85,7 +85,7 @@ class Wait:
     for_long: bool = False
 
 
-def machines_of(found: Iterable[Json], bound: Mapping[str, str] | None = None) -> dict[str, Machine]:
+def swarm_nodes_of(found: Iterable[Json], bound: Mapping[str, str] | None = None) -> dict[str, SwarmNode]:
     """Nodes by name. One that is just joining has none yet.
 
     `bound` are the names that certificates bind to node ids. Host names are the nodes' own claims: a node without a
@@ -95,36 +95,36 @@ def machines_of(found: Iterable[Json], bound: Mapping[str, str] | None = None) -
     If several have one host name, because a node joined again, the name is for the one that is present.
     """
     named = [node for node in found if (node.get("Description") or {}).get("Hostname")]
-    there = sorted((_machine(node) for node in named), key=lambda one: (one.is_down, one.state != "ready", one.id))
-    machines: dict[str, Machine] = {}
+    there = sorted((_swarm_node(node) for node in named), key=lambda one: (one.is_down, one.state != "ready", one.id))
+    swarm_nodes: dict[str, SwarmNode] = {}
     for one in there:
         if bound and (name := bound.get(one.id)) is not None:
             why = "" if one.name == name else _RENAMED.format(host_name=one.name, name=name)
-            machines.setdefault(name, replace(one, name=name, mismatch=why))
+            swarm_nodes.setdefault(name, replace(one, name=name, mismatch=why))
     # A worker must not get the name of a manager that has no certificate either.
     for one in there if bound is None else sorted(there, key=lambda one: not one.is_manager):
         if bound is None or one.id not in bound:
-            _add_without_certificate(machines, one, needs_certificate=bound is not None)
-    return machines
+            _add_without_certificate(swarm_nodes, one, needs_certificate=bound is not None)
+    return swarm_nodes
 
 
-def _add_without_certificate(machines: dict[str, Machine], one: Machine, *, needs_certificate: bool) -> None:
+def _add_without_certificate(swarm_nodes: dict[str, SwarmNode], one: SwarmNode, *, needs_certificate: bool) -> None:
     name, why = one.name, ""
-    if name in machines:
+    if name in swarm_nodes:
         if one.is_down:
             return
         name = f"{one.name}-{one.id[:6]}"
         why = _NAME_TAKEN.format(host_name=one.name, name=name)
     elif not one.is_manager:
         why = _NO_CERTIFICATE.format(id=one.id, name=name)
-    machines.setdefault(name, replace(one, name=name, mismatch=why if needs_certificate else ""))
+    swarm_nodes.setdefault(name, replace(one, name=name, mismatch=why if needs_certificate else ""))
 
 
-def _machine(node: Json) -> Machine:
+def _swarm_node(node: Json) -> SwarmNode:
     description, status, spec = node["Description"], node["Status"], node["Spec"]
     resources = description.get("Resources") or {}
     down = (status.get("Message") or "Docker Swarm says that it is down") if status["State"] == "down" else ""
-    return Machine(
+    return SwarmNode(
         id=node["ID"],
         name=description["Hostname"],
         address=_address(node),
@@ -156,38 +156,40 @@ def _vram(resources: Json) -> int | None:
     return None
 
 
-def report_of(machine: Machine, heard: Heard | None, wait: Wait | None = None, why_unmounted: str = "") -> NodeReport:
+def report_of(
+    swarm_node: SwarmNode, heard: Heard | None, wait: Wait | None = None, why_unmounted: str = ""
+) -> NodeReport:
     """Report of a node. Without an agent only cores and memory are known, and no GPU.
 
     `why_unmounted`: why the folders of workloads cannot be mounted there, if so.
     """
-    faults = [one for one in (machine.mismatch, why_unmounted) if one]
-    if machine.is_down:
-        faults.append(f"Docker Swarm does not reach it: {machine.why_down}")
+    faults = [one for one in (swarm_node.mismatch, why_unmounted) if one]
+    if swarm_node.is_down:
+        faults.append(f"Docker Swarm does not reach it: {swarm_node.why_down}")
         faults += [wait.why] if wait is not None else []
-    elif machine.state != "ready":
-        faults.append(f"Docker Swarm waits for it (state {machine.state})")
-    elif machine.availability != "active":
-        faults.append(f"it takes no work in Docker Swarm (availability {machine.availability})")
-    labels: Mapping[str, str] = {"arch": machine.arch, "os": "linux", **dict(machine.labels)}
-    report = NodeReport(machine.name, machine.cpus_milli, machine.memory_mib)
+    elif swarm_node.state != "ready":
+        faults.append(f"Docker Swarm waits for it (state {swarm_node.state})")
+    elif swarm_node.availability != "active":
+        faults.append(f"it takes no work in Docker Swarm (availability {swarm_node.availability})")
+    labels: Mapping[str, str] = {"arch": swarm_node.arch, "os": "linux", **dict(swarm_node.labels)}
+    report = NodeReport(swarm_node.name, swarm_node.cpus_milli, swarm_node.memory_mib)
     if heard is not None:
         told = heard.report
         report = replace(
             told,
-            name=machine.name,
-            cpus_milli=told.cpus_milli or machine.cpus_milli,
-            memory_mib=told.memory_mib or machine.memory_mib,
-            devices=tuple(_reservable(told.devices, machine.vram_mib or 0)),
+            name=swarm_node.name,
+            cpus_milli=told.cpus_milli or swarm_node.cpus_milli,
+            memory_mib=told.memory_mib or swarm_node.memory_mib,
+            devices=tuple(_reservable(told.devices, swarm_node.vram_mib or 0)),
         )
         labels = {**labels, **dict(told.labels)}
         faults += told.faults
         if heard.engine_fault:
             faults.append(heard.engine_fault)
-        if not heard.connected and not machine.is_down:
+        if not heard.connected and not swarm_node.is_down:
             faults.append("its agent does not answer")
     faults = list(dict.fromkeys(faults))
-    gone = machine.is_down and (wait is None or wait.for_long)
+    gone = swarm_node.is_down and (wait is None or wait.for_long)
     undecided = wait.why if gone and wait is not None else ""
     labelled = tuple(sorted(labels.items()))
     return replace(report, labels=labelled, faults=tuple(faults), gone=gone, undecided=undecided)
@@ -208,16 +210,16 @@ def plain_http_on(heard: Mapping[str, Heard]) -> list[str]:
     return sorted(name for name, one in heard.items() if one.connected and not one.gateway)
 
 
-def notes_on(machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> tuple[str, ...]:
+def notes_on(swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard]) -> tuple[str, ...]:
     """Notes about these nodes for an admin, in sentences."""
-    without = sorted(name for name, one in machines.items() if name not in heard and not one.mismatch)
+    without = sorted(name for name, one in swarm_nodes.items() if name not in heard and not one.mismatch)
     notes = [f"{name}: {notice}." for name, one in sorted(heard.items()) for notice in one.notices]
     if without:
         notes.append(
             f"{', '.join(without)} without an agent: no work runs there unless swarm_without_agents allows it. Then "
-            "containers reach the machine, the site and other tenants' ports, everybody on the site's network reaches "
+            "containers reach the node, the site and other tenants' ports, everybody on the site's network reaches "
             "their ports, their tokens cross it in the clear, no GPUs are known, and nothing is measured. "
-            "`commonage node join` gives a machine its agent."
+            "`commonage node join` gives a node its agent."
         )
     in_the_clear = plain_http_on(heard)
     if in_the_clear:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TypeGuard
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.swarm.nodes import Machine, Wait
+from commonage.engines.swarm.nodes import SwarmNode, Wait
 from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S, Agents, Heard
 
 _MARGIN_S, _MARGIN_BY_MOST_S = 4.0, 2.0
@@ -32,7 +32,7 @@ _REMOVE = (
 
 
 def _too_few(name: str) -> Wait:
-    why = "most machines are silent, or still see it, so it may be the control plane that is cut off"
+    why = "most nodes are silent, or still see it, so it may be the control plane that is cut off"
     return Wait(f"{why}: {_REMOVE.format(name)}", for_long=True)
 
 
@@ -42,14 +42,14 @@ def _nobody(name: str) -> Wait:
 
 
 def introduced(
-    machines: Mapping[str, Machine], heard: Mapping[str, Heard], waits: Mapping[str, Wait]
+    swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard], waits: Mapping[str, Wait]
 ) -> tuple[tuple[str, str], ...]:
     """Nodes, as (name, address), by which agents detect that they are cut off.
 
     These are the nodes that can be asked which others they reach, and those on which attempts may still run.
     """
     there = [
-        one for name, one in sorted(machines.items())
+        one for name, one in sorted(swarm_nodes.items())
         if name in heard and (heard[name].connected if not one.is_down else name in waits)
     ]  # fmt: skip
     return tuple((one.name, one.address) for one in there if one.address)[:_MOST_WITNESSES]
@@ -73,32 +73,32 @@ class Partings:
             self._told.pop()
         self._told = [*self._told[-_MOST_KEPT:], (monotonic(), names)]
 
-    async def waits(self, machines: Mapping[str, Machine], heard: Mapping[str, Heard]) -> dict[str, Wait]:
+    async def waits(self, swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard]) -> dict[str, Wait]:
         """Return the wait and its reason, by node name. Occasionally takes up to a second."""
         now = monotonic()
-        silent = [name for name in machines if name in heard and now - heard[name].came > _SILENT_S]
+        silent = [name for name in swarm_nodes if name in heard and now - heard[name].came > _SILENT_S]
         self._held_on = {name: at for name, at in self._held_on.items() if name in silent}
         self._over &= set(silent)
         self._holds_on &= set(silent)
         if self._agents is not None:
             asked = [name for name in silent if name not in self._over]
-            await asyncio.gather(*(self._ask(name, machines, heard, self._agents, now) for name in asked))
+            await asyncio.gather(*(self._ask(name, swarm_nodes, heard, self._agents, now) for name in asked))
         # A connected one is asked for each attempt.
-        down = [name for name, one in machines.items() if one.is_down and not _is_connected(heard.get(name))]
+        down = [name for name, one in swarm_nodes.items() if one.is_down and not _is_connected(heard.get(name))]
         self._alone = {name: self._alone.get(name, _is_long_away(heard.get(name), now)) for name in down}
         waits = {name: self._wait(name, heard.get(name), now) for name in down}
         self._over |= {name for name, wait in waits.items() if wait is None}
         return {name: wait for name, wait in waits.items() if wait is not None}
 
     async def _ask(
-        self, name: str, machines: Mapping[str, Machine], heard: Mapping[str, Heard], agents: Agents, now: float
+        self, name: str, swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard], agents: Agents, now: float
     ) -> None:
         """Its state before the first query is unknown: it may have reached the others until then."""
         known = heard[name]
         sets = {known.witnesses, *(names for until, names in self._told if until > known.came - _LATE_S)}
         enough = [names for names in sorted(sets) if len(names) >= FEWEST_WITNESSES]
         self._holds_on.discard(name)
-        if enough and await may_hold_on(machines[name], enough, machines, heard, agents):
+        if enough and await may_hold_on(swarm_nodes[name], enough, swarm_nodes, heard, agents):
             self._holds_on.add(name)
             self._held_on[name] = now
         elif enough:
@@ -118,9 +118,9 @@ class Partings:
 
 
 async def may_hold_on(
-    machine: Machine,
+    swarm_node: SwarmNode,
     sets: Sequence[tuple[str, ...]],
-    machines: Mapping[str, Machine],
+    swarm_nodes: Mapping[str, SwarmNode],
     heard: Mapping[str, Heard],
     agents: Agents,
 ) -> bool:
@@ -128,9 +128,9 @@ async def may_hold_on(
 
     Silent nodes count as reached, as do those that reach it. A removed node does not count.
     """
-    others = sorted({name for names in sets for name in names if name in machines and name != machine.name})
-    answers = await asyncio.gather(*(_may_see(agents, heard.get(name), machine.address) for name in others))
-    seeing = {machine.name, *(name for name, sees in zip(others, answers, strict=True) if sees)}
+    others = sorted({name for names in sets for name in names if name in swarm_nodes and name != swarm_node.name})
+    answers = await asyncio.gather(*(_may_see(agents, heard.get(name), swarm_node.address) for name in others))
+    seeing = {swarm_node.name, *(name for name, sees in zip(others, answers, strict=True) if sees)}
     return any(2 * len(seeing & set(names)) > len(names) for names in sets)
 
 

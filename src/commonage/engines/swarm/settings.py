@@ -13,15 +13,15 @@ from commonage.ports.registry import RegistryAccount
 class SwarmSettings:
     """Settings of one Swarm engine.
 
-    `url` is the daemon's of a manager, on the control plane's machine. `pull`: whether images are fetched by it.
+    `url` is the daemon's of a manager, on the control plane's node. `pull`: whether images are fetched by it.
     `cpu_hold`: what an attempt asked for is its `share` of cores that others want, too, or a `quota`, which then Swarm
     reserves. `reaches`: ports of this machine's loopback that containers reach (the hub, the control plane) by
     `address`, which is the Swarm's own of this machine if left out. `gateway_port`: the port of the loopback, the
     workload gateway's, that serves what they send there. `networks` is the range of addresses of the
-    tenants' networks; `encrypted`: between machines nobody reads what passes on them. `account`: with what images of
-    the site's own registry are fetched. `mounts`: see `dockerd.shared`. `ports` are those of the machines, from the
+    tenants' networks; `encrypted`: between nodes nobody reads what passes on them. `account`: with what images of
+    the site's own registry are fetched. `mounts`: see `dockerd.shared`. `ports` are those of the nodes, from the
     first to the last, that sessions and services get one of; `sources` are addresses or networks that may connect there
-    beside this machine. `without_agents`: machines without an agent take work, too, though root of any other machine
+    beside this machine. `without_agents`: nodes without an agent take work, too, though root of any other node
     could have Docker mount what it likes there.
     `patience_s`: how long an attempt waits for room that Swarm does not see, before it is given back to the planner.
     `grace_s`: what Swarm gives a container that it ends itself.

@@ -22,7 +22,7 @@ _TASKS_SOON_S, _TASKS_STARTING_S, _TASKS_REST_S = 0.25, 1.0, 2.0
 # The more expensive a query is, the less often it runs; more often after a known change.
 _COST_FACTOR, _HURRY_FACTOR = 4, 2
 _HURRY_FOR_S = 10.0
-_MACHINES_S = 1.0
+_NODES_S = 1.0
 _AGAIN_S = 2.0
 _AWAY_S = 1.0
 _SWEEP_S = 1.0
@@ -37,7 +37,7 @@ class Watcher:
         self._tasks = tasks
         self._fleet = fleet
         self._in_thread = in_thread
-        self._machines_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
+        self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
         self._endings: dict[str, float] = {}  # when the box of a running attempt first showed an end
 
     async def sweep(self, hands: SwarmHands, turns: Turns) -> None:
@@ -54,7 +54,7 @@ class Watcher:
         """Tell nodes that were cut off and returned how to treat the attempts they paused, until cancelled."""
         while True:
             with turns.rest():
-                await asyncio.sleep(_MACHINES_S)
+                await asyncio.sleep(_NODES_S)
             await self._fleet.answer_paused({run.id for run in self._board if run.sighting.seen is not Seen.ENDED})
 
     async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], turns: Turns) -> None:
@@ -83,10 +83,10 @@ class Watcher:
         self._endings = {one: self._endings.get(one, now()) for one in ended}
         # The contents of a box are not trusted forever.
         ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
-        if now() >= self._machines_at:
+        if now() >= self._nodes_at:
             if await self._fleet.look():
                 moved |= {run.id for run in live}
-            self._machines_at = now() + _MACHINES_S
+            self._nodes_at = now() + _NODES_S
         if self._tasks.hurried.is_set() or ending:
             self._tasks_at = min(self._tasks_at, self._hurry_at)
         self._tasks.hurried.clear()

@@ -31,7 +31,7 @@ Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
 
 
 _NOT_BY_ITSELF = (
-    "clients of MPS in containers must share the machine's /dev/shm with most drivers, and ours do not: it is used "
+    "clients of MPS in containers must share the node's /dev/shm with most drivers, and ours do not: it is used "
     "only where gpu_isolation names it"
 )
 

@@ -51,7 +51,7 @@ def registry_access(server: Server, name: ImageName, *, needed: bool = True) -> 
         (folder / "certs").mkdir()
         (folder / "certs" / "ca.crt").write_text(found.certificate, encoding="ascii")
         known = base64.b64encode(f"{who}:{server.token}".encode()).decode()
-        # A file, and 0600 by its folder: arguments can be read by everybody on the machine.
+        # A file, and 0600 by its folder: arguments can be read by everybody on the node.
         auth = folder / "auth.json"
         auth.write_text(json.dumps({"auths": {found.address: {"auth": known}}}), encoding="ascii")
         options = ("--authfile", str(auth), "--cert-dir", str(folder / "certs"))

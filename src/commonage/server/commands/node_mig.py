@@ -1,6 +1,6 @@
 """`commonage node mig`: split a GPU of this machine into MIG instances, or make it one again.
 
-Runs on the machine itself, as root, beside the server or without it; never under running work.
+Runs on the node itself, as root, beside the server or without it; never under running work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from commonage.store.sql_store import SqlStore
 def mig(resolved: Resolved, name: str, gpu: str, profiles: str, yes: bool) -> None:
     """Split a GPU of this machine into MIG instances.
 
-    GPU is its index or uuid. PROFILES are those of the instances; `off` makes it one GPU again. The machine must be
+    GPU is its index or uuid. PROFILES are those of the instances; `off` makes it one GPU again. The node must be
     drained, and nothing may run on the GPU. The server sees the change by itself.
 
     \b
@@ -60,7 +60,7 @@ def mig(resolved: Resolved, name: str, gpu: str, profiles: str, yes: bool) -> No
         carry_out(commands)
     except CommonageError as error:
         raise Failure(error.message) from None
-    click.echo(f"Done. Let the machine take work again: commonage node resume {name}")
+    click.echo(f"Done. Let the node take work again: commonage node resume {name}")
 
 
 def _gpu(settings: Settings, name: str, gpu: str) -> Gpu:
@@ -79,7 +79,7 @@ def _devices(name: str) -> Devices:
 
 
 def _check_idle(settings: Settings, name: str, gpu: Gpu) -> None:
-    """Raises Conflict unless the machine is drained and none of its attempts holds a part of the GPU."""
+    """Raises Conflict unless the node is drained and none of its attempts holds a part of the GPU."""
     if settings.data_dir.exists():
         node = asyncio.run(_node(settings, name))
         if node is not None and not node.drain:
@@ -95,7 +95,7 @@ def _check_idle(settings: Settings, name: str, gpu: Gpu) -> None:
 
 
 async def _node(settings: Settings, name: str) -> Node | None:
-    """The machine as the control plane's database has it; None where there is no database yet."""
+    """The node as the control plane's database has it; None where there is no database yet."""
     if settings.database_url is None and not (settings.data_dir / "commonage.db").exists():
         return None
     store = SqlStore(database_of(settings, settings.data_dir))

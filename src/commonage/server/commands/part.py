@@ -23,7 +23,7 @@ def part(resolved: Resolved, name: str) -> None:
     """Run JupyterHub, the proxy or the registry apart from the control plane: NAME is hub, proxy or registry.
 
     For containers: the control plane runs with `children = "apart"`, and each part in a container that shares
-    the network of the machine and the folders of the part. Waits until the control plane has said how the part is to
+    the network of the node and the folders of the part. Waits until the control plane has said how the part is to
     run, and starts it anew when that changes.
 
     \b

@@ -57,7 +57,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A setting to play: under these rules, on these machines."""
+    """A setting to play: under these rules, on these nodes."""
 
     name: str
     rules: Rules
@@ -102,7 +102,7 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
 @click.command
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="A list of the openb trace, with times.")
 @click.option("--history", is_flag=True, help="What this installation has run.")
-@click.option("--fleet", metavar="NODESxDEVICES", help="Machines: 8x8, 4x2x80GiB:A100.  [default: 8x8, or one's own]")
+@click.option("--fleet", metavar="NODESxDEVICES", help="Nodes: 8x8, 4x2x80GiB:A100.  [default: 8x8, or one's own]")
 @click.option(
     "--policy",
     "policies",
@@ -113,7 +113,7 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
 @click.option(
     "--gpus", type=click.IntRange(-4096, 4096), default=0, metavar="+N", help="What if there were N GPUs more."
 )
-@click.option("--nodes", type=click.IntRange(-1024, 1024), default=0, metavar="+N", help="… or N machines more.")
+@click.option("--nodes", type=click.IntRange(-1024, 1024), default=0, metavar="+N", help="… or N nodes more.")
 @click.option(
     "--quota", "quotas", multiple=True, callback=_quotas, metavar="TENANT=gpus:4", help="… or a tenant had this quota."
 )
@@ -142,11 +142,11 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
     if asked.history == (asked.trace is not None):
         raise click.UsageError("say what to play: --history, or --trace FILE")
     try:
-        records, machines, rules = _past(resolved, asked)
-        records = fitting(records.of_the_last(asked.last), machines).with_limits(asked.limits)
+        records, nodes, rules = _past(resolved, asked)
+        records = fitting(records.of_the_last(asked.last), nodes).with_limits(asked.limits)
         if not records.items:
             raise InvalidInput(". ".join(["there is nothing to play", *records.notes]), field="trace")
-        runs = _played(records, _variants(rules, machines, asked), {**POLICIES, **asked.policies})
+        runs = _played(records, _variants(rules, nodes, asked), {**POLICIES, **asked.policies})
     except CommonageError as error:
         raise Failure(error.message) from None
     if chart is not None:
@@ -172,21 +172,21 @@ def _past(resolved: Resolved, asked: Asked) -> tuple[Records, tuple[Node, ...], 
         finally:
             await store.close()
 
-    records, machines = asyncio.run(read())
-    return records, lab(asked.fleet) if asked.fleet else machines, rules
+    records, nodes = asyncio.run(read())
+    return records, lab(asked.fleet) if asked.fleet else nodes, rules
 
 
-def _variants(rules: Rules, machines: tuple[Node, ...], asked: Asked) -> list[Variant]:
+def _variants(rules: Rules, nodes: tuple[Node, ...], asked: Asked) -> list[Variant]:
     """As it is, and with what was asked about: once for each policy named."""
     policy = rules.policy or DEFAULT
-    wished = with_more_nodes(with_more_devices(machines, asked.gpus), asked.nodes)
+    wished = with_more_nodes(with_more_devices(nodes, asked.gpus), asked.nodes)
     tenants = {one.name: one for one in rules.tenants}
     for name, entry in asked.quotas:
         before = rules.tenant(name)
         tenants[name] = replace(before, quota=replace(before.quota, nominal=entry.bounds()))
     changes = [f"{count:+} {what}" for count, what in ((asked.gpus, "GPUs"), (asked.nodes, "nodes")) if count]
     changes += [f"quota of {name}" for name, _ in asked.quotas]
-    variants = [Variant(f"as it is ({policy})", replace(rules, policy=policy), machines)]
+    variants = [Variant(f"as it is ({policy})", replace(rules, policy=policy), nodes)]
     for name in list(asked.policies) or ([policy] if changes else []):
         if name != policy or changes:
             ruled = replace(rules, policy=name, tenants=tuple(tenants.values()))

@@ -30,7 +30,7 @@ _STARTS_WITHIN_S = 60.0
 @as_json
 @reads_settings
 def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note: str, as_json: bool) -> None:
-    """Make a token for a user, on the machine of a running server. It makes nobody an admin: `admin_users` does.
+    """Make a token for a user, on the node of a running server. It makes nobody an admin: `admin_users` does.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-/* What the parts of the fake share: the state of the machine, and how a call begins and ends. See ../README.md. */
+/* What the parts of the fake share: the state of the node, and how a call begins and ends. See ../README.md. */
 #ifndef FAKE_H
 #define FAKE_H
 

@@ -122,7 +122,7 @@ static void begin_device(void)
     for (int i = 0; i < MAX_DEVICES; i++) it->topology[i] = -1;
 }
 
-static int machine_line(const char *key, const char *rest)
+static int node_line(const char *key, const char *rest)
 {
     if (!strcmp(key, "driver")) return snprintf(state.driver, TEXT, "%s", rest) > 0;
     if (!strcmp(key, "nvml")) return snprintf(state.nvml, TEXT, "%s", rest) > 0;
@@ -142,7 +142,7 @@ static void state_line(char *line)
     rest = line + strlen(key);
     rest += strspn(rest, " ");
     if (!strcmp(key, "device") && state.devices < MAX_DEVICES) { begin_device(); return; }
-    if (!state.devices) { if (!machine_line(key, rest)) unreadable(key, rest); return; }
+    if (!state.devices) { if (!node_line(key, rest)) unreadable(key, rest); return; }
     Device *it = &state.device[state.devices - 1];
     if (!figure_line(it, key, rest) && !health_line(it, key, rest) && !place_line(it, key, rest)
         && !list_line(it, key, rest)) unreadable(key, rest);

@@ -1,4 +1,4 @@
-"""What a machine says of its disk."""
+"""What a node says of its disk."""
 
 from pathlib import Path
 

@@ -161,7 +161,7 @@ def test_ports_begin_where_they_are_told_and_go_on_at_the_first() -> None:
     assert [ports.take() for _ in range(3)] == [first + 1, first + 2, first]
 
 
-def test_what_other_machines_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
+def test_what_other_nodes_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
     runs.open()
     folder = runs.create(ORDER, 20_001)

@@ -1,4 +1,4 @@
-"""The networks that a machine is in, from its addresses and its routes."""
+"""The networks that a node is in, from its addresses and its routes."""
 
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_routes_and_addresses_are_networks_and_the_default_route_is_none(tmp_pat
     assert IPv4Network("0.0.0.0/0") not in found
 
 
-def test_this_machine_reaches_others_by_its_addresses_at_cables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_node_reaches_others_by_its_addresses_at_cables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def at(*found: tuple[int, str, str]) -> list[SimpleNamespace]:
         return [SimpleNamespace(family=family, address=address, netmask=mask) for family, address, mask in found]
 

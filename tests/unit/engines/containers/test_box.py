@@ -104,7 +104,7 @@ def test_names_that_no_shell_takes_are_known() -> None:
     assert script_of({"A": "x"}) == "export A='x'\n"
 
 
-# --- where containers run on other machines -----------------------------------------------------------------------
+# --- where containers run on other nodes -----------------------------------------------------------------------
 
 
 @pytest.fixture

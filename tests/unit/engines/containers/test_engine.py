@@ -30,7 +30,7 @@ PASSES = EngineFailure("the registry cannot be reached", retryable=True)
 
 
 class FakeHands:
-    """A machine of one container at most. `failing` and `blind` are raised by the next launches and looks."""
+    """A node of one container at most. `failing` and `blind` are raised by the next launches and looks."""
 
     def __init__(self) -> None:
         self.failing: deque[Exception] = deque()
@@ -162,7 +162,7 @@ async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, hands: Fake
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"), [(EngineFailure("there is no such image"), 1), (Gone("its machine is gone"), None)]
+    ("failure", "code"), [(EngineFailure("there is no such image"), 1), (Gone("its node is gone"), None)]
 )
 async def test_what_is_final_ends_it_at_once(
     engine: Engine, hands: FakeHands, failure: EngineFailure, code: int | None

@@ -43,7 +43,7 @@ def test_an_account_that_is_not_accepted_is_known(said: str) -> None:
     assert "commonage node join" in why and "docker login hub:5000" in why
 
 
-def test_the_control_planes_own_machine_joins_nothing() -> None:
+def test_the_control_planes_own_node_joins_nothing() -> None:
     why = refusal_of(IMAGE, "unauthorized")
     assert "the account of this machine" in why
     assert "commonage node join" not in why

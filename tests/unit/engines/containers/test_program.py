@@ -91,7 +91,7 @@ def test_a_secret_covers_a_variable_of_its_name() -> None:
     assert made.secrets["KEY"] == "x"
 
 
-def test_the_loopback_of_this_machine_has_another_name_inside() -> None:
+def test_the_loopback_of_this_node_has_another_name_inside() -> None:
     urls = (("HUB", "http://127.0.0.1:8081/hub http://localhost:8081"), ("OTHER", "http://127.0.0.1:9/"))
     made = program(variables=urls)
     assert made.variables["HUB"] == "http://10.213.0.1:8081/hub http://10.213.0.1:8081"

@@ -1,4 +1,4 @@
-"""Sessions come up a few at a time on each machine."""
+"""Sessions come up a few at a time on each node."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Scene:
-    """An engine's board, and turns on machines of one core, on each of which two sessions may come up."""
+    """An engine's board, and turns on nodes of one core, on each of which two sessions may come up."""
 
     def __init__(self, folder: Path) -> None:
         self.files = Runs(folder)
@@ -106,7 +106,7 @@ async def test_one_that_never_answers_keeps_nobody_for_ever(scene: Scene, monkey
     await asyncio.wait_for(waiting[2], 10)
 
 
-async def test_machines_do_not_wait_for_each_other_nor_jobs_for_sessions(scene: Scene) -> None:
+async def test_nodes_do_not_wait_for_each_other_nor_jobs_for_sessions(scene: Scene) -> None:
     full = [scene.taking(scene.run(f"a{number}")) for number in range(3)]
     assert await settled(*full) == [True, True, False]
     await asyncio.wait_for(scene.taking(scene.run("b"), node="other"), 10)

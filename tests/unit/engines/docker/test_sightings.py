@@ -16,7 +16,7 @@ from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, failure
 from commonage.engines.dockerd.times import instant
 
 ABOUT = Circumstances(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
-"""The machine is up since 500, the daemon since 600."""
+"""The node is up since 500, the daemon since 600."""
 
 
 def state(code: int, *, started: int = 700, ended: int = 800, **more: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_what_a_daemon_makes_up_for_who_ended_while_it_was_away_is_no_exit_code(
     assert end_of(state(255, started=610, ended=620), restored).code == 255, "the daemon saw it begin and end"
 
 
-def test_who_fell_with_the_machine_is_lost_in_any_case() -> None:
+def test_who_fell_with_the_node_is_lost_in_any_case() -> None:
     end = end_of(state(255, started=400, ended=601), replace(ABOUT, live_restore=True))
     assert end.code is None
     assert end.reason == attempts.NodeRestarted()

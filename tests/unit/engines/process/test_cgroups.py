@@ -74,7 +74,7 @@ def test_version_2_shares_idle_cores_unless_there_is_a_quota(unified: Path) -> N
     assert (group / "cpu.max.burst").read_text() == ""
 
 
-def test_all_together_weigh_as_much_as_the_machine_has_cores(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_together_weigh_as_much_as_the_node_has_cores(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     (unified / "commonage" / "key" / "cpu.weight").write_text("")
     found(unified)

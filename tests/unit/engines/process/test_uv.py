@@ -1,4 +1,4 @@
-"""What uv is told of the machine, and what its output means."""
+"""What uv is told of the node, and what its output means."""
 
 import itertools
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_nothing_else_of_the_server_reaches_uv() -> None:
     assert told["UV_PYTHON_DOWNLOADS"] == "never"
 
 
-def test_the_users_pip_file_counts_before_the_machines(tmp_path: Path) -> None:
+def test_the_users_pip_file_counts_before_the_nodes(tmp_path: Path) -> None:
     (tmp_path / ".config" / "pip").mkdir(parents=True)
     (tmp_path / ".config" / "pip" / "pip.conf").write_text("[global]\nindex-url = https://user.example\n")
     assert read_pip_settings({"HOME": str(tmp_path)})["index-url"] == "https://user.example"

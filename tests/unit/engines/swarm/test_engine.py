@@ -9,7 +9,7 @@ from tests.unit.engines.swarm.test_launcher import NODE
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.swarm.engine import SwarmEngine
-from commonage.engines.swarm.nodes import machines_of
+from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
 
 pytestmark = pytest.mark.anyio
@@ -40,13 +40,13 @@ async def test_what_an_older_version_left_is_moved_by_the_command_that_it_names(
     await engine.close()
 
 
-async def test_no_other_machine_takes_work_while_the_data_folder_is_what_is_shared(tmp_path: Path) -> None:
-    machines = machines_of([NODE, {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}])
+async def test_no_other_node_takes_work_while_the_data_folder_is_what_is_shared(tmp_path: Path) -> None:
+    swarm_nodes = swarm_nodes_of([NODE, {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}])
 
     def faults(data: Path, shared: Path) -> list[bool]:
         engine = SwarmEngine("site", data, shared, settings=SwarmSettings(without_agents=True))
         engine._here = "node-1"
-        engine._fleet.machines, engine._fleet.by_id = machines, {one.id: one for one in machines.values()}
+        engine._fleet.swarm_nodes, engine._fleet.by_id = swarm_nodes, {one.id: one for one in swarm_nodes.values()}
         return [any("shared_dir is not set" in fault for fault in one.faults) for one in engine._reports()]
 
     assert faults(tmp_path, tmp_path) == [False, True]

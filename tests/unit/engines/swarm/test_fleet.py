@@ -1,4 +1,4 @@
-"""What ran on a machine that is down is given up only once it is known to have ended."""
+"""What ran on a node that is down is given up only once it is known to have ended."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Site:
     async def bindings(self) -> dict[str, str]:
         return {"1": "a", "2": "b"}
 
-    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
-        self.introduced.append(tuple(machines))
+    def introduce(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
+        self.introduced.append(tuple(swarm_nodes))
 
     async def fence(self, node_id: str, attempts: Collection[str]) -> list[str]:
         assert node_id == "2"
@@ -136,7 +136,7 @@ def test_what_the_agent_ended_by_itself_is_over_at_once() -> None:
     assert asyncio.run(site.fleet.have_ended("b-1", "b"))
 
 
-def test_a_machine_without_an_agent_is_given_up_by_an_admin_only() -> None:
+def test_a_node_without_an_agent_is_given_up_by_an_admin_only() -> None:
     site = Site()
     site.lose()
     site.told.pop()
@@ -175,7 +175,7 @@ def test_agents_are_told_by_whom_they_know_that_they_are_cut_off() -> None:
     assert [name for name, _ in site.introduced[-1]] == ["a"]
 
 
-def test_volumes_are_bounded_where_a_machine_that_takes_work_says_so() -> None:
+def test_volumes_are_bounded_where_a_node_that_takes_work_says_so() -> None:
     site = Site()
     site.look()
     assert site.fleet.that_bound_volumes() == ((), ("a", "b"))
@@ -183,14 +183,14 @@ def test_volumes_are_bounded_where_a_machine_that_takes_work_says_so() -> None:
     site.look()
     assert (site.fleet.bounds_volumes("a"), site.fleet.bounds_volumes("b")) == (True, False)
     assert site.fleet.that_bound_volumes() == (("a",), ("b",))
-    site.fleet.machines["b"] = replace(site.fleet.machines["b"], availability="drain")
+    site.fleet.swarm_nodes["b"] = replace(site.fleet.swarm_nodes["b"], availability="drain")
     assert site.fleet.that_bound_volumes() == (("a",), ())
 
 
 def test_a_member_is_known_by_its_address_until_it_is_given_up() -> None:
     site = Site()
     site.look()
-    [address] = {one.address for one in site.fleet.machines.values()}
+    [address] = {one.address for one in site.fleet.swarm_nodes.values()}
     assert site.fleet.has_address(address)
     assert not site.fleet.has_address("10.98.0.66")
     site.found = [node("a", "1", "down"), node("b", "2", "down")]

@@ -1,4 +1,4 @@
-"""What is made of an attempt whose machine is lost: what may run on is ended first, and what ran never "never ran"."""
+"""What is made of an attempt whose node is lost: what may run on is ended first, and what ran never "never ran"."""
 
 import time
 from collections.abc import Collection
@@ -18,7 +18,7 @@ from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim, Owner
 from commonage.engines.containers.hands import Over
 from commonage.engines.swarm import hands
-from commonage.engines.swarm.nodes import machines_of
+from commonage.engines.swarm.nodes import swarm_nodes_of
 
 pytestmark = pytest.mark.anyio
 WHY = NodeLost(node="worker1", detail="it does not answer: heartbeat failure")
@@ -27,7 +27,7 @@ OWNER = Owner(0, 0, 0, 0)
 
 
 class Lost:
-    """An attempt on a machine that the Swarm gave up, or (`there`) that was taken out of it. `ends`: what its agent is
+    """An attempt on a node that the Swarm gave up, or (`there`) that was taken out of it. `ends`: what its agent is
     asked to end, it ends.
     """
 
@@ -39,8 +39,8 @@ class Lost:
         agents.fence = self._fence
         status = {"State": "down", "Message": "heartbeat failure"}
         node = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": status, "Spec": {}}
-        self.scene.fleet.machines = machines_of([node] if there else [])
-        self.scene.fleet.by_id = {one.id: one for one in self.scene.fleet.machines.values()}
+        self.scene.fleet.swarm_nodes = swarm_nodes_of([node] if there else [])
+        self.scene.fleet.by_id = {one.id: one for one in self.scene.fleet.swarm_nodes.values()}
         self.run: Run = self.scene.run()
         self.run.box.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), wish=True)
 
@@ -71,7 +71,7 @@ class Lost:
 
 @pytest.fixture(autouse=True)
 def nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wish on a machine that is gone is not waited for."""
+    """A wish on a node that is gone is not waited for."""
     monkeypatch.setattr(hands, "_HEARD_S", 0.0)
 
 

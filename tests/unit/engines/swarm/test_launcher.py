@@ -37,7 +37,7 @@ from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.fleet import AgentAway, Fleet
 from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.launcher import Dependencies, Launcher
-from commonage.engines.swarm.nodes import machines_of
+from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.files.beneath import Beneath
@@ -120,7 +120,7 @@ class FakeSwarm:
 
 
 class FakeAgents:
-    """The agent of one machine. `breaks_at`: the call in which its link goes; `refusal` is its answer to a pull."""
+    """The agent of one node. `breaks_at`: the call in which its link goes; `refusal` is its answer to a pull."""
 
     def __init__(self) -> None:
         self.connected = True
@@ -173,7 +173,7 @@ class FakeNetworks:
 
 
 class Scene:
-    """Launcher and hands over one Swarm of one machine."""
+    """Launcher and hands over one Swarm of one node."""
 
     def __init__(self, folder: Path, account: RegistryAccount | None = None) -> None:
         self.swarm, self.agents = FakeSwarm(), FakeAgents()
@@ -181,8 +181,8 @@ class Scene:
         agents: Any = self.agents
         networks: Any = FakeNetworks()
         self.fleet = Fleet(client, agents)
-        self.fleet.machines = machines_of([NODE])
-        self.fleet.by_id = {"node-1": self.fleet.machines["worker1"]}
+        self.fleet.swarm_nodes = swarm_nodes_of([NODE])
+        self.fleet.by_id = {"node-1": self.fleet.swarm_nodes["worker1"]}
         self.hear()
         place = Place("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, here=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
@@ -232,7 +232,7 @@ async def test_who_waits_reads_of_what_the_megabytes_are(scene: Scene) -> None:
 
 
 async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, RegistryAccount("registry.test:5000", "machine", "x"))
+    scene = Scene(tmp_path, RegistryAccount("registry.test:5000", "swarm_node", "x"))
     scene.agents.connected = False
     scene.hear()
     with pytest.raises(AgentAway):
@@ -447,18 +447,18 @@ async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
     assert scene.agents.mounted == {}
 
 
-async def test_without_an_agent_a_machine_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
+async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
     other = {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}
     scene.fleet.heard = {}
     await scene.hands.launch(scene.run(), unheard)
     [service] = scene.swarm.made.values()
     assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
-    scene.fleet.machines = machines_of([NODE, other])
+    scene.fleet.swarm_nodes = swarm_nodes_of([NODE, other])
     with pytest.raises(EngineFailure, match="commonage node join"):
         await scene.launcher.launch(scene.run(), unheard)
     assert all("no agent" in fault for report in scene.fleet.reports() for fault in report.faults[:1])
     allowed = Fleet(cast(Client, scene.swarm), None, without_agents=True)
-    allowed.machines = scene.fleet.machines
+    allowed.swarm_nodes = scene.fleet.swarm_nodes
     assert [one.faults for one in allowed.reports()] == [(), ()]
 
 

@@ -1,4 +1,4 @@
-"""Letting machines into a Swarm and putting them out, over a manager that says what it is told to."""
+"""Letting nodes into a Swarm and putting them out, over a manager that says what it is told to."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Whatever parts a site of one to five machines, and however often: nothing runs on both sides, and nothing is lost.
+"""Whatever parts a site of one to five nodes, and however often: nothing runs on both sides, and nothing is lost.
 
 A site in miniature: the agents' own rule of when to pause, the control plane's own of when to begin elsewhere, and
-between them cables that are drawn, machines that lose their power, and a control plane that is away.
+between them cables that are drawn, nodes that lose their power, and a control plane that is away.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SURELY_S = 30.0
 
 @dataclass(frozen=True)
 class Phase:
-    """How it is for a while: machines without power, pairs that do not see each other, and whether control runs."""
+    """How it is for a while: nodes without power, pairs that do not see each other, and whether control runs."""
 
     seconds: float
     off: frozenset[str] = frozenset()
@@ -41,7 +41,7 @@ class Phase:
 
 
 @dataclass
-class Machine:
+class SwarmNode:
     """With its agent, and one attempt: `running`, `paused` or `dead`. `begun_anew`: it was begun elsewhere."""
 
     name: str
@@ -54,14 +54,14 @@ class Machine:
 
 
 class Site:
-    """All of it. `agentless`: machines without an agent. `sweeps`: the Swarm ends what ran on one that it gave up."""
+    """All of it. `agentless`: nodes without an agent. `sweeps`: the Swarm ends what ran on one that it gave up."""
 
     def __init__(self, size: int, *, agentless: Collection[str] = (), sweeps: bool = False) -> None:
         self.now, self.phase, self.sweeps = 1000.0, Phase(0), sweeps
         names = [f"m{number}" for number in range(size)]
         self.agents = [name for name in names if name not in agentless]
-        self.machines = {
-            name: Machine(name, Vote(name, (), self.now), self.now + at * TICK_S, seen_at=self.now)
+        self.swarm_nodes = {
+            name: SwarmNode(name, Vote(name, (), self.now), self.now + at * TICK_S, seen_at=self.now)
             for at, name in enumerate(names)
         }
         self.told: dict[str, Heard] = {}
@@ -84,11 +84,11 @@ class Site:
                 until = self.now + phase.seconds
                 while self.now < until:
                     self.now += TICK_S
-                    for machine in self.machines.values():
-                        self._agent(machine)
+                    for swarm_node in self.swarm_nodes.values():
+                        self._agent(swarm_node)
                     if phase.control and CONTROL not in phase.off and self.now % 1.0 == 0:
                         await self._control()
-                    for one in self.machines.values():
+                    for one in self.swarm_nodes.values():
                         assert not (one.begun_anew and one.attempt == "running"), f"{one} runs twice, in {phase}"
 
     def _begin(self, phase: Phase) -> None:
@@ -97,25 +97,25 @@ class Site:
             self.fleet, self.introduced = self._fleet(), ()
             self.told = {name: replace(one, connected=False, came=self.now) for name, one in self.told.items()}
         if CONTROL in self.phase.off and CONTROL not in phase.off:
-            for one in self.machines.values():  # a manager that comes back gives all their time
+            for one in self.swarm_nodes.values():  # a manager that comes back gives all their time
                 one.seen_at = self.now
         for name in phase.off - self.phase.off:
-            self.machines[name].attempt = "dead"
+            self.swarm_nodes[name].attempt = "dead"
         for name in self.phase.off - phase.off:
-            self.machines[name].vote = Vote(name, self.machines[name].vote.witnesses, self.now)
+            self.swarm_nodes[name].vote = Vote(name, self.swarm_nodes[name].vote.witnesses, self.now)
         self.phase = phase
 
     # --- the agents -----------------------------------------------------------------------------------------------
 
-    def _agent(self, machine: Machine) -> None:
-        name, vote = machine.name, machine.vote
+    def _agent(self, swarm_node: SwarmNode) -> None:
+        name, vote = swarm_node.name, swarm_node.vote
         if name in self.phase.off or name not in self.agents:
             return
         hub = self.sees(CONTROL, name)
-        if hub and self.phase.control and self.now >= machine.reports_at:
-            machine.reports_at = self.now + REPORT_S
+        if hub and self.phase.control and self.now >= swarm_node.reports_at:
+            swarm_node.reports_at = self.now + REPORT_S
             vote.learn(self.introduced or vote.witnesses)
-            paused = (name,) if machine.attempt == "paused" else ()
+            paused = (name,) if swarm_node.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
             self.told[name] = Heard(
                 name, report, 0.0, self.now, True, paused=paused, witnesses=vote.witnesses, node_id=name
@@ -123,8 +123,8 @@ class Site:
             vote.hear(self.now)
         elif self.now - vote.last >= 3.0:
             vote.count(hub, [one for one in self.agents if self.sees(name, one)], self.now)
-        if vote.is_cut_off(self.now) and machine.attempt == "running":
-            machine.attempt = "paused"
+        if vote.is_cut_off(self.now) and swarm_node.attempt == "running":
+            swarm_node.attempt = "paused"
 
     # --- the control plane, and what it asks ----------------------------------------------------------------------
 
@@ -134,18 +134,18 @@ class Site:
             for name, one in self.told.items()
         }
         await self.fleet.look()
-        for one in self.machines.values():
+        for one in self.swarm_nodes.values():
             if not one.begun_anew and self.fleet.why_lost(one.name, one.name, one.name):
                 try:
                     await self.fleet.have_ended(one.name, one.name)
                 except EngineFailure:
                     continue
                 one.begun_anew = True
-        await self.fleet.answer_paused({one.name for one in self.machines.values() if not one.begun_anew})
+        await self.fleet.answer_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
 
     async def nodes(self) -> list[dict[str, Any]]:
         found = []
-        for one in self.machines.values():
+        for one in self.swarm_nodes.values():
             if self.sees(CONTROL, one.name):
                 one.seen_at = self.now
                 if one.was_down and self.sweeps:
@@ -160,18 +160,18 @@ class Site:
         return list(self.told.values())
 
     async def bindings(self) -> dict[str, str]:
-        return {name: name for name in self.machines}
+        return {name: name for name in self.swarm_nodes}
 
     async def changes(self) -> AsyncIterator[str]:
         yield ""
 
-    def introduce(self, machines: Collection[tuple[str, str]]) -> None:
-        self.introduced = tuple(name for name, _ in machines)
+    def introduce(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
+        self.introduced = tuple(name for name, _ in swarm_nodes)
 
-    def _ask(self, name: str) -> Machine:
+    def _ask(self, name: str) -> SwarmNode:
         if not (name in self.told and self.told[name].connected and self.sees(CONTROL, name)):
             raise EngineFailure(f"the agent of {name} does not answer", retryable=True)
-        return self.machines[name]
+        return self.swarm_nodes[name]
 
     async def reaches(self, name: str, address: str) -> bool:
         self._ask(name)
@@ -182,8 +182,8 @@ class Site:
         return attempts
 
     async def go_on(self, name: str, attempts: Collection[str]) -> None:
-        machine = self._ask(name)
-        machine.attempt = "running" if machine.attempt == "paused" else machine.attempt
+        swarm_node = self._ask(name)
+        swarm_node.attempt = "running" if swarm_node.attempt == "paused" else swarm_node.attempt
 
 
 def pairs(names: Iterable[str]) -> list[frozenset[str]]:
@@ -211,7 +211,7 @@ def test_nothing_ever_runs_twice_and_all_is_decided_when_the_site_is_whole_again
     phases = data.draw(troubles(names))
     site = Site(size, agentless=agentless, sweeps=sweeps)
     asyncio.run(site.go_through([Phase(SURELY_S), *phases, Phase(SURELY_S)]))
-    for one in site.machines.values():
+    for one in site.swarm_nodes.values():
         assert one.attempt != "paused", "whoever is linked knows whether it goes on"
         assert (one.attempt == "running") is not one.begun_anew or one.attempt == "dead"
 
@@ -223,39 +223,39 @@ def lost(size: int, *phases: Phase, agentless: Collection[str] = ()) -> Site:
     return site
 
 
-def test_what_ran_on_a_machine_that_is_off_or_cut_off_begins_elsewhere_soon() -> None:
+def test_what_ran_on_a_node_that_is_off_or_cut_off_begins_elsewhere_soon() -> None:
     for size in range(2, 6):
         names = {f"m{number}" for number in range(size)}
         last = f"m{size - 1}"
         cable = frozenset(frozenset((last, other)) for other in names - {last})
         for phase in (Phase(14.0, off=frozenset({last})), Phase(14.0, parted=cable)):
             site = lost(size, phase)
-            assert [one.name for one in site.machines.values() if one.begun_anew] == [last]
-            assert site.machines[last].attempt != "running"
+            assert [one.name for one in site.swarm_nodes.values() if one.begun_anew] == [last]
+            assert site.swarm_nodes[last].attempt != "running"
 
 
 def test_half_of_a_site_begins_elsewhere_and_more_than_half_does_not() -> None:
     gone = Phase(SURELY_S, off=frozenset({"m2", "m3"}))
-    assert [one.name for one in lost(4, gone).machines.values() if one.begun_anew] == ["m2", "m3"]
+    assert [one.name for one in lost(4, gone).swarm_nodes.values() if one.begun_anew] == ["m2", "m3"]
     gone = Phase(SURELY_S, off=frozenset({"m1", "m2", "m3"}))
     site = lost(4, gone)
-    assert not any(one.begun_anew for one in site.machines.values())
+    assert not any(one.begun_anew for one in site.swarm_nodes.values())
     faults = [" ".join(one.faults) for one in site.fleet.reports() if one.gone]
     assert len(faults) == 3
     assert all("commonage node rm --force m" in one for one in faults)
 
 
 def test_nobodys_work_is_lost_with_the_control_plane() -> None:
-    """Its program is away; or its machine, and most of the others see each other, or stand still until it is back."""
+    """Its program is away; or its node, and most of the others see each other, or stand still until it is back."""
     for size in range(1, 6):
         site = lost(size, Phase(60.0, control=False))
-        assert {one.attempt for one in site.machines.values()} == {"running"}
+        assert {one.attempt for one in site.swarm_nodes.values()} == {"running"}
     for size in range(2, 6):
         site = lost(size, Phase(60.0, off=frozenset({CONTROL})))
-        others = {one.attempt for name, one in site.machines.items() if name != CONTROL}
+        others = {one.attempt for name, one in site.swarm_nodes.items() if name != CONTROL}
         assert others == {"running" if size >= 3 else "paused"}
         asyncio.run(site.go_through([Phase(SURELY_S)]))
-        assert {one.attempt for name, one in site.machines.items() if name != CONTROL} == {"running"}
+        assert {one.attempt for name, one in site.swarm_nodes.items() if name != CONTROL} == {"running"}
 
 
 def test_who_holds_on_by_others_and_loses_them_pauses_before_it_begins_elsewhere() -> None:
@@ -265,14 +265,14 @@ def test_who_holds_on_by_others_and_loses_them_pauses_before_it_begins_elsewhere
         site = lost(
             4, Phase(seconds, parted=frozenset({first})), Phase(SURELY_S, parted=frozenset({first, second}))
         )  # what runs twice fails there
-        assert site.machines["m1"].begun_anew
+        assert site.swarm_nodes["m1"].begun_anew
 
 
-def test_a_machine_without_an_agent_is_waited_for_until_an_admin_says_that_it_is_off() -> None:
+def test_a_node_without_an_agent_is_waited_for_until_an_admin_says_that_it_is_off() -> None:
     cable = frozenset({frozenset(("m0", "m1"))})
     site = lost(2, Phase(SURELY_S, parted=cable), agentless={"m1"})
-    assert site.machines["m1"].attempt == "running"
-    assert not site.machines["m1"].begun_anew
+    assert site.swarm_nodes["m1"].attempt == "running"
+    assert not site.swarm_nodes["m1"].begun_anew
     [report] = [one for one in site.fleet.reports() if one.name == "m1"]
     assert report.gone
     assert "commonage node rm --force m1" in " ".join(report.faults)

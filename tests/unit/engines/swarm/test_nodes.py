@@ -1,4 +1,4 @@
-"""The machines of a Swarm, in its words and ours."""
+"""The nodes of a Swarm, in its words and ours."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from commonage.domain.fleet import Device, NodeReport
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain
 from commonage.engines.swarm.doctor import examined, notes_of
-from commonage.engines.swarm.nodes import Wait, machines_of, notes_on, report_of
+from commonage.engines.swarm.nodes import Wait, notes_on, report_of, swarm_nodes_of
 from commonage.ports.agents import Heard
 
 
@@ -36,7 +36,7 @@ def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[s
 
 
 NODE_IDS = {"a": "1", "b": "2"}
-"""Those of the machines that most tests here have."""
+"""Those of the nodes that most tests here have."""
 
 
 def heard(name: str, **more: Any) -> Heard:
@@ -45,62 +45,62 @@ def heard(name: str, **more: Any) -> Heard:
     return Heard(name, report, 0.0, 0.0, **about)
 
 
-def test_a_machine_is_what_swarm_says() -> None:
-    [one] = machines_of([node("a")]).values()
+def test_a_node_is_what_swarm_says() -> None:
+    [one] = swarm_nodes_of([node("a")]).values()
     assert (one.cpus_milli, one.memory_mib, one.vram_mib, one.address) == (8000, 65536, 24576, "10.98.0.2")
-    assert machines_of([node("a", generic=None)])["a"].vram_mib is None
+    assert swarm_nodes_of([node("a", generic=None)])["a"].vram_mib is None
 
 
 def test_a_manager_says_where_it_is_in_another_place() -> None:
     found = node("m", manager=True)
     found["Status"]["Addr"] = "0.0.0.0"
-    assert machines_of([found])["m"].address == "10.98.0.1"
+    assert swarm_nodes_of([found])["m"].address == "10.98.0.1"
 
 
 def test_of_one_that_joined_anew_the_one_that_is_there_counts() -> None:
-    found = machines_of([node("a", "old", "down"), node("a", "new"), node("b", "other")])
+    found = swarm_nodes_of([node("a", "old", "down"), node("a", "new"), node("b", "other")])
     assert {name: one.id for name, one in found.items()} == {"a": "new", "b": "other"}
-    doubled = machines_of([node("a", "first1"), node("a", "second")])
+    doubled = swarm_nodes_of([node("a", "first1"), node("a", "second")])
     assert set(doubled) == {"a", "a-second"}
 
 
 def test_one_that_is_just_joining_is_not_there_yet() -> None:
     nameless = node("a", "new", "unknown") | {"Description": {}}
-    assert list(machines_of([nameless, node("b", "2")])) == ["b"]
-    assert machines_of([{**nameless, "Description": None}]) == {}
+    assert list(swarm_nodes_of([nameless, node("b", "2")])) == ["b"]
+    assert swarm_nodes_of([{**nameless, "Description": None}]) == {}
 
 
 def test_a_host_name_gives_no_name_that_is_bound_to_another_node() -> None:
     bound = {"n1": "a", "n2": "b"}
-    found = machines_of([node("b", "n1"), node("b", "n2")], bound)
+    found = swarm_nodes_of([node("b", "n1"), node("b", "n2")], bound)
     assert {name: one.id for name, one in found.items()} == {"a": "n1", "b": "n2"}
     assert "its certificate is that of a" in found["a"].mismatch and not found["a"].takes_work
     assert not found["b"].mismatch and found["b"].takes_work
     [fault] = report_of(found["a"], None).faults
     assert "reports the host name b" in fault
-    down = machines_of([node("a", "n0"), node("a", "n1", "down")], bound)
+    down = swarm_nodes_of([node("a", "n0"), node("a", "n1", "down")], bound)
     assert {name: one.id for name, one in down.items()} == {"a": "n1", "a-n0": "n0"}, "nor while the node is down"
     assert "that of another node" in down["a-n0"].mismatch
-    suffixed = machines_of([node("x", "n1"), node("a", "aaaaaaaaa"), node("x", "n3")], {"n1": "a-aaaaaa"})
+    suffixed = swarm_nodes_of([node("x", "n1"), node("a", "aaaaaaaaa"), node("x", "n3")], {"n1": "a-aaaaaa"})
     assert suffixed["a-aaaaaa"].id == "n1", "nor by a name that is made here"
 
 
 def test_a_worker_without_a_certificate_takes_no_work_and_a_manager_does() -> None:
-    found = machines_of([node("hub", "m1", manager=True), node("a", "n1")], {})
+    found = swarm_nodes_of([node("hub", "m1", manager=True), node("a", "n1")], {})
     assert found["hub"].takes_work
     assert "no certificate of this site is bound to its Swarm node n1" in found["a"].mismatch
     assert not found["a"].takes_work
-    assert machines_of([node("a", "n1")], None)["a"].takes_work, "a site without certificates has host names alone"
+    assert swarm_nodes_of([node("a", "n1")], None)["a"].takes_work, "a site without certificates has host names alone"
 
 
 def test_a_worker_that_calls_itself_as_a_manager_does_not_take_its_name() -> None:
-    found = machines_of([node("hub", "a0"), node("hub", "m1", manager=True)], {})
+    found = swarm_nodes_of([node("hub", "a0"), node("hub", "m1", manager=True)], {})
     assert found["hub"].id == "m1" and found["hub"].takes_work
     assert not found["hub-a0"].takes_work
 
 
 def test_down_is_given_up_and_unknown_is_waited_for() -> None:
-    found = machines_of([node("a", "1", "down"), node("b", "2", "unknown"), node("c", "3", availability="drain")])
+    found = swarm_nodes_of([node("a", "1", "down"), node("b", "2", "unknown"), node("c", "3", availability="drain")])
     assert found["a"].is_down
     assert not found["b"].is_down
     said = {name: report_of(one, None).faults for name, one in found.items()}
@@ -111,18 +111,18 @@ def test_down_is_given_up_and_unknown_is_waited_for() -> None:
 
 
 def test_an_agent_knows_more() -> None:
-    machine = machines_of([node("a")])["a"]
-    alone = report_of(machine, None)
+    swarm_node = swarm_nodes_of([node("a")])["a"]
+    alone = report_of(swarm_node, None)
     assert (alone.devices, alone.faults) == ((), ())
-    report = report_of(machine, heard("a", engine_fault="its Docker daemon does not answer"))
+    report = report_of(swarm_node, heard("a", engine_fault="its Docker daemon does not answer"))
     assert (report.cpus_milli, report.memory_mib, report.disk_free_mib) == (6000, 1024, 500)
     assert dict(report.labels) == {"arch": "x86_64", "os": "linux", "rack": "7", "zone": "cellar"}
     assert report.faults == ("hot", "its Docker daemon does not answer")
-    assert "its agent does not answer" in report_of(machine, heard("a", connected=False)).faults
+    assert "its agent does not answer" in report_of(swarm_node, heard("a", connected=False)).faults
 
 
-def test_what_still_ends_on_a_machine_that_is_down_is_told_and_it_is_not_given_up_yet() -> None:
-    down = machines_of([node("a", state="down")])["a"]
+def test_what_still_ends_on_a_node_that_is_down_is_told_and_it_is_not_given_up_yet() -> None:
+    down = swarm_nodes_of([node("a", state="down")])["a"]
     waiting = report_of(down, heard("a"), Wait("what runs there is ended there first"))
     assert waiting.faults == (
         "Docker Swarm does not reach it: heartbeat failure", "what runs there is ended there first", "hot"
@@ -133,10 +133,10 @@ def test_what_still_ends_on_a_machine_that_is_down_is_told_and_it_is_not_given_u
 
 def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
     def faults(generic: Any, *gpus: Device) -> list[tuple[str, ...]]:
-        machine = machines_of([node("a", generic=generic)])["a"]
+        swarm_node = swarm_nodes_of([node("a", generic=generic)])["a"]
         told = heard("a")
         told = replace(told, report=replace(told.report, devices=gpus))
-        report = report_of(machine, told)
+        report = report_of(swarm_node, told)
         assert report.faults == ("hot",), "what needs no GPU starts there"
         return [gpu.faults for gpu in report.devices]
 
@@ -155,17 +155,17 @@ def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
     assert faults(None, simulated) == [()]
 
 
-def test_an_admin_is_told_of_machines_without_an_agent_and_what_their_agents_notice() -> None:
-    machines = machines_of([node(name, name) for name in "abc"])
-    assert notes_on({"a": machines["a"]}, {"a": heard("a")}) == ()
-    noticed, without = notes_on(machines, {"a": heard("a", notices=("its containers may gain privileges",))})
+def test_an_admin_is_told_of_nodes_without_an_agent_and_what_their_agents_notice() -> None:
+    swarm_nodes = swarm_nodes_of([node(name, name) for name in "abc"])
+    assert notes_on({"a": swarm_nodes["a"]}, {"a": heard("a")}) == ()
+    noticed, without = notes_on(swarm_nodes, {"a": heard("a", notices=("its containers may gain privileges",))})
     assert noticed == "a: its containers may gain privileges."
     assert without.startswith("b, c without an agent: no work runs there unless")
 
 
 def test_an_admin_is_told_where_containers_reach_the_hub_by_plain_http() -> None:
     told = {"a": heard("a"), "b": heard("b", gateway=""), "c": heard("c", gateway="", connected=False)}
-    [note] = notes_on(machines_of([node(name, name) for name in "abc"]), told)
+    [note] = notes_on(swarm_nodes_of([node(name, name) for name in "abc"]), told)
     assert note.startswith("b: containers reach the hub by plain HTTP")
     info = {"ServerVersion": "26.1", "SecurityOptions": ["name=seccomp,profile=default"]}
     advice = examined(info, [node("a"), node("b", "n2")], 2.0, Path("/srv/site"), told).advice
@@ -177,7 +177,7 @@ def test_the_doctor_says_what_would_be_better() -> None:
     info = {"ServerVersion": "20.10.24", "SwapLimit": False, "SecurityOptions": ["name=seccomp,profile=default"]}
     nodes = [node("a", generic=None), node("b", "n2", "down", generic=None)]
     found = examined(info, nodes, 5.0, Path("/srv/site"), {"b": heard("b")})
-    assert "2 machines, 1 there (not: b)" in found.said
+    assert "2 nodes, 1 there (not: b)" in found.said
     assert "/srv/site must be mounted on all" in found.said
     assert "--dispatcher-heartbeat 2s" in found.advice
     assert "a without an agent, so without work, walls" in found.advice
@@ -194,7 +194,7 @@ def test_the_doctor_says_what_would_be_better() -> None:
     assert "does not limit swap" in notes
 
 
-def test_the_doctor_names_machines_whose_containers_may_gain_privileges() -> None:
+def test_the_doctor_names_nodes_whose_containers_may_gain_privileges() -> None:
     def advice(version: str, *options: str, **told: tuple[str, ...]) -> str:
         info = {"Name": "hub", "ServerVersion": version, "SecurityOptions": ["name=seccomp,profile=default", *options]}
         nodes = [node(name, f"id-{name}") for name in ("hub", "a", "b")]

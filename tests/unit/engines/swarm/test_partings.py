@@ -1,4 +1,4 @@
-"""When what ran on a machine that is down may begin elsewhere: once it surely runs no more, and no sooner."""
+"""When what ran on a node that is down may begin elsewhere: once it surely runs no more, and no sooner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.engines.swarm.test_nodes import node
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
-from commonage.engines.swarm.nodes import Machine, Wait, machines_of
+from commonage.engines.swarm.nodes import SwarmNode, Wait, swarm_nodes_of
 from commonage.engines.swarm.partings import Partings, introduced
 from commonage.ports.agents import HOLDS_ON_S, Agents, Heard
 
@@ -40,8 +40,8 @@ class Site:
     """A manager with three workers, all with agents; `lose` some of them."""
 
     def __init__(self, names: tuple[str, ...] = NAMES) -> None:
-        found = machines_of([node(name, name) for name in names])
-        self.machines: dict[str, Machine] = {name: replace(one, address=name) for name, one in found.items()}
+        found = swarm_nodes_of([node(name, name) for name in names])
+        self.swarm_nodes: dict[str, SwarmNode] = {name: replace(one, address=name) for name, one in found.items()}
         now = monotonic()
         self.heard = {
             name: Heard(name, NodeReport(name, 1, 1), 0.0, now, True, witnesses=names, node_id=name) for name in names
@@ -49,7 +49,7 @@ class Site:
 
     def lose(self, *names: str, silent_s: float = LONG_AGO) -> None:
         for name in names:
-            self.machines[name] = replace(self.machines[name], state="down", why_down="heartbeat failure")
+            self.swarm_nodes[name] = replace(self.swarm_nodes[name], state="down", why_down="heartbeat failure")
             self.heard[name] = replace(self.heard[name], connected=False, came=monotonic() - silent_s)
 
     def waits(self, links: Links | None = None) -> dict[str, Wait]:
@@ -61,11 +61,11 @@ class Site:
         for later in (0.0, 3.0, HOLDS_ON_S + 3.0):
             heard = {name: replace(one, came=now + later) if one.connected else one for name, one in self.heard.items()}
             with patch("commonage.engines.swarm.partings.monotonic", return_value=now + later):
-                found = asyncio.run(partings.waits(self.machines, heard))
+                found = asyncio.run(partings.waits(self.swarm_nodes, heard))
         return found
 
 
-def test_a_machine_that_went_silent_is_given_the_time_to_pause_what_it_runs() -> None:
+def test_a_node_that_went_silent_is_given_the_time_to_pause_what_it_runs() -> None:
     site = Site()
     site.lose("worker3", silent_s=1.0)
     wait = site.waits()["worker3"]
@@ -79,7 +79,7 @@ def test_a_clock_that_is_set_right_ends_no_wait() -> None:
     site, partings = Site(), Partings(cast(Agents, Links()))
     site.lose("worker3", silent_s=1.0)
     with patch("time.time", return_value=time.time() + 3600.0):
-        assert "stand still first" in asyncio.run(partings.waits(site.machines, site.heard))["worker3"].why
+        assert "stand still first" in asyncio.run(partings.waits(site.swarm_nodes, site.heard))["worker3"].why
 
 
 def test_one_that_is_asked_is_not_waited_for() -> None:
@@ -98,7 +98,7 @@ def test_where_no_agent_could_pause_it_an_admin_says_when_it_begins_anew() -> No
         assert "has no agent" in wait.why
         assert f"commonage node rm --force {name}" in wait.why
     without = Partings(None)
-    assert set(asyncio.run(without.waits(site.machines, {}))) == {"worker2", "worker3"}
+    assert set(asyncio.run(without.waits(site.swarm_nodes, {}))) == {"worker2", "worker3"}
 
 
 def test_half_of_a_site_with_the_control_plane_goes_on_and_fewer_do_not() -> None:
@@ -114,7 +114,7 @@ def test_half_of_a_site_with_the_control_plane_goes_on_and_fewer_do_not() -> Non
 def test_one_that_was_removed_is_not_counted_on() -> None:
     site = Site()
     site.lose("worker1", "worker2", "worker3")
-    del site.machines["worker3"], site.heard["worker3"]
+    del site.swarm_nodes["worker3"], site.heard["worker3"]
     assert site.waits() == {}
 
 
@@ -142,7 +142,7 @@ def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
     site.heard["worker3"] = replace(site.heard["worker3"], connected=True, came=monotonic())  # it was back
     assert waits() == {}
     site.lose("worker3", silent_s=0.0)
-    assert "worker3" in asyncio.run(partings.waits(site.machines, site.heard))
+    assert "worker3" in asyncio.run(partings.waits(site.swarm_nodes, site.heard))
     site.lose("worker3")
     assert waits() == {}
 
@@ -156,7 +156,7 @@ def test_with_one_worker_it_stands_still_soon() -> None:
 
 
 def test_what_it_may_have_been_told_since_counts_as_well() -> None:
-    """It holds on by the machines of which it knows, and what it learned last it may not have said any more."""
+    """It holds on by the nodes of which it knows, and what it learned last it may not have said any more."""
     site = Site()
     site.lose("worker3")
     site.heard["worker3"] = replace(site.heard["worker3"], witnesses=("manager", "worker3"))
@@ -169,13 +169,13 @@ def test_what_it_may_have_been_told_since_counts_as_well() -> None:
 
 def test_those_that_were_given_up_or_cannot_be_asked_do_not_count() -> None:
     site = Site()
-    assert introduced(site.machines, site.heard, {}) == tuple((name, name) for name in NAMES)
+    assert introduced(site.swarm_nodes, site.heard, {}) == tuple((name, name) for name in NAMES)
     site.lose("worker2", "worker3")
-    assert introduced(site.machines, site.heard, {"worker3": Wait("not yet")}) == tuple(
+    assert introduced(site.swarm_nodes, site.heard, {"worker3": Wait("not yet")}) == tuple(
         (name, name) for name in ("manager", "worker1", "worker3")
     )
     del site.heard["manager"]
     site.heard["worker1"] = replace(site.heard["worker1"], connected=False)
-    assert introduced(site.machines, site.heard, {}) == ()
-    many = {name: replace(site.machines["manager"], name=name, address=name) for name in map(str, range(100, 200))}
+    assert introduced(site.swarm_nodes, site.heard, {}) == ()
+    many = {name: replace(site.swarm_nodes["manager"], name=name, address=name) for name in map(str, range(100, 200))}
     assert len(introduced(many, dict.fromkeys(many, Site().heard["manager"]), {})) == 9

@@ -96,7 +96,7 @@ def test_what_never_ran_says_why() -> None:
     image = end_of(task("rejected", err="No such image: away:1"), never)
     assert image.code == 1
     assert isinstance(image.reason, attempts.ContainerStartFailed)
-    assert image.reason.error == "its image is not on the machine"
+    assert image.reason.error == "its image is not on the node"
     full = end_of(task("rejected", err="mkdir /var/lib/docker/x: no space left on device"), never)
     assert isinstance(full.reason, attempts.ContainerStartFailed)
     assert (full.code, full.reason.node) == (None, "worker1")

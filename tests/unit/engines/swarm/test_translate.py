@@ -64,7 +64,7 @@ def test_a_container_is_held_and_walled() -> None:
     assert task["Resources"]["Limits"] == {"MemoryBytes": 64 * 2**20, "Pids": 4096}
     assert task["Resources"]["Reservations"] == {"MemoryBytes": 64 * 2**20}
     mounts = {one["Target"]: one for one in container["Mounts"]}
-    assert "/run/commonage/entry" not in mounts, "it comes from the Swarm, and no machine can change it"
+    assert "/run/commonage/entry" not in mounts, "it comes from the Swarm, and no node can change it"
     [entry] = container["Configs"]
     assert (entry["ConfigID"], entry["File"]["Name"]) == ("config-1", "/run/commonage/entry")
     assert container["Secrets"] == []
@@ -97,7 +97,7 @@ def test_vram_is_reserved_of_real_gpus_and_where_any_is_declared(
     assert vram_of(Lease("w-1", "here", 1, 1, shares, 0.0), declared=declared) == reserved
 
 
-def test_a_port_is_its_machines_and_the_same_inside() -> None:
+def test_a_port_is_its_nodes_and_the_same_inside() -> None:
     assert described()["EndpointSpec"] == {"Mode": "dnsrr", "Ports": []}
     [port] = described(replace(AROUND, port=20001))["EndpointSpec"]["Ports"]
     assert port == {"Protocol": "tcp", "TargetPort": 20001, "PublishedPort": 20001, "PublishMode": "host"}
@@ -127,7 +127,7 @@ def test_sessions_are_named_after_their_users_and_nobody_else() -> None:
     assert service_names(order())[0].startswith("cm-")
 
 
-def test_networks_lie_over_machines_and_may_be_encrypted() -> None:
+def test_networks_lie_over_nodes_and_may_be_encrypted() -> None:
     plain = network_config("0123456789", "lab", "10.214.0.0/22", encrypted=False)
     assert plain["Driver"] == "overlay"
     assert plain["Options"] == {}
@@ -135,7 +135,7 @@ def test_networks_lie_over_machines_and_may_be_encrypted() -> None:
 
 
 @pytest.mark.parametrize(("bounds", "options"), [(False, {}), (True, {"size": "67108864"})])
-def test_a_volume_has_a_size_where_the_machines_daemon_can_hold_it(bounds: bool, options: dict[str, str]) -> None:
+def test_a_volume_has_a_size_where_the_nodes_daemon_can_hold_it(bounds: bool, options: dict[str, str]) -> None:
     volume = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=64)
     wish = replace(order(), mounts=mounts_of([VolumeRequest("results", True)], [volume], "ada", "lab"))
     program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tmp_path: Path) -> None:
-    """What is ours there is then found anew: also when the machines were asked for before the watcher's turn came."""
+    """What is ours there is then found anew: also when the nodes were asked for before the watcher's turn came."""
     scene, back = Scene(tmp_path), asyncio.Event()
 
     def settle(_: Run) -> None:

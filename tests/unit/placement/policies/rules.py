@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tests.unit.placement.fleets import GIB
-from tests.unit.placement.policies.machines import choose, make, put, wish
+from tests.unit.placement.policies.nodes import choose, make, put, wish
 
 from commonage.domain.fleet import Node
 from commonage.domain.requests import Request

@@ -1,9 +1,9 @@
-"""Each policy on machines where one can see what it should do."""
+"""Each policy on nodes where one can see what it should do."""
 
 from __future__ import annotations
 
 from tests.unit.placement.fleets import GIB
-from tests.unit.placement.policies.machines import make, node, put, wish
+from tests.unit.placement.policies.nodes import make, node, put, wish
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.testing import factories

@@ -1,10 +1,10 @@
-"""`expected-waste` on machines where one can see what will be wasted."""
+"""`expected-waste` on nodes where one can see what will be wasted."""
 
 from __future__ import annotations
 
 import numpy as np
 from tests.unit.placement.fleets import GIB
-from tests.unit.placement.policies.machines import choose, make, node, put, wish
+from tests.unit.placement.policies.nodes import choose, make, node, put, wish
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.mix import Mix
@@ -99,7 +99,7 @@ def test_without_history_a_device_in_use_is_filled_first() -> None:
     assert put(grid, policy, wish("2")) == (0, [0, 1])
 
 
-def test_one_machine_with_one_device_takes_all_that_fits() -> None:
+def test_one_node_with_one_device_takes_all_that_fits() -> None:
     grid, policy = make(POLICY, node("a", 1), mix=Mix())
     assert [put(grid, policy, wish("1/3")) for _ in range(3)] == [(0, [0])] * 3
     assert choose(grid, policy, grid.shape(wish("0.1"))) is None

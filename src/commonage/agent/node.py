@@ -46,7 +46,7 @@ class SharedFolder:
         self._asked_at = None
 
 
-class Machine:
+class Node:
     """This node. `docker_root` is where its daemon keeps images and containers, empty while unknown."""
 
     def __init__(self, config: AgentConfig, docker_root: str) -> None:
@@ -72,7 +72,7 @@ class Machine:
             config.memory_mib or memory_mib(),
             devices,
             free_mib,
-            tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
+            tuple(sorted({"arch": platform.node(), "os": "linux", **dict(config.labels)}.items())),
             tuple(found),
             tight,
         )

@@ -1,9 +1,9 @@
-"""A whole machine of the tests' own that is to become a worker: a kernel, systemd, sshd, two disks, in an emulator.
+"""A whole node of the tests' own that is to become a worker: a kernel, systemd, sshd, two disks, in an emulator.
 
-`worker` has a machine that is only namespaces of this one: no systemd, no reboot, none of the kernel's quotas and NFS.
+`worker` has a node that is only namespaces of this one: no systemd, no reboot, none of the kernel's quotas and NFS.
 Here they are, at a tenth of the speed. The disks are made once, without the emulator, and kept in /tmp under a name
-that says what is in them; what a machine writes goes to files without a name, which go when it goes. On the second
-disk is an XFS with project quotas, where Docker's files lie. It reaches the machines of its Swarm and nothing else.
+that says what is in them; what a node writes goes to files without a name, which go when it goes. On the second
+disk is an XFS with project quotas, where Docker's files lie. It reaches the nodes of its Swarm and nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES = (
 )  # fmt: skip
 _LAYOUT = 3  # rises when what is made here changes
 _MODULES = ("virtio_pci", "virtio_blk", "ext4")
-# What a machine without people at a keyboard, and without anything to look up, need not wait for.
+# What a node without people at a keyboard, and without anything to look up, need not wait for.
 _MASKED = (
     "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer", "e2scrub_all.timer",
     "e2scrub_reap.service", "xfs_scrub_all.timer", "systemd-tmpfiles-clean.timer", "rpcbind.service", "rpcbind.socket",
@@ -44,7 +44,7 @@ _MASKED = (
 def base() -> Path:
     """A folder with `root.img`, `data.img`, `vmlinuz`, `initrd` and `key`; made when it is not there: two minutes."""
     named = hashlib.sha256(f"{_LAYOUT} {SUITE} {PACKAGES} {_MASKED}".encode()).hexdigest()[:12]
-    return made_once(f"machine-{named}", _make)
+    return made_once(f"node-{named}", _make)
 
 
 def _make(place: Path, log: IO[bytes]) -> None:
@@ -92,15 +92,15 @@ mkdir -p /var/lib/docker
 printf '/dev/vda / ext4 noatime 0 0\n/dev/vdb /var/lib/docker xfs noatime,pquota 0 0\n' >/etc/fstab
 
 systemctl enable ssh systemd-networkd
-# Installed, and not running: that it starts with the machine is the join's to see to.
+# Installed, and not running: that it starts with the node is the join's to see to.
 systemctl disable docker.service docker.socket containerd.service
 systemctl mask $2
 systemctl set-default multi-user.target
-# What is found out at the first start of a machine is found out here, where that is quick.
+# What is found out at the first start of a node is found out here, where that is quick.
 ldconfig
 journalctl --update-catalog
 systemd-sysusers
-rm -f /etc/machine-id && systemd-machine-id-setup
+rm -f /etc/machine-id && systemd-node-id-setup
 apt-get clean
 rm -rf /var/lib/apt/lists/*
 : >/etc/resolv.conf
@@ -140,8 +140,8 @@ def _make_initrd(tree: Path) -> None:
     subprocess.run(["chroot", tree, "sh", "-euc", pack], check=True)
 
 
-class Machine(Newcomer):
-    """One such machine."""
+class Node(Newcomer):
+    """One such node."""
 
     up_within_s = 300
 

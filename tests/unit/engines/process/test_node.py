@@ -1,12 +1,12 @@
-"""What a machine reports of itself."""
+"""What a node reports of itself."""
 
 from pathlib import Path
 
-from commonage.engines.process.machine import report_node
+from commonage.engines.process.node import report_node
 from commonage.engines.process.settings import ProcessSettings
 
 
-def test_labels_of_the_admin_join_those_of_the_machine(tmp_path: Path) -> None:
+def test_labels_of_the_admin_join_those_of_the_node(tmp_path: Path) -> None:
     own = dict(report_node(ProcessSettings(), tmp_path, None).labels)
     assert own.keys() == {"arch", "os"}
     labels = (("zone", "basement"), ("arch", "odd"))

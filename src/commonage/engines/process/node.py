@@ -46,7 +46,7 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
         settings.memory_mib or _memory_mib(),
         gpus,
         free,
-        tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
+        tuple(sorted({"arch": platform.node(), "os": "linux", **dict(settings.labels)}.items())),
         (*faults, *wrong),
         tight_disk(free, settings.disk_low_mib, f"the disk of {data}"),
     )

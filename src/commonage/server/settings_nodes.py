@@ -1,4 +1,4 @@
-"""The settings of how other machines reach this one to join it: a part of `settings`' table."""
+"""The settings of how other nodes reach this one to join it: a part of `settings`' table."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def _bind(value: str) -> str:
         raise ValueError("not an IP address") from None
 
 
-class MachineSettings(BaseModel):
-    """Where machines knock that are to join."""
+class NodeSettings(BaseModel):
+    """Where nodes knock that are to join."""
 
     site_address: Annotated[OptionalText, AfterValidator(_host)] = setting(
         None,
-        "Name or address by which other machines reach this one. Machines can join once it is set "
+        "Name or address by which other nodes reach this one. Nodes can join once it is set "
         f"({docs_page('operate/join-nodes')}).",
-        Row("a host name or an IP address", "Machines"),
+        Row("a host name or an IP address", "Nodes"),
     )
     joining_bind: Annotated[str, AfterValidator(_bind)] = setting(
         "0.0.0.0",
         "Address of this machine at which machines that join are listened for, if they can.",
-        Row("an IP address", "Machines"),
+        Row("an IP address", "Nodes"),
     )
     joining_port: Annotated[int, Field(ge=1, le=65535)] = setting(
-        8445, "Port for machines that join, with TLS of our own authority.", Row("a port from 1 to 65535", "Machines")
+        8445, "Port for machines that join, with TLS of our own authority.", Row("a port from 1 to 65535", "Nodes")
     )
