@@ -21,7 +21,7 @@ import click
 from benchmarks.report import BenchmarkError, Figure, as_json, median, percentile, progress, show
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Lease
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.domain.workloads import Kind
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
@@ -111,8 +111,8 @@ async def _throughput(engine: ProcessEngine, jobs: int, at_once: int, first: int
 
     async def notice_ends() -> None:
         nonlocal left
-        async for sighting in engine.watch():
-            if sighting.seen is Seen.ENDED:
+        async for status in engine.watch():
+            if status.phase is Phase.ENDED:
                 slots.release()
                 left -= 1
                 if left == 0:
@@ -151,8 +151,8 @@ async def _latency(engine: ProcessEngine, first: int) -> list[Figure]:
 
 
 async def _next_end(engine: ProcessEngine) -> None:
-    async for sighting in engine.watch():
-        if sighting.seen is Seen.ENDED:
+    async for status in engine.watch():
+        if status.phase is Phase.ENDED:
             return
 
 
@@ -169,9 +169,9 @@ async def _measuring(engine: ProcessEngine) -> Figure:
 
 
 async def _stop_all(engine: ProcessEngine) -> None:
-    for one in await engine.sightings():
+    for one in await engine.statuses():
         await engine.stop(one.attempt_id, 0)
-    while not all(one.seen is Seen.ENDED for one in await engine.sightings()):
+    while not all(one.phase is Phase.ENDED for one in await engine.statuses()):
         await asyncio.sleep(0.05)
 
 
@@ -238,8 +238,8 @@ async def _session_start(engine: ProcessEngine, number: int, python: str, hub: i
     began = time.perf_counter()
     await engine.start(order)
     while True:
-        [seen] = [one for one in await engine.sightings() if one.attempt_id == order.attempt_id]
-        if seen.seen is Seen.ENDED:
+        [seen] = [one for one in await engine.statuses() if one.attempt_id == order.attempt_id]
+        if seen.phase is Phase.ENDED:
             lines = [line.text async for line in engine.logs(order.attempt_id, tail=5)]
             raise BenchmarkError("the session ended: " + " / ".join(lines))
         if seen.url:

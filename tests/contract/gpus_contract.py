@@ -20,7 +20,7 @@ from tests.fakes.gpus.harness import LOOK, A, B, Gpus, seen, share_of
 
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Device, Isolation, Share
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.gpus.isolation.devices import IsolatedDevices
 from commonage.testing.behaviour import Behaviour

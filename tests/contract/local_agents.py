@@ -18,7 +18,7 @@ from tests.contract.swarm import Swarm
 from commonage.agent.mounting import Mounts
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
-from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.ports.agents import Agents, Heard, Told
 from commonage.ports.devices import Hold

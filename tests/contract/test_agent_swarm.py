@@ -21,7 +21,7 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, Share
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
 from commonage.ports.agents import Heard
@@ -160,7 +160,7 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
     swarm.machines["worker2"].daemon.kill()
     began = time.monotonic()
     for order in there:
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert processes_of(order.attempt_id) == [], "what may be started elsewhere runs no more here"
     print(f"ten attempts were given up {time.monotonic() - began:.1f} s after the daemon was killed")
@@ -177,7 +177,7 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
 
     await rig.until(is_back, "it is back, and its old containers are gone", 60)
     assert (await rig.ended(at(rig.orders(Behaviour(exit_code=3)), "worker2"))).exit_code == 3
-    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+    await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
 def _held(container: str, name: str) -> int | None:
@@ -283,7 +283,7 @@ async def test_another_tenants_port_of_a_node_is_behind_the_walls(site: tuple[Sw
     rig, _ = site
     command = ("sh", "-c", "echo here; exec python3 -m http.server $COMMONAGE_PORT")
     served = await rig.started(at(rig.orders(FOREVER, command=command, wants_port=True), "worker1"))
-    url = (await rig.seen(served.attempt_id, Seen.RUNNING)).url
+    url = (await rig.phase(served.attempt_id, Phase.RUNNING)).url
     assert url is not None
     where = url.removeprefix("http://")
     hub = [*swarm.manager.inside(), getattr(sys, "_base_executable", sys.executable), "-c", _TRIES, where]
@@ -341,7 +341,7 @@ async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> N
         return any("agent" in fault for fault in report.faults)
 
     await rig.until(is_told, "the node says that its agent is away")
-    await rig.seen(order.attempt_id, Seen.RUNNING)
+    await rig.phase(order.attempt_id, Phase.RUNNING)
     agents.start("worker1")
 
     async def is_back() -> Any:
@@ -350,4 +350,4 @@ async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> N
 
     await rig.until(is_back, "it is back, and found what runs")
     await engine.stop(order.attempt_id, 5)
-    await rig.seen(order.attempt_id, Seen.ENDED)
+    await rig.phase(order.attempt_id, Phase.ENDED)

@@ -14,7 +14,7 @@ from tests.contract.dockerd import Dockerd
 from tests.contract.filtering import filter_before
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.containers.exec_api import STREAMS
 from commonage.engines.docker.translate import container_name
 from commonage.testing.engine_rig import FOREVER

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 
 from commonage.domain.environments import Environment
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.docker.settings import DockerSettings
 from commonage.ports.devices import Devices
@@ -104,11 +104,11 @@ async def docker_rig(data: Path, daemon: Dockerd, **settings: object) -> AsyncIt
         yield rig
     finally:
         engine = await rig.engine()
-        for sighting in await engine.sightings():
-            await engine.stop(sighting.attempt_id, 0)
-        for sighting in await engine.sightings():
-            await rig.seen(sighting.attempt_id, Seen.ENDED)
-            await engine.forget(sighting.attempt_id)
+        for status in await engine.statuses():
+            await engine.stop(status.attempt_id, 0)
+        for status in await engine.statuses():
+            await rig.phase(status.attempt_id, Phase.ENDED)
+            await engine.forget(status.attempt_id)
         await engine.close()
         daemon.remove_networks("commonage.tenant")
 

@@ -14,7 +14,7 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import attempts
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 
@@ -47,7 +47,7 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
     dockerd.restart_with(NO_RULES, *(["--live-restore"] if live_restore else []))
     engine = await rig.restart()
     living = await rig.started(rig.orders(FOREVER, wants_port=True))
-    before = await rig.seen(living.attempt_id, Seen.RUNNING)
+    before = await rig.phase(living.attempt_id, Phase.RUNNING)
     ending = await rig.started(rig.orders(Behaviour(lasts_s=1, prints=("here",), exit_code=4)))
     dockerd.kill()
 
@@ -58,19 +58,19 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
     late = rig.orders(Behaviour(prints=("here",), exit_code=5))
     await engine.start(late)
     await rig.pass_time(1)
-    assert await rig.sighting(living.attempt_id) == before
-    waiting = await rig.seen(late.attempt_id, Seen.STARTING)
+    assert await rig.status(living.attempt_id) == before
+    waiting = await rig.phase(late.attempt_id, Phase.STARTING)
     assert waiting.reason == attempts.WaitingForDaemon()
 
     dockerd.start()
-    assert (await rig.seen(late.attempt_id, Seen.ENDED)).exit_code == 5
+    assert (await rig.phase(late.attempt_id, Phase.ENDED)).exit_code == 5
     # Of what ended while its containerd was away, too, a newer daemon only makes an exit code up: then it is lost.
     known = (4,) if int(dockerd.ask("GET", "/version")["Version"].split(".")[0]) < 25 else (4, None)
-    assert (await rig.seen(ending.attempt_id, Seen.ENDED)).exit_code in known
+    assert (await rig.phase(ending.attempt_id, Phase.ENDED)).exit_code in known
     if live_restore:
-        assert (await rig.seen(living.attempt_id, Seen.RUNNING)).url == before.url
+        assert (await rig.phase(living.attempt_id, Phase.RUNNING)).url == before.url
     else:
-        end = await rig.seen(living.attempt_id, Seen.ENDED)
+        end = await rig.phase(living.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == attempts.DaemonRestarted()
     for order in (living, ending, late):
@@ -94,7 +94,7 @@ async def test_a_container_that_ended_does_not_run_again(rig: DockerRig, dockerd
     dockerd.ask("POST", f"/containers/{container(order)}/start")
     await rig.pass_time(1)
     assert await rig.lines(order.attempt_id) == ["here"]
-    assert await rig.sighting(order.attempt_id) == before
+    assert await rig.status(order.attempt_id) == before
 
 
 async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, dockerd: Dockerd) -> None:
@@ -106,7 +106,7 @@ async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, 
     dockerd.ask("POST", f"/containers/{container(order)}/start")
     dockerd.ask("POST", f"/containers/{container(order)}/wait")
     await rig.reopen()
-    end = await rig.seen(order.attempt_id, Seen.ENDED)
+    end = await rig.phase(order.attempt_id, Phase.ENDED)
     assert end.exit_code is None
     assert end.reason == attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)
     assert await rig.lines(order.attempt_id) == ["here"]
@@ -118,7 +118,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
     dockerd.ask("DELETE", f"/containers/{container(removed)}?force=1")
     reasons = (attempts.EndedFromOutside(by=attempts.Outside.DOCKER), attempts.RemovedFromOutside())
     for order, reason in zip((killed, removed), reasons, strict=True):
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == reason
 
@@ -127,7 +127,7 @@ async def test_what_runs_is_given_its_grace_whatever_it_did_to_its_claim(rig: Do
     order = await rig.started(rig.orders(replace(FOREVER, on_term_exit=7)))
     (rig.data / "docker" / "runs" / order.attempt_id / "box" / "claim").unlink()
     await (await rig.engine()).stop(order.attempt_id, 60)
-    assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 7
+    assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 7
 
 
 async def test_a_network_that_was_removed_is_made_anew(rig: DockerRig, dockerd: Dockerd) -> None:
@@ -164,7 +164,7 @@ async def test_clean_up_takes_what_is_ours_and_nothing_else(rig: DockerRig, dock
     await rig.until(is_clean, "what is left over was removed")
     assert {one["Id"] for one in dockerd.containers()} >= set(keep)
     assert "foreign" in {one["Name"] for one in dockerd.ask("GET", "/networks")}
-    await rig.seen(order.attempt_id, Seen.RUNNING)
+    await rig.phase(order.attempt_id, Phase.RUNNING)
     dockerd.ask("DELETE", "/networks/foreign")
     for one in keep[:2]:
         dockerd.ask("DELETE", f"/containers/{one}?force=1")
@@ -176,7 +176,7 @@ BUSY_OWNER = """
 import asyncio, sys
 from pathlib import Path
 from tests.contract.test_engine_docker import DockerRig
-from tests.contract.test_engine_docker_keeping import Seen, busy_orders
+from tests.contract.test_engine_docker_keeping import Phase, busy_orders
 
 async def main():
     rig = DockerRig.at(Path(sys.argv[1]), sys.argv[2])
@@ -184,7 +184,7 @@ async def main():
     print("open", flush=True)
     for order in busy_orders(rig):
         await engine.start(order)
-    while not all(sighting.seen is Seen.ENDED for sighting in await engine.sightings()):
+    while not all(status.phase is Phase.ENDED for status in await engine.statuses()):
         await asyncio.sleep(0.05)
     await engine.close()
 
@@ -217,7 +217,7 @@ async def test_jobs_run_once_however_often_their_owner_is_killed(tmp_path: Path,
             owner.kill()
         await owner.wait()
     async with docker_rig(tmp_path, dockerd) as rig:
-        codes = {sighting.attempt_id: sighting.exit_code for sighting in await (await rig.engine()).sightings()}
+        codes = {status.attempt_id: status.exit_code for status in await (await rig.engine()).statuses()}
         for order in busy_orders(rig):
             assert (tmp_path / "workspaces" / "ada" / order.attempt_id).read_text() == "ran\n"
             assert codes[order.attempt_id] in (2, None)

@@ -10,7 +10,7 @@ from tests.contract.dockerd import Dockerd
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
 from commonage.domain.reasons.attempts import RetryingStart, StartFailed
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.domain.volumes import Extent, Mount, Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.testing.behaviour import Behaviour
 
@@ -135,8 +135,8 @@ async def test_scratch_is_an_attempts_own_and_goes_with_it(rig: DockerRig, docke
     assert "No space left on device" in full
     assert await said(rig, "ls /volumes/scratch /volumes/quick", mounts) == ["/volumes/quick:", "", "/volumes/scratch:"]
     engine = await rig.engine()
-    for sighting in await engine.sightings():
-        await engine.forget(sighting.attempt_id)
+    for status in await engine.statuses():
+        await engine.forget(status.attempt_id)
 
     async def are_gone() -> bool:
         return not dockerd.ask("GET", "/volumes")["Volumes"]
@@ -152,7 +152,7 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
     order = rig.orders(Behaviour(), mounts=asked(Volume("odd", source=str(home / "mine"))))
     engine = await rig.engine()
     await engine.start(order)
-    end = await rig.seen(order.attempt_id, Seen.ENDED)
+    end = await rig.phase(order.attempt_id, Phase.ENDED)
     assert isinstance(end.reason, StartFailed) and "leads elsewhere by a link" in end.reason.error
     # Nor what is written to: the links to volumes are left out where a link is in the way.
     assert await said(rig, "cat /volumes/datasets/one.csv", asked(datasets(tmp_path / "datasets"))) == ["1,2"]
@@ -165,9 +165,9 @@ async def test_a_folder_that_is_missing_is_told_and_waited_for(rig: DockerRig, t
     await engine.start(order)
 
     async def is_told() -> bool:
-        reason = (await rig.sighting(order.attempt_id)).reason
+        reason = (await rig.status(order.attempt_id)).reason
         return isinstance(reason, RetryingStart) and "the volume gone" in str(reason.cause)
 
     await rig.until(is_told, "which volume is missing")
     (tmp_path / "gone").mkdir()  # the admin mounts it
-    assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 0
+    assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 0

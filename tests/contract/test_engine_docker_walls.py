@@ -15,7 +15,7 @@ from tests.contract.wall_tries import tries_of
 
 from commonage.domain.environments import Environment
 from commonage.domain.reasons.attempts import StartFailed
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.engines.dockerd.shared import Mount
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -55,7 +55,7 @@ async def served(rig: DockerRig) -> tuple[Order, str, str]:
     """Ada's service in the tenant `lab`, with a secret: its order, its host, its port."""
     command = ("sh", "-c", "echo mine >$HOME/diary; echo here; exec python3 -m http.server {port}")
     order = await rig.started(rig.orders(FOREVER, command=command, wants_port=True, secrets=SESAME))
-    url = (await rig.seen(order.attempt_id, Seen.RUNNING)).url
+    url = (await rig.phase(order.attempt_id, Phase.RUNNING)).url
     assert url is not None
     host, _, port = url.removeprefix("http://").partition(":")
     return order, host, port
@@ -142,7 +142,7 @@ async def test_secrets_are_not_in_the_containers_description(rig: DockerRig, doc
     assert folder.stat().st_mode & 0o777 == 0o700
     assert not (folder / "box" / "secrets").exists()
     await (await rig.engine()).stop(order.attempt_id, 0)
-    await rig.seen(order.attempt_id, Seen.ENDED)
+    await rig.phase(order.attempt_id, Phase.ENDED)
     await (await rig.engine()).forget(order.attempt_id)
     assert dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"]) == []
     left = [path for path in (rig.data / "docker").rglob("*") if path.is_file() and b"open-up" in path.read_bytes()]
@@ -237,4 +237,4 @@ async def test_root_inside_is_nobody_outside_where_the_daemon_maps_users(tmp_pat
         assert (tmp_path / "data" / "workspaces" / "ada" / "new").stat().st_uid == 300000
         order = await rig.started(rig.orders(FOREVER))
         await (await rig.engine()).stop(order.attempt_id, 5)
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 143
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 143

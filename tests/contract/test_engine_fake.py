@@ -11,7 +11,7 @@ import pytest
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
+from commonage.domain.statuses import LogLine, Measurement, Order, Phase, Status
 from commonage.domain.turns import Turns
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import OUT, Terminal
@@ -96,7 +96,7 @@ class StartsTwice(FakeEngine):
 class StartsAgainWhatEnded(FakeEngine):
     async def start(self, order: Order) -> None:
         run = self.world.runs.get(order.attempt_id)
-        if run is not None and run.seen(self._clock.now()) is Seen.ENDED:
+        if run is not None and run.phase(self._clock.now()) is Phase.ENDED:
             del self.world.runs[order.attempt_id]
         await super().start(order)
 
@@ -125,10 +125,10 @@ class LosesExitCodesAtRestart(FakeEngine):
 
 
 class LosesExitCodes(FakeEngine):
-    async def sightings(self) -> Sequence[Sighting]:
+    async def statuses(self) -> Sequence[Status]:
         return [
-            replace(sighting, exit_code=0 if sighting.exit_code else sighting.exit_code)
-            for sighting in await super().sightings()
+            replace(status, exit_code=0 if status.exit_code else status.exit_code)
+            for status in await super().statuses()
         ]
 
 
@@ -176,16 +176,16 @@ class DoesNotKnowTheUnknown(FakeEngine):
 
 
 class GoesBack(FakeEngine):
-    async def sightings(self) -> Sequence[Sighting]:
-        found = await super().sightings()
+    async def statuses(self) -> Sequence[Status]:
+        found = await super().statuses()
         self.polls = getattr(self, "polls", 0) + 1
-        return [replace(sighting, seen=Seen.STARTING) if self.polls % 7 == 0 else sighting for sighting in found]
+        return [replace(status, phase=Phase.STARTING) if self.polls % 7 == 0 else status for status in found]
 
 
 class TellsOneWatcher(FakeEngine):
-    def _tell(self, sighting: Sighting) -> None:
+    def _tell(self, status: Status) -> None:
         for queue in self._watchers[:1]:
-            queue.append(sighting)
+            queue.append(status)
         self._changed.set()
 
 
@@ -243,8 +243,8 @@ class LetsUsersBeOthers(FakeEngine):
 
 
 class DoesNotSeeOom(FakeEngine):
-    async def sightings(self) -> Sequence[Sighting]:
-        return [replace(sighting, oom=False) for sighting in await super().sightings()]
+    async def statuses(self) -> Sequence[Status]:
+        return [replace(status, oom=False) for status in await super().statuses()]
 
 
 class MeasuresTheDead(FakeEngine):
@@ -261,8 +261,8 @@ class SwallowsBrokenEnvironments(FakeEngine):
 
 
 class GivesNoReason(FakeEngine):
-    async def sightings(self) -> Sequence[Sighting]:
-        return [replace(sighting, reason=None) for sighting in await super().sightings()]
+    async def statuses(self) -> Sequence[Status]:
+        return [replace(status, reason=None) for status in await super().statuses()]
 
 
 class LosesCodesOfExecs(FakeEngine):
@@ -351,7 +351,7 @@ BROKEN = {
     DoesNotAsk: "test_a_program_may_end_in_its_own_way_within_the_grace",
     LeavesChildren: "test_children_that_ran_away_end_with_their_program",
     DoesNotKnowTheUnknown: "test_unknown_attempts_are_no_error",
-    GoesBack: "test_sightings_never_go_back",
+    GoesBack: "test_statuses_never_go_back",
     TellsOneWatcher: "test_all_watchers_are_told",
     ForgetsLogs: "test_what_is_forgotten_is_not_sighted_but_its_log_stays",
     NeverForgets: "test_what_is_forgotten_is_not_sighted_but_its_log_stays",

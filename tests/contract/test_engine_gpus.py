@@ -20,7 +20,7 @@ from tests.contract.test_engine_swarm import swarm_rig
 from tests.fakes.gpus.harness import MEMORY_MIB, B, Gpus, share_of
 
 from commonage.domain.reasons.attempts import StartFailed, SwarmSeesNoRoom
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.gpus.isolation.devices import IsolatedDevices
 from commonage.ports.devices import Hold
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.needs("docker", "gcc"), pytest.mark.anyio]
 WORKER = "worker1"
 
 
-def error_of(end: Sighting) -> str:
+def error_of(end: Status) -> str:
     assert isinstance(end.reason, StartFailed)
     return end.reason.error
 
@@ -152,7 +152,7 @@ class TestInASwarm(GpusContract):
         order = site.order(whole)
 
         async def is_refused() -> bool:
-            found = await site.rig.sighting(order.attempt_id)
+            found = await site.rig.status(order.attempt_id)
             wanted = found.reason if found is not None else None
             return isinstance(wanted, SwarmSeesNoRoom) and wanted.gpu_memory_mib == 48 * 1024
 
@@ -162,7 +162,7 @@ class TestInASwarm(GpusContract):
             await site.rig.until(is_refused, "Swarm sees no room")
         finally:
             swarm.manager.daemon.ask("DELETE", "/services/others")
-        end = await site.rig.seen(order.attempt_id, Seen.ENDED)
+        end = await site.rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code == 0, "it ran as soon as the other was gone"
 
 

@@ -18,7 +18,7 @@ from commonage.catalogue import builtin_environments
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.engines.common.runs import RunFolder, Runs
 from commonage.engines.common.workspaces import folder_name
 from commonage.engines.process.engine import ProcessEngine
@@ -86,13 +86,13 @@ async def process_rig(data: Path, settings: ProcessSettings) -> AsyncIterator[Pr
         yield rig
     finally:
         engine = await rig.engine()
-        living = [sighting for sighting in await engine.sightings() if sighting.seen is not Seen.ENDED]
-        for sighting in living:
-            await engine.stop(sighting.attempt_id, 0)
-        for sighting in living:
-            await rig.seen(sighting.attempt_id, Seen.ENDED)
+        living = [status for status in await engine.statuses() if status.phase is not Phase.ENDED]
+        for status in living:
+            await engine.stop(status.attempt_id, 0)
+        for status in living:
+            await rig.phase(status.attempt_id, Phase.ENDED)
         await engine.close()
-        for attempt in {sighting.attempt_id for sighting in await engine.sightings()}:
+        for attempt in {status.attempt_id for status in await engine.statuses()}:
             send(processes_of(attempt), signal.SIGKILL)
 
 
@@ -146,11 +146,11 @@ async def test_a_killed_owner_loses_nothing(tmp_path: Path, cgroups: bool) -> No
     await owner.wait()
     await asyncio.sleep(0.8)
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=cgroups)) as rig:
-        await rig.seen(living, Seen.RUNNING)
-        assert (await rig.seen(ending, Seen.ENDED)).exit_code == 4
+        await rig.phase(living, Phase.RUNNING)
+        assert (await rig.phase(ending, Phase.ENDED)).exit_code == 4
         # Killed while it started: either nothing of it is there, or it ran once, to its end.
-        if await rig.sighting(fresh) is not None:
-            assert (await rig.seen(fresh, Seen.ENDED)).exit_code == 5
+        if await rig.status(fresh) is not None:
+            assert (await rig.phase(fresh, Phase.ENDED)).exit_code == 5
             assert await rig.lines(fresh) == ["here"]
         assert await rig.lines(living) == ["here"]
 
@@ -182,7 +182,7 @@ async def test_what_was_written_down_but_not_started_is_started_at_open(tmp_path
         files.open()
         files.create(order, None)
         (tmp_path / "runs" / "half-written-1").mkdir()
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 3
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 3
         assert await rig.lines(order.attempt_id) == ["here", "HIDDEN=x"]
         assert not (tmp_path / "runs" / "half-written-1").exists()
 
@@ -194,7 +194,7 @@ async def test_a_second_shim_leaves_without_a_trace(tmp_path: Path) -> None:
         folder = tmp_path / "runs" / order.attempt_id
         reap_all([spawn_shim(folder, [], ("sh", "-c", "echo twice"), {}, tmp_path) for _ in range(5)])
         assert await rig.lines(order.attempt_id) == ["here"]
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)
 
 
 def reap_all(pids: list[int]) -> None:
@@ -209,7 +209,7 @@ async def test_an_end_that_nobody_knows_is_lost(tmp_path: Path) -> None:
         claim = RunFolder(tmp_path / "runs" / order.attempt_id).claim()
         assert claim is not None
         send([claim.pid], signal.SIGKILL)
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED)
         assert processes_of(order.attempt_id) == []
@@ -223,7 +223,7 @@ async def test_a_reboot_is_noticed(tmp_path: Path) -> None:
         folder.open()
         run = folder.create(order, None)
         (run.path / "pid").write_text(f"{os.getpid()} 1 another-boot\n")
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, NodeRestarted)
 
@@ -236,7 +236,7 @@ async def test_a_number_that_was_given_to_another_process_is_not_mistaken(tmp_pa
         folder.open()
         run = folder.create(order, None)
         (run.path / "pid").write_text(f"{os.getpid()} 1 {boot_id()}\n")
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
 
 
@@ -250,7 +250,7 @@ async def test_secrets_are_private_and_gone_after_the_end(tmp_path: Path) -> Non
         assert holders == ["secrets.json"]
         assert (folder / "secrets.json").stat().st_mode & 0o777 == 0o600
         await (await rig.engine()).stop(order.attempt_id, 0)
-        await rig.seen(order.attempt_id, Seen.ENDED)
+        await rig.phase(order.attempt_id, Phase.ENDED)
         assert {file.name for file in folder.iterdir()} == {"order.json", "pid", "exit", "log"}
         await (await rig.engine()).forget(order.attempt_id)
         old = tmp_path / "runs" / ".old" / order.attempt_id
@@ -302,7 +302,7 @@ async def test_what_cannot_be_started_is_refused_and_leaves_nothing(tmp_path: Pa
             order = rig.orders(Behaviour(), **changes)
             with pytest.raises(EngineFailure):
                 await engine.start(order)
-            assert await engine.sightings() == []
+            assert await engine.statuses() == []
             assert not (tmp_path / "runs" / order.attempt_id).exists()
 
 
@@ -315,7 +315,7 @@ async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
         order = await rig.started(replace(wish, lease=replace(wish.lease, cpus_milli=200)))
         await asyncio.sleep(1.5)
         [measured] = await engine.measure()
-        [running] = await engine.sightings()
+        [running] = await engine.statuses()
         assert running.started_at is not None
         lasted_s = time.time() - running.started_at
         # A fifth of a core, and once as much again from the burst; unheld it would be more than a second.
@@ -338,7 +338,7 @@ BUSY_OWNER = """
 import asyncio, sys
 from pathlib import Path
 from random import Random
-from tests.contract.test_engine_process import ProcessRig, ProcessSettings, Seen, busy_orders
+from tests.contract.test_engine_process import ProcessRig, ProcessSettings, Phase, busy_orders
 
 async def main():
     rig = ProcessRig(Path(sys.argv[1]) / "data", ProcessSettings(node_name="here"))
@@ -346,7 +346,7 @@ async def main():
     print("open", flush=True)
     for order in busy_orders(rig, Path(sys.argv[1])):
         await engine.start(order)
-    while not all(sighting.seen is Seen.ENDED for sighting in await engine.sightings()):
+    while not all(status.phase is Phase.ENDED for status in await engine.statuses()):
         await asyncio.sleep(0.05)
     await engine.close()
 
@@ -381,7 +381,7 @@ async def test_two_hundred_jobs_survive_ten_kills_of_their_owner(tmp_path: Path)
             owner.kill()
         await owner.wait()
     async with process_rig(tmp_path / "data", ProcessSettings(node_name="here")) as rig:
-        codes = {sighting.attempt_id: sighting.exit_code for sighting in await (await rig.engine()).sightings()}
+        codes = {status.attempt_id: status.exit_code for status in await (await rig.engine()).statuses()}
         for order in busy_orders(rig, tmp_path):
             assert codes[order.attempt_id] == 2
             assert (tmp_path / order.attempt_id).read_text() == "ran\n"
@@ -396,7 +396,7 @@ async def test_uv_really_makes_an_environment_and_says_why_it_cannot(tmp_path: P
         orders = [rig.orders(Behaviour(), environment=base, command=command) for _ in range(3)]
         await asyncio.gather(*(engine.start(order) for order in orders))
         for order in orders:
-            assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 0
+            assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 0
             [prefix] = await rig.lines(order.attempt_id)
             assert Path(prefix).parent == tmp_path / "environments"
         with pytest.raises(EngineFailure, match=r"EnvironmentFailed.*missing\.whl"):

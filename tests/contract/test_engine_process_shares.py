@@ -14,7 +14,7 @@ from tests.contract.test_engine_process import HERE
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Share
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.engines.common.runs import Runs
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
@@ -94,9 +94,9 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
     rig = Rig(tmp_path, request.param)
     yield rig
     engine = await rig.engine()
-    for sighting in await engine.sightings():
-        await engine.stop(sighting.attempt_id, 0)
-        await rig.seen(sighting.attempt_id, Seen.ENDED)
+    for status in await engine.statuses():
+        await engine.stop(status.attempt_id, 0)
+        await rig.phase(status.attempt_id, Phase.ENDED)
     await engine.close()
 
 
@@ -119,7 +119,7 @@ async def test_what_cannot_be_held_does_not_run_and_leaves_nothing(rig: Rig) -> 
     order = rig.order(FOREVER)
     with pytest.raises(EngineFailure, match="the driver answers no"):
         await (await rig.engine()).start(order)
-    assert await rig.sighting(order.attempt_id) is None
+    assert await rig.status(order.attempt_id) is None
     assert not rig.devices.holds.ids()
     assert Runs(rig.data / "runs").all() == []
 
@@ -128,7 +128,7 @@ async def test_a_stop_releases_and_so_does_a_child_that_was_left_behind(rig: Rig
     stopped = await rig.started(rig.order(replace(FOREVER, leaves_child=True)))
     assert rig.devices.holds.ids() == [stopped.attempt_id]
     await (await rig.engine()).stop(stopped.attempt_id, 0)
-    await rig.seen(stopped.attempt_id, Seen.ENDED)
+    await rig.phase(stopped.attempt_id, Phase.ENDED)
     assert not rig.devices.holds.ids()
 
 
@@ -145,7 +145,7 @@ async def test_one_that_was_held_but_not_started_is_held_again_and_runs(rig: Rig
     runs.open()
     runs.create(order, None)
     rig.devices.holds.put(Hold(order.attempt_id, (SHARE,)))  # and here the server was killed
-    await rig.seen(order.attempt_id, Seen.ENDED)
+    await rig.phase(order.attempt_id, Phase.ENDED)
     assert await rig.lines(order.attempt_id) == ["ran"]
     assert not rig.devices.holds.ids()
 
@@ -175,9 +175,9 @@ async def test_killed_between_holding_and_starting_nothing_leaks(tmp_path: Path)
     rig = Rig(tmp_path, cgroups=False)
     (attempt,) = rig.devices.holds.ids()
     engine = await rig.engine()
-    await rig.seen(attempt, Seen.RUNNING)
+    await rig.phase(attempt, Phase.RUNNING)
     assert rig.devices.calls == ["confine with 0"]
     await engine.stop(attempt, 0)
-    await rig.seen(attempt, Seen.ENDED)
+    await rig.phase(attempt, Phase.ENDED)
     assert not rig.devices.holds.ids()
     await engine.close()

@@ -17,7 +17,7 @@ from tests.contract.test_engine_process import ProcessRig, process_rig
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import RunFolder
 from commonage.engines.process import warm
@@ -208,9 +208,9 @@ async def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(tmp_pa
         assert is_forked(tmp_path / "data", after)
         assert len(parents_of(programs)) == 1
         for order in (before, after):
-            await rig.seen(order.attempt_id, Seen.RUNNING)
+            await rig.phase(order.attempt_id, Phase.RUNNING)
             await (await rig.engine()).stop(order.attempt_id, 60)
-            assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 143
+            assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 143
 
 
 async def test_forks_from_a_new_parent_when_the_old_one_is_killed_just_before_the_fork(tmp_path: Path) -> None:
@@ -391,16 +391,16 @@ async def test_a_killed_owner_loses_no_session_and_leaves_no_parent(tmp_path: Pa
             return parents_of(programs) == []
 
         await rig.until(is_gone, "the parent ended with its owner")
-        await rig.seen(living, Seen.RUNNING)
-        assert (await rig.seen(ending, Seen.ENDED)).exit_code == 4
+        await rig.phase(living, Phase.RUNNING)
+        assert (await rig.phase(ending, Phase.ENDED)).exit_code == 4
         assert await rig.lines(living) == ["here"]
         await (await rig.engine()).stop(living, 60)
-        assert (await rig.seen(living, Seen.ENDED)).exit_code == 143
+        assert (await rig.phase(living, Phase.ENDED)).exit_code == 143
 
 
 async def test_a_session_whose_keeper_is_shot_is_lost_and_nothing_of_it_stays(tmp_path: Path) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env")) as rig:
         order = await rig.started(rig.orders(FOREVER))
         os.kill(keeper_of(tmp_path / "data", order), signal.SIGKILL)
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code is None
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code is None
         assert await rig.processes(order.attempt_id) == 0

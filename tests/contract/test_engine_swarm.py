@@ -12,7 +12,7 @@ from tests.contract.local_agents import LocalAgents, processes_of
 from tests.contract.swarm import Swarm, swarm_of
 
 from commonage.domain.environments import Environment
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.testing.behaviour import Behaviour, shell_command
@@ -78,11 +78,11 @@ async def swarm_rig(
         yield rig
     finally:
         engine = await rig.engine()
-        for sighting in await engine.sightings():
-            await engine.stop(sighting.attempt_id, 0)
-        for sighting in await engine.sightings():
-            await rig.seen(sighting.attempt_id, Seen.ENDED)
-            await engine.forget(sighting.attempt_id)
+        for status in await engine.statuses():
+            await engine.stop(status.attempt_id, 0)
+        for status in await engine.statuses():
+            await rig.phase(status.attempt_id, Phase.ENDED)
+            await engine.forget(status.attempt_id)
         await engine.close()
         await _swept(rig)
 

@@ -15,10 +15,10 @@ from tests.unit.control.world import ROOT, Site
 
 from commonage.domain.fleet import Device, NodeState, Share
 from commonage.domain.reasons import attempts
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.domain.workloads import Kind
 from commonage.engines.dockerd.shared import Mount
-from commonage.engines.swarm.sightings import attempt_of, state_of
+from commonage.engines.swarm.statuses import attempt_of, state_of
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER
 
@@ -75,13 +75,13 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
     lost.daemon.kill()
     (rig.data / "workspaces" / "ada" / "end-now").touch()
     for order in (*there, *deaf):
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, attempts.NodeLost) and end.reason.node == "worker3"
         assert processes_of(order.attempt_id) == [], "what may be started elsewhere runs no more here"
-    assert (await rig.seen(ended.attempt_id, Seen.ENDED)).exit_code == 0, "it ended by itself, and left word"
+    assert (await rig.phase(ended.attempt_id, Phase.ENDED)).exit_code == 0, "it ended by itself, and left word"
     assert "Docker Swarm does not reach it" in await faults(rig, "worker3")
-    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+    await rig.phase(neighbour.attempt_id, Phase.RUNNING)
     late = at(rig.orders(Behaviour()), "worker3")
     end = await rig.ended(late)
     assert end.exit_code is None
@@ -94,7 +94,7 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
 
     await rig.until(is_back, "it is back, and its old containers are gone", 60)
     assert (await rig.ended(at(rig.orders(Behaviour(exit_code=3)), "worker3"))).exit_code == 3
-    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+    await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
 async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig, swarm: Swarm) -> None:
@@ -111,10 +111,10 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
             return "what runs there is ended there first" in await faults(rig, "worker3")
 
         await rig.until(is_told, "why it waits is told")
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)
         assert processes_of(order.attempt_id)
         rig.agents.stuck.clear()
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert processes_of(order.attempt_id) == []
         assert "ended there first" not in await faults(rig, "worker3")
@@ -161,11 +161,11 @@ async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
     order, neighbour = [await rig.started(at(rig.orders(FOREVER), "worker2")) for _ in range(2)]
     rig.agents.faults["worker2"] = "its Docker daemon does not answer since 8 s"
     rig.agents.fenced["worker2"] = (order.attempt_id,)
-    end = await rig.seen(order.attempt_id, Seen.ENDED)
+    end = await rig.phase(order.attempt_id, Phase.ENDED)
     assert end.exit_code is None
     assert isinstance(end.reason, attempts.NodeLost)
     assert "does not answer since 8 s" in await faults(rig, "worker2")
-    await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+    await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
 async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmRig, swarm: Swarm) -> None:
@@ -179,7 +179,7 @@ async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmR
 
     set_to("drain")
     try:
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, attempts.EndedFromOutside) and end.reason.by is attempts.Outside.SWARM
         assert "availability drain" in await faults(rig, "worker2")
@@ -217,17 +217,17 @@ async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_pat
         told = []
 
         async def is_told() -> bool:
-            told.append((await rig.seen(late.attempt_id, Seen.STARTING)).reason)
+            told.append((await rig.phase(late.attempt_id, Phase.STARTING)).reason)
             return isinstance(told[-1], attempts.SwarmSeesNoRoom)
 
         await rig.until(is_told, "the reason is told")
         assert told[-1] == attempts.SwarmSeesNoRoom(node="worker1", memory_mib=256, gpu_memory_mib=20 * 1024)
-        end = await rig.seen(late.attempt_id, Seen.ENDED)
+        end = await rig.phase(late.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert await rig.lines(late.attempt_id) == []
         await engine.forget(late.attempt_id)  # else Swarm gives it the room that becomes free, and it refuses to run
         await engine.stop(holder.attempt_id, 0)
-        await rig.seen(holder.attempt_id, Seen.ENDED)
+        await rig.phase(holder.attempt_id, Phase.ENDED)
 
         async def is_let_go() -> bool:  # which Swarm learns later than we do, and our patience is short here
             tasks = swarm.manager.daemon.ask("GET", "/tasks")
@@ -291,10 +291,10 @@ while True:
 
 async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) -> None:
     order = await rig.started(rig.orders(FOREVER, command=("python3", "-c", _LIES)))
-    running = await rig.seen(order.attempt_id, Seen.RUNNING)
+    running = await rig.phase(order.attempt_id, Phase.RUNNING)
     (rig.data / "swarm" / "attempts" / order.attempt_id / "box" / "claim").unlink()
     await (await rig.engine()).stop(order.attempt_id, 60)
-    end = await rig.seen(order.attempt_id, Seen.ENDED)
+    end = await rig.phase(order.attempt_id, Phase.ENDED)
     assert end.exit_code == 7, "it was asked to end, and ended in its own way"
     assert running.started_at is not None
     assert order.lease.at <= running.started_at <= running.at <= end.at <= time.time()
@@ -311,7 +311,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm
     daemon.ask("POST", f"/containers/{container['Id']}/kill")
     swarm.manager.daemon.ask("DELETE", f"/services/{service_of(swarm, removed)['ID']}")
     for order in (killed, removed):
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, attempts.EndedFromOutside)
 
@@ -321,7 +321,7 @@ async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swar
         deaf = ("sh", "-c", "rm -r /run/commonage/box/wish; mkdir /run/commonage/box/wish; echo here; exec sleep 300")
         order = await rig.started(rig.orders(FOREVER, command=deaf))
         await (await rig.engine()).stop(order.attempt_id, 0)
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert end.exit_code == TERMINATED, "Swarm asks once more, and does not wait long"
 
         async def is_gone() -> bool:
@@ -354,4 +354,4 @@ async def test_services_are_named_after_people_and_what_is_left_over_goes(rig: S
     assert {one["Spec"]["Name"] for one in swarm.services()} >= {*names, "foreign"}
     swarm.manager.daemon.ask("DELETE", "/services/foreign")
     for order in (*sessions, job):
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)

@@ -15,7 +15,7 @@ from tests.contract.test_engine_docker_walls import SESAME, connect
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from tests.contract.wall_tries import tries_of
 
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.domain.volumes import Extent, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import Volume as Given
@@ -72,7 +72,7 @@ async def served(rig: SwarmRig) -> tuple[Order, list[str]]:
 
 async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
     order, hosts = await served(rig)
-    url = (await rig.seen(order.attempt_id, Seen.RUNNING)).url
+    url = (await rig.phase(order.attempt_id, Phase.RUNNING)).url
     assert url is not None
     port = url.rpartition(":")[2]
 
@@ -91,7 +91,7 @@ async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
 
 async def test_the_same_tenant_meets_over_nodes(rig: SwarmRig) -> None:
     order, [host, *_] = await served(rig)
-    port = (await rig.seen(order.attempt_id, Seen.RUNNING)).url
+    port = (await rig.phase(order.attempt_id, Phase.RUNNING)).url
     assert port is not None
     rig.orders.node = "worker2"
 
@@ -181,8 +181,8 @@ async def _remove_volumes(rig: SwarmRig, daemon: Dockerd) -> None:
         return not daemon.ask("GET", "/volumes")["Volumes"]
 
     engine = await rig.engine()
-    for sighting in await engine.sightings():
-        await engine.forget(sighting.attempt_id)
+    for status in await engine.statuses():
+        await engine.forget(status.attempt_id)
     await rig.until(are_gone, "the volumes are gone", 60)
 
 
@@ -249,8 +249,8 @@ async def main():
         script += connect("'$gateway'", hidden)
         shown, fetched, wall = await printed(rig, script, variables=variables)
     engine = await rig.engine()
-    for sighting in await engine.sightings():
-        await engine.forget(sighting.attempt_id)
+    for status in await engine.statuses():
+        await engine.forget(status.attempt_id)
     await engine.close()
     print(shown == f"http://127.0.0.1:{hidden}", fetched, wall)
 

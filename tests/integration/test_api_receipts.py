@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.integration.api_world import STORES, Api, Devices, make_store, serving, until
 
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.domain.workloads import State
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory

@@ -138,7 +138,7 @@ class Screen:
         self.before = termios.tcgetattr(self.slave)
         how: dict[str, Any] = {"stdin": self.slave, "stdout": self.slave, "stderr": self.slave}
         self.process = begun(url, *arguments, start_new_session=True, preexec_fn=self._take, **how)
-        self.seen = b""
+        self.phase = b""
 
     @staticmethod
     def _take() -> None:
@@ -153,11 +153,11 @@ class Screen:
     def until(self, wanted: bytes) -> bytes:
         """What is shown that matches this expression."""
         deadline = time.monotonic() + _WITHIN_S
-        while (found := re.search(wanted, self.seen)) is None:
-            assert time.monotonic() < deadline, f"{wanted!r} is not in {self.seen!r}"
+        while (found := re.search(wanted, self.phase)) is None:
+            assert time.monotonic() < deadline, f"{wanted!r} is not in {self.phase!r}"
             if select([self.master], [], [], 0.1)[0]:
-                self.seen += os.read(self.master, 65536)
-        self.seen = self.seen[found.end() :]
+                self.phase += os.read(self.master, 65536)
+        self.phase = self.phase[found.end() :]
         return found[0]
 
     def asked(self, command: str, answer: bytes) -> bytes:

@@ -22,7 +22,7 @@ from commonage.agent.dialling import Dialler, NotLetIn, client_context
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
-from commonage.domain.sightings import Measurement
+from commonage.domain.statuses import Measurement
 from commonage.link import messages
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority

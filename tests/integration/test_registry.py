@@ -32,7 +32,7 @@ from commonage.catalogue import builtin_environments
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons.attempts import PullingImage
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.engine import DockerEngine
 from commonage.ports.registry import NODE, RegistryAccount
@@ -392,12 +392,12 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
     with suppress(RuntimeError):
         docker.ask("DELETE", f"/images/{pushed}?force=1")
     account = RegistryAccount(here.address, NODE, MACHINE_PASSWORD)
-    seen: list[Sighting] = []
+    seen: list[Status] = []
 
     async def watch(engine: DockerEngine) -> None:
-        async with aclosing(engine.watch()) as sightings:  # type: ignore[type-var]  # a generator
-            async for sighting in sightings:
-                seen.append(sighting)
+        async with aclosing(engine.watch()) as statuses:  # type: ignore[type-var]  # a generator
+            async for status in statuses:
+                seen.append(status)
 
     with trusted_by_docker(here.address, here.registry.about.certificate):
         async with docker_rig(tmp_path, docker, account=account) as rig:
@@ -406,7 +406,7 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
             assert (await rig.ended(order)).exit_code == 0
             watching.cancel()
             await asyncio.wait([watching])
-    told = [one for one in seen if one.attempt_id == order.attempt_id and one.seen is Seen.STARTING]
+    told = [one for one in seen if one.attempt_id == order.attempt_id and one.phase is Phase.STARTING]
     fetching = [one for one in told if isinstance(one.reason, PullingImage) and one.reason.total_bytes]
     assert fetching, {one.reason for one in told}
     parts = [one.progress for one in fetching if one.progress is not None]

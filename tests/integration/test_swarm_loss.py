@@ -32,7 +32,7 @@ from commonage.control.submission import Submission
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import NodeState
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
@@ -243,19 +243,19 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
             await rig.restart()
             await _until(lambda: len(agents.linked.heard()) == len(swarm.machines), "all are back")
             assert not any(one.fenced for one in agents.linked.heard())
-            await rig.seen(order.attempt_id, Seen.RUNNING)
+            await rig.phase(order.attempt_id, Phase.RUNNING)
             swarm.machines[MANAGER].unplug()
             try:
                 await asyncio.sleep(2.5 * CUT_OFF_AFTER_S)
                 assert first in processes_of(order.attempt_id), "most of the nodes see each other"
-                await rig.seen(order.attempt_id, Seen.RUNNING)  # who sees few gives nobody up
+                await rig.phase(order.attempt_id, Phase.RUNNING)  # who sees few gives nobody up
 
                 async def is_told() -> bool:
                     [report] = [one for one in await (await rig.engine()).nodes() if one.name == order.lease.node]
                     return "it may be the control plane that is cut off" in "; ".join(report.faults)
 
                 await rig.until(is_told, "why it is not given up is told")
-                await rig.seen(order.attempt_id, Seen.RUNNING)
+                await rig.phase(order.attempt_id, Phase.RUNNING)
             finally:
                 swarm.machines[MANAGER].plug()
             await _until(lambda: all(one.connected for one in agents.linked.heard()), "all are back")

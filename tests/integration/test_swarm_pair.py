@@ -17,7 +17,7 @@ from tests.contract.test_agent_swarm import agents_on
 from tests.contract.test_engine_swarm import swarm_rig
 from tests.integration.test_swarm_loss import CUT_OFF, lose_a_node, none_ran_twice
 
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.ports.agents import CUT_OFF_AFTER_S
 from commonage.testing.behaviour import Behaviour
 
@@ -58,7 +58,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
     ):
         order = rig.orders(Behaviour(), command=("/bin/sh", "-c", _TICKS))
         await (await rig.engine()).start(order)
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)
         await rig.until(has_ticked, "it writes")
         first, ticks = min(processes_of(order.attempt_id)), next((tmp_path / "data").rglob("ticks"))
         manager = swarm.machines[MANAGER]
@@ -88,7 +88,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
 
         await rig.until(goes_on, "it goes on where it stood")
         assert first in processes_of(order.attempt_id)
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)
         warnings: list[tuple[str, str, str]] = []
 
         async def is_told() -> bool:

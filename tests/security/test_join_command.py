@@ -82,7 +82,7 @@ class Node:
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit():
-                    self.seen.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    self.phase.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ async def test_no_user_of_the_node_sees_the_token(world: World, node: Node, monk
         made = await made_by(world, url)
         ran = await asyncio.to_thread(node.type, typed(made), made.token)
     assert "would join Lab" in ran.stdout, ran.stdout + ran.stderr
-    assert any("fetch.py" in line for line in node.seen)
-    assert not [line for line in node.seen if made.token in line]
+    assert any("fetch.py" in line for line in node.phase)
+    assert not [line for line in node.phase if made.token in line]
 
 
 async def test_a_script_changed_on_the_way_does_not_run(world: World, node: Node, tmp_path: Path) -> None:

@@ -67,4 +67,4 @@ async def test_a_container_that_prints_without_end_does_not_fill_the_disk(tmp_pa
             lines = await rig.lines(order.attempt_id)
             assert (lines[0], lines[-1]) == ("first", "last")
             assert len([line for line in lines if line.startswith("[commonage:")]) == 1
-            assert isinstance((await rig.sighting(order.attempt_id)).reason, LogTruncated)
+            assert isinstance((await rig.status(order.attempt_id)).reason, LogTruncated)

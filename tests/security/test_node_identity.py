@@ -30,7 +30,7 @@ from commonage.agent.steps_host import Host
 from commonage.agent.swarm_identity import prove, swarm_node
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Measurement
+from commonage.domain.statuses import Measurement
 from commonage.engines.swarm.membership import SwarmManager
 from commonage.joining.door import NodesDoor
 from commonage.joining.fetch import NAME, Door, Refusal

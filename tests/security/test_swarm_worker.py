@@ -20,7 +20,7 @@ from tests.integration.joining_world import opened
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StartFailed
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
 from commonage.joining.terms import MARK_FILE
@@ -128,7 +128,7 @@ async def test_secrets_never_lie_in_the_shared_folder_and_go_with_their_attempt(
     assert sorted(secrets()) == sorted([pending.attempt_id, running.attempt_id])
     for order in (pending, running):
         await engine.stop(order.attempt_id, 0)
-        await rig.seen(order.attempt_id, Seen.ENDED)
+        await rig.phase(order.attempt_id, Phase.ENDED)
         await engine.forget(order.attempt_id)
 
     async def is_gone() -> bool:
@@ -206,7 +206,7 @@ async def test_files_of_the_control_plane_in_the_place_of_a_log_or_a_box_stay_as
     with pytest.raises(EngineFailure, match="is a link"):
         await rig.log(order.attempt_id)
     await engine.stop(order.attempt_id, 0.5)
-    await rig.seen(order.attempt_id, Seen.ENDED)
+    await rig.phase(order.attempt_id, Phase.ENDED)
     replace_by_link(mine, target)
     await engine.forget(order.attempt_id)
     assert content_of(target) == before
@@ -254,7 +254,7 @@ async def test_a_start_request_in_the_shared_folder_is_not_taken_up(rig: SwarmRi
         place.mkdir(parents=True)
         (place / "order.json").write_text(text)
     again = await rig.restart()
-    assert forged.attempt_id not in {one.attempt_id for one in await again.sightings()}
+    assert forged.attempt_id not in {one.attempt_id for one in await again.statuses()}
 
 
 @pytest.mark.parametrize("what", ["link", "folder link", "pipe", "large"])

@@ -33,7 +33,7 @@ from commonage.agent.pulling import Puller
 from commonage.agent.standing import StandingWalls
 from commonage.agent.vigil import Answer, Vigil
 from commonage.domain.errors import EngineFailure, InvalidInput
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.engines.dockerd.gpus import services_fault
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults

@@ -14,7 +14,7 @@ from commonage.domain.explanations import Explanation, Holder, InFront
 from commonage.domain.fleet import Share
 from commonage.domain.principals import Principal
 from commonage.domain.requests import Request
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Prices, Usage
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 from commonage.messages import explanations
@@ -257,7 +257,7 @@ def node(view: NodeView, who: Principal) -> NodeOut:
         engine=known.engine,
         state=known.state.value,
         reason=reason_for(known, who),
-        seen_at=known.seen_at,
+        observed_at=known.observed_at,
         cpus_milli=report.cpus_milli,
         free_cpus_milli=view.free_cpus_milli,
         memory_mib=report.memory_mib,

@@ -21,7 +21,7 @@ from commonage.api.streams import EVENT_STREAM, sse
 from commonage.control.connections import Connection
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Principal
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Workload
 from commonage.wire.platform import UsageOut
 from commonage.wire.queries import EventsQuery, LogsQuery, MetricsQuery

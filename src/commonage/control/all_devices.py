@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from commonage.control.attribution import Round, attribute, joined
 from commonage.domain.fleet import Lease
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.ports.agents import Heard, RemoteDevices
 from commonage.ports.devices import Devices, DeviceSample
 

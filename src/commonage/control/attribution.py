@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from commonage.domain.fleet import Device, Share
 from commonage.domain.reasons.notes import ProcessInfo, UnattributedGpuMemory
-from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
 
 Figure = TypeVar("Figure", int, float)

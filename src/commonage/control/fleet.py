@@ -36,7 +36,7 @@ from commonage.domain.reasons.attempts import OnFirstUse
 from commonage.domain.reasons.notes import NodeStateChanged
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
-from commonage.domain.sightings import Capabilities
+from commonage.domain.statuses import Capabilities
 from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, Workload
@@ -211,13 +211,13 @@ class Fleet:
         seen = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)
         known = self._board.nodes.get(report.name)
         if known is not None:
-            seen_at = known.seen_at if report.gone else now
-            seen = replace(seen, seen_at=seen_at, drained_by=known.drained_by, leave_by=known.leave_by)
+            observed_at = known.observed_at if report.gone else now
+            seen = replace(seen, observed_at=observed_at, drained_by=known.drained_by, leave_by=known.leave_by)
         return judged(seen)
 
     def _unheard(self, node: Node, now: float) -> Node:
         """The state of a node that no engine reported: unschedulable at once, lost after a while."""
-        silent = now - node.seen_at
+        silent = now - node.observed_at
         if node.state is NodeState.LOST:
             return node
         if silent >= self._settings.node_lost_after_s:

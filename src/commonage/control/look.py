@@ -14,7 +14,7 @@ from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import NoSuchAttempt
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.placement.asks import Ask

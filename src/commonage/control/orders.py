@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from commonage.control.bundles import SentBundles
 from commonage.control.catalogue import Catalogue
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.volumes import Mount, Volume, mounts_of
 from commonage.domain.workloads import Kind, Spec, Workload
 from commonage.ports.devices import Devices

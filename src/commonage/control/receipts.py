@@ -16,7 +16,7 @@ from commonage.control.ledger import Ledger
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.ids import workload_of
 from commonage.domain.receipts import Figures, Measured, Receipt, completed, grown, likeness_of, sum_of
-from commonage.domain.sightings import LastUse, Measurement
+from commonage.domain.statuses import LastUse, Measurement
 from commonage.domain.workloads import Attempt, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store

@@ -1,6 +1,6 @@
 """The reconcile loop: starts and stops attempts as desired, and passes observed statuses to the ledger.
 
-Effects of the ledger are carried out at once. Every few seconds a sweep compares allocations with statuses (sightings)
+Effects of the ledger are carried out at once. Every few seconds a sweep compares allocations with statuses (statuses)
 and repairs what a crash or a lost message left undone: an allocation without a running attempt is started, a running
 attempt without an allocation is stopped.
 """
@@ -18,9 +18,9 @@ from commonage.control.ledger import Ledger
 from commonage.control.signals import Signal
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
-from commonage.domain.lifecycle import Effect, Refused, Sighted, StartRun, StopRun, Vanished
+from commonage.domain.lifecycle import Effect, Refused, StartRun, StatusReported, StopRun, Vanished
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
-from commonage.domain.sightings import LastUse, Order, Seen, Sighting
+from commonage.domain.statuses import LastUse, Order, Phase, Status
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
@@ -116,24 +116,24 @@ class Reconcile:
 
     # --- statuses -------------------------------------------------------------------------------------------------
 
-    def _tell(self, engine: Engine, sighting: Sighting) -> None:
-        self._missed.pop(sighting.attempt_id, None)
-        if self._is_old_news(sighting):
+    def _tell(self, engine: Engine, status: Status) -> None:
+        self._missed.pop(status.attempt_id, None)
+        if self._is_old_news(status):
             return
-        if sighting.used is not None:
-            self.last_uses.send(sighting.attempt_id, sighting.used)
-        written = self._ledger.note(workload_of(sighting.attempt_id), Sighted(sighting))
-        if sighting.seen is Seen.ENDED:
-            written.add_done_callback(lambda done: self._forget(engine, sighting.attempt_id, done))
+        if status.used is not None:
+            self.last_uses.send(status.attempt_id, status.used)
+        written = self._ledger.note(workload_of(status.attempt_id), StatusReported(status))
+        if status.phase is Phase.ENDED:
+            written.add_done_callback(lambda done: self._forget(engine, status.attempt_id, done))
 
-    def _is_old_news(self, sighting: Sighting) -> bool:
+    def _is_old_news(self, status: Status) -> bool:
         """True for a status that only has more progress than the one written a moment ago."""
-        attempt_id, now = sighting.attempt_id, self._clock.now()
-        if sighting.seen is not Seen.STARTING or sighting.progress is None:
+        attempt_id, now = status.attempt_id, self._clock.now()
+        if status.phase is not Phase.STARTING or status.progress is None:
             self._board.progress.pop(attempt_id, None)
             self._progressed_at.pop(attempt_id, None)
             return False
-        self._board.progress[attempt_id] = sighting.progress
+        self._board.progress[attempt_id] = status.progress
         if now - self._progressed_at.get(attempt_id, 0.0) < PROGRESS_EVERY_S:
             return True
         self._progressed_at[attempt_id] = now
@@ -162,19 +162,19 @@ class Reconcile:
         if self._ledger.stuck:
             return
         before = self._leased(engine)
-        seen = {sighting.attempt_id: sighting for sighting in await engine.sightings()}
+        seen = {status.attempt_id: status for status in await engine.statuses()}
         leased = self._leased(engine)  # again: allocations may have changed while the engine answered
-        for attempt_id, sighting in seen.items():
+        for attempt_id, status in seen.items():
             if attempt_id in leased:
-                self._tell(engine, sighting)
+                self._tell(engine, status)
             else:
-                self._stray(engine, sighting)
+                self._stray(engine, status)
         for attempt_id, workload in leased.items():
             if attempt_id not in before or attempt_id in self._busy:
                 continue
             if attempt_id not in seen:
                 self._unseen(attempt_id, workload)
-            elif workload.stop is not None and seen[attempt_id].seen is not Seen.ENDED:
+            elif workload.stop is not None and seen[attempt_id].phase is not Phase.ENDED:
                 self._do(attempt_id, partial(self._stop, workload.id, attempt_id, workload.spec.grace_s))
 
     def _leased(self, engine: Engine) -> dict[str, Workload]:
@@ -184,16 +184,16 @@ class Reconcile:
             if workload.attempt is not None and self._engine_of(workload) is engine
         }
 
-    def _stray(self, engine: Engine, sighting: Sighting) -> None:
+    def _stray(self, engine: Engine, status: Status) -> None:
         """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
-        workload = self._board.get(workload_of(sighting.attempt_id))
-        if sighting.attempt_id in self._busy or _wishes(workload, sighting.attempt_id):
+        workload = self._board.get(workload_of(status.attempt_id))
+        if status.attempt_id in self._busy or _wishes(workload, status.attempt_id):
             return  # it was allocated after the allocations were read
-        if sighting.seen is Seen.ENDED:
-            self._do(sighting.attempt_id, lambda: engine.forget(sighting.attempt_id))
+        if status.phase is Phase.ENDED:
+            self._do(status.attempt_id, lambda: engine.forget(status.attempt_id))
         else:
-            log.warning("attempt %s runs on %s without a lease: ending it", sighting.attempt_id, engine.site)
-            self._do(sighting.attempt_id, lambda: engine.stop(sighting.attempt_id, 0))
+            log.warning("attempt %s runs on %s without a lease: ending it", status.attempt_id, engine.site)
+            self._do(status.attempt_id, lambda: engine.stop(status.attempt_id, 0))
 
     def _unseen(self, attempt_id: str, workload: Workload) -> None:
         """An allocation without a status: start it if it may never have started, give it up if it stays missing."""
@@ -224,7 +224,7 @@ class Reconcile:
 class _Watch:
     """Passes on the statuses that one engine reports as they change. A turn ends with each status."""
 
-    def __init__(self, engine: Engine, tell: Callable[[Engine, Sighting], None], clock: Clock) -> None:
+    def __init__(self, engine: Engine, tell: Callable[[Engine, Status], None], clock: Clock) -> None:
         self._engine, self._tell, self._clock = engine, tell, clock
         self.turns = Turns(f"watch {engine.site}", clock.now)
 
@@ -233,8 +233,8 @@ class _Watch:
         while True:
             try:
                 self.turns.end()
-                async for sighting in self._engine.watch():
-                    self._tell(self._engine, sighting)
+                async for status in self._engine.watch():
+                    self._tell(self._engine, status)
                     self.turns.end()
             except CommonageError as error:
                 log.warning("site %s: watching broke off: %s", self._engine.site, error)

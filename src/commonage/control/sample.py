@@ -16,7 +16,7 @@ from commonage.control.board import Board
 from commonage.control.fleet import Fleet
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleet import Lease, Share
-from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock

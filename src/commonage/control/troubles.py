@@ -14,7 +14,7 @@ def trouble(workload: Workload, node: Node | None, now: float) -> Reason | None:
         return None
     silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
     if silent:
-        silent_s = now - node.seen_at
+        silent_s = now - node.observed_at
         if node.report.undecided:
             return NodeUndecided(node=node.name, detail=node.report.undecided, silent_s=silent_s)
         return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)

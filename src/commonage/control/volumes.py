@@ -11,7 +11,7 @@ from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.refusals import MountsNotSupported
-from commonage.domain.sightings import Capabilities
+from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
 from commonage.wire.docs import docs_page
 

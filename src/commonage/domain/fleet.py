@@ -138,7 +138,7 @@ class Node:
     engine: str
     state: NodeState
     report: NodeReport
-    seen_at: float
+    observed_at: float
     drained_by: str = ""
     reason: str = ""
     leave_by: float | None = None

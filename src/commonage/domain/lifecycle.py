@@ -13,7 +13,7 @@ from commonage.domain.events import EventKind
 from commonage.domain.fleet import Lease
 from commonage.domain.ids import attempt_id
 from commonage.domain.reasons import Reason, attempts, waiting
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCause, StopWish, Workload
 
 # --- what can happen ----------------------------------------------------------------------------------------------
@@ -39,10 +39,10 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighted:
+class StatusReported:
     """An engine reported the status of its attempt."""
 
-    sighting: Sighting
+    status: Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class TimeRunsOut:
     left_s: float
 
 
-Happening = Released | Withheld | Leased | Sighted | Refused | Vanished | StopAsked | TimeRunsOut
+Happening = Released | Withheld | Leased | StatusReported | Refused | Vanished | StopAsked | TimeRunsOut
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
 
@@ -128,8 +128,8 @@ def step(workload: Workload, happening: Happening, now: float) -> Step:
             return _withheld(workload, reason, now)
         case Leased(lease):
             return _leased(workload, lease, now)
-        case Sighted(sighting):
-            return _sighted(workload, sighting, now)
+        case StatusReported(status):
+            return _status_reported(workload, status, now)
         case Refused(attempt, reason):
             return _ended_without_code(workload, attempt, State.FAILED, reason, now)
         case Vanished(attempt, reason):
@@ -165,36 +165,36 @@ def _leased(workload: Workload, lease: Lease, now: float) -> Step:
     return Step(after, (Record(EventKind.STARTING, reason), StartRun(attempt.id)))
 
 
-def _sighted(workload: Workload, sighting: Sighting, now: float) -> Step:
+def _status_reported(workload: Workload, status: Status, now: float) -> Step:
     attempt = workload.attempt
-    if attempt is None or attempt.id != sighting.attempt_id or attempt.state.is_terminal:
+    if attempt is None or attempt.id != status.attempt_id or attempt.state.is_terminal:
         # End an attempt that should not run: it appeared after it was given up.
-        if sighting.seen is not Seen.ENDED:
-            return Step(workload, (StopRun(sighting.attempt_id, 0),))
+        if status.phase is not Phase.ENDED:
+            return Step(workload, (StopRun(status.attempt_id, 0),))
         return Step(workload)
-    match sighting.seen:
-        case Seen.STARTING:
-            return _progressed(workload, attempt, sighting)
-        case Seen.RUNNING:
-            return _runs(workload, attempt, sighting, now)
-        case Seen.ENDED:
-            return _ended(workload, attempt, sighting, now)
-    assert_never(sighting.seen)
+    match status.phase:
+        case Phase.STARTING:
+            return _progressed(workload, attempt, status)
+        case Phase.RUNNING:
+            return _runs(workload, attempt, status, now)
+        case Phase.ENDED:
+            return _ended(workload, attempt, status, now)
+    assert_never(status.phase)
 
 
-def _progressed(workload: Workload, attempt: Attempt, sighting: Sighting) -> Step:
+def _progressed(workload: Workload, attempt: Attempt, status: Status) -> Step:
     if attempt.state is not State.STARTING or workload.stop is not None:
         return Step(workload)
-    if sighting.reason is None or sighting.reason == workload.reason:
+    if status.reason is None or status.reason == workload.reason:
         return Step(workload)
-    after = replace(workload, reason=sighting.reason)
-    return Step(after, (Record(EventKind.PROGRESS, sighting.reason),))
+    after = replace(workload, reason=status.reason)
+    return Step(after, (Record(EventKind.PROGRESS, status.reason),))
 
 
-def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
+def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
     if attempt.state is not State.STARTING:
-        return _warned(workload, sighting)
-    running = replace(attempt, state=State.RUNNING, started_at=sighting.started_at or sighting.at, url=sighting.url)
+        return _warned(workload, status)
+    running = replace(attempt, state=State.RUNNING, started_at=status.started_at or status.at, url=status.url)
     if workload.stop is not None:  # its stop is in progress: only the start matters
         begun = replace(attempt, started_at=running.started_at)
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
@@ -203,25 +203,25 @@ def _runs(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) 
     return Step(after, (Record(EventKind.RUNNING, reason),))
 
 
-def _warned(workload: Workload, sighting: Sighting) -> Step:
+def _warned(workload: Workload, status: Status) -> Step:
     """A warning for the owner of a running workload, once."""
-    if workload.stop is not None or sighting.reason is None or sighting.reason == workload.reason:
+    if workload.stop is not None or status.reason is None or status.reason == workload.reason:
         return Step(workload)
-    return Step(replace(workload, reason=sighting.reason), (Record(EventKind.WARNING, sighting.reason),))
+    return Step(replace(workload, reason=status.reason), (Record(EventKind.WARNING, status.reason),))
 
 
-def _ended(workload: Workload, attempt: Attempt, sighting: Sighting, now: float) -> Step:
-    code, ended = sighting.exit_code, sighting.at
-    started = attempt.started_at or sighting.started_at
+def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> Step:
+    code, ended = status.exit_code, status.at
+    started = attempt.started_at or status.started_at
     attempt = replace(attempt, started_at=started, ended_at=ended, exit_code=code, url=None)
     if workload.stop is not None:
         return _ended_by_wish(workload, attempt, workload.stop, now)
     if code is None:
-        lost = sighting.reason or attempts.NodeLost(node=attempt.lease.node)
+        lost = status.reason or attempts.NodeLost(node=attempt.lease.node)
         return _finish(workload, attempt, State.LOST, lost, now)
     if code == 0:
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
-    return _finish(workload, attempt, State.FAILED, sighting.reason or reason_of_exit(code, sighting.oom), now)
+    return _finish(workload, attempt, State.FAILED, status.reason or reason_of_exit(code, status.oom), now)
 
 
 def reason_of_exit(code: int, oom: bool = False) -> Reason:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.domain.sightings import LastUse
+from commonage.domain.statuses import LastUse
 
 MARGIN_PART = 0.1
 LEAST_MARGIN_MIB = 256

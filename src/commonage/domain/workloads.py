@@ -154,7 +154,8 @@ class StopWish:
 class Attempt:
     """One attempt to run a workload. `state` is never held or queued. Instants are unix seconds.
 
-    `seen_at` is the time of the last status; `url` is where a session or service answers, on the site's own network.
+    `observed_at` is the time of the last status; `url` is where a session or service answers, on the site's own
+    network.
     """
 
     id: str

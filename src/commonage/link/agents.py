@@ -22,7 +22,7 @@ from cryptography import x509
 
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import Lease, NodeReport
-from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.turns import Turns
 from commonage.link import messages, remembered
 from commonage.link.ca import Authority

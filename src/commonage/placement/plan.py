@@ -93,7 +93,7 @@ class Pass:
         self._bounded = any(one.quota != Quota() for one in snapshot.rules.tenants)
         self._alive = snapshot.fits.count > 0
         self._gone: Bools = np.zeros(len(self.order), np.bool_)  # started, or skipped by quota
-        self._seen = 0  # every request before this index was examined
+        self._phase = 0  # every request before this index was examined
         self._tries = 0
         self._keeps = True  # one node may be kept for the first request that waits in vain
         self._guards: list[tuple[int, int]] | None = None  # (index, sort) to come, last first; set once promises end
@@ -147,15 +147,15 @@ class Pass:
 
     def _pass_over(self, upto: int, *, guard: bool = True) -> None:
         """Let all unstarted requests before `upto` wait: promise the first ones, guard nodes that others could use."""
-        while self._seen < upto and self._guards is None:
+        while self._phase < upto and self._guards is None:
             if len(self.promises) >= MOST_PROMISES or self._tries >= MOST_TRIES:
                 if not guard:
                     return
-                self._guards = self._to_guard(self._seen)
+                self._guards = self._to_guard(self._phase)
                 break
-            if not self._gone[self._seen] and self.order.leads[self._seen]:
-                self._promise(self._seen)
-            self._seen += 1
+            if not self._gone[self._phase] and self.order.leads[self._phase]:
+                self._promise(self._phase)
+            self._phase += 1
         while self._guards and self._guards[-1][0] < upto:
             self._wait(self._guards.pop()[0])
 

@@ -62,7 +62,7 @@ class Kept:
         self._places = Places(holdings, self._reckon)
         self._declared: list[Reservation] = []
         self._starts: list[float] = []
-        self._seen = (-1, -1)
+        self._phase = (-1, -1)
         self._missing: dict[str, int] = {}
         self.update(reservations, now)
 
@@ -74,7 +74,7 @@ class Kept:
         """
         self.now = now
         declared = sorted((one for one in reservations if one.ends_at > now), key=_order)
-        new_grid, news = self._seen[0] != self._grid.epoch, declared != self._declared
+        new_grid, news = self._phase[0] != self._grid.epoch, declared != self._declared
         if new_grid:
             self._views.clear()
             self._places.renumber()
@@ -84,9 +84,9 @@ class Kept:
         begins = self._places.begin(now)
         if news or begins or new_grid:
             self._begin_anew()
-        touched = range(len(self._grid.nodes)) if news or new_grid else self._grid.changed[self._seen[1] :]
+        touched = range(len(self._grid.nodes)) if news or new_grid else self._grid.changed[self._phase[1] :]
         self._places.repair(set(touched))
-        self._seen = (self._grid.epoch, len(self._grid.changed))
+        self._phase = (self._grid.epoch, len(self._grid.changed))
         self._missing = {name: -stand.excess for name, stand in self._places.stands.items() if stand.excess < 0}
 
     @contextmanager
@@ -102,7 +102,7 @@ class Kept:
                 self.now = now
             else:
                 self._places = Places(self._holdings, self._reckon)
-                self._declared, self._seen = [], (-1, -1)
+                self._declared, self._phase = [], (-1, -1)
                 self.update(declared, now)
                 self._places.put_back(before)
 

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.ports.clock import Clock
 
 LONGEST_LINE = 4_000  # characters shown

@@ -18,7 +18,7 @@ from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Attempt
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor

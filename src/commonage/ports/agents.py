@@ -12,7 +12,7 @@ from typing import Protocol
 
 from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 from commonage.ports.execs import ExecStream, Terminal
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Sighting
+from commonage.domain.statuses import Capabilities, LogLine, Measurement, Order, ProcessOwner, Status
 from commonage.domain.turns import Turns
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import ExecStream, Terminal
@@ -58,11 +58,11 @@ class Engine(Protocol):
         """The end of this attempt is stored: its status need not be reported any more. Logs stay. Idempotent."""
         ...
 
-    async def sightings(self) -> Sequence[Sighting]:
+    async def statuses(self) -> Sequence[Status]:
         """Statuses of all attempts of this installation, ended ones until they are forgotten; also after a restart."""
         ...
 
-    def watch(self) -> AsyncIterator[Sighting]:
+    def watch(self) -> AsyncIterator[Status]:
         """Status changes from now on, until closed. May repeat a status, never returns to an earlier one."""
         ...
 

@@ -27,7 +27,7 @@ import uvloop
 from commonage import __version__
 from commonage.api.registry import images_in_use
 from commonage.domain.errors import CommonageError
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.domain.turns import Loop
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
@@ -296,10 +296,10 @@ async def _end_by_force(parts: Parts) -> int:
     """Kill the attempts that still run. Returns their number."""
     alive = 0
     for engine in parts.engines:
-        for sighting in await engine.sightings():
-            if sighting.seen is not Seen.ENDED:
+        for status in await engine.statuses():
+            if status.phase is not Phase.ENDED:
                 alive += 1
-                await engine.stop(sighting.attempt_id, 0)
+                await engine.stop(status.attempt_id, 0)
     return alive
 
 

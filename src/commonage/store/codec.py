@@ -328,22 +328,22 @@ def node_row(node: Node) -> Row:
         "state": node.state.value,
         "drain": node.drain,
         "reason": clean(node.reason),
-        "seen_at": node.seen_at,
+        "observed_at": node.observed_at,
         "report": _encoder.encode(_report_to_json(node.report)),
         "leave_by": node.leave_by,
         "drained_by": clean(node.drained_by),
     }
 
 
-NODE_COLUMNS = ("name", "site", "engine", "state", "report", "seen_at", "drain", "reason", "leave_by", "drained_by")
+NODE_COLUMNS = ("name", "site", "engine", "state", "report", "observed_at", "drain", "reason", "leave_by", "drained_by")
 
 
 def node_from_row(row: Sequence[Any]) -> Node:
     """From the values of NODE_COLUMNS."""
-    name, site, engine, state, report, seen_at, drain, reason, leave_by, drained_by = row
+    name, site, engine, state, report, observed_at, drain, reason, leave_by, drained_by = row
     found = _report_from_json(json.loads(report))
     by = drained_by or ("an admin" if drain else "")  # an older server did not record who drained the node
-    return Node(name, site, engine, NodeState(state), found, seen_at, by, reason, leave_by)
+    return Node(name, site, engine, NodeState(state), found, observed_at, by, reason, leave_by)
 
 
 def _report_to_json(report: NodeReport) -> Row:

@@ -180,7 +180,7 @@ nodes = Table(
     Column("state", Text, nullable=False),
     Column("drain", Boolean, nullable=False),
     Column("reason", Text, nullable=False),
-    Column("seen_at", Double, nullable=False),
+    Column("observed_at", Double, nullable=False),
     Column("report", Text, nullable=False),
     Column("leave_by", Double),
     Column("drained_by", Text),

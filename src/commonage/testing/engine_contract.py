@@ -22,7 +22,7 @@ import pytest
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.reasons.attempts import EnvironmentFailed
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER, RANK, EngineRig
 
@@ -46,8 +46,8 @@ class EngineContract:
 
     async def test_an_end_says_where_and_when(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(Behaviour(lasts_s=0.3, prints=("here",))))
-        running = await rig.sighting(order.attempt_id)
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        running = await rig.status(order.attempt_id)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert running is not None
         assert running.node == end.node == order.lease.node
         assert running.started_at is not None
@@ -60,7 +60,7 @@ class EngineContract:
         orders = {code: rig.orders(Behaviour(exit_code=code)) for code in range(30)}
         await asyncio.gather(*(engine.start(order) for order in orders.values()))
         for code, order in orders.items():
-            assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == code
+            assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == code
 
     async def test_variables_and_secrets_arrive(self, rig: EngineRig) -> None:
         ids = ("COMMONAGE_ATTEMPT_ID", "COMMONAGE_WORKLOAD_ID", "COMMONAGE_USER")
@@ -87,7 +87,7 @@ class EngineContract:
                 replace(FOREVER, shows=("ADDRESS",)), wants_port=True, variables=(("ADDRESS", "port {port}"),)
             )
             order = await rig.started(wish)
-            running = await rig.sighting(order.attempt_id)
+            running = await rig.status(order.attempt_id)
             assert running is not None
             assert running.url is not None
             port = running.url.rpartition(":")[2]
@@ -106,11 +106,11 @@ class EngineContract:
         order = rig.orders(Behaviour(lasts_s=0.3, prints=("here",)))
         await asyncio.gather(*(engine.start(order) for _ in range(5)))
         await engine.start(order)
-        await rig.seen(order.attempt_id, Seen.ENDED)
+        await rig.phase(order.attempt_id, Phase.ENDED)
         await engine.start(order)
         await rig.pass_time(0.5)
         assert await rig.lines(order.attempt_id) == ["here"]
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 0
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 0
 
     async def test_starting_again_after_a_restart_starts_nothing(self, rig: EngineRig) -> None:
         running = await rig.started(rig.orders(FOREVER))
@@ -122,8 +122,8 @@ class EngineContract:
         await rig.pass_time(0.5)
         assert await rig.lines(running.attempt_id) == ["here"]
         assert await rig.lines(over.attempt_id) == ["here"]
-        assert (await rig.seen(over.attempt_id, Seen.ENDED)).exit_code == 3
-        await rig.seen(running.attempt_id, Seen.RUNNING)
+        assert (await rig.phase(over.attempt_id, Phase.ENDED)).exit_code == 3
+        await rig.phase(running.attempt_id, Phase.RUNNING)
 
     async def test_starting_again_what_was_forgotten_starts_nothing(self, rig: EngineRig) -> None:
         order = rig.orders(Behaviour(prints=("here",)))
@@ -149,19 +149,19 @@ class EngineContract:
     async def test_a_stop_asks_and_the_program_ends(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(FOREVER))
         await (await rig.engine()).stop(order.attempt_id, 60)
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == TERMINATED
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == TERMINATED
 
     async def test_a_program_may_end_in_its_own_way_within_the_grace(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(replace(FOREVER, on_term_exit=7)))
         await (await rig.engine()).stop(order.attempt_id, 60)
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 7
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 7
 
     async def test_a_program_that_does_not_care_is_killed_after_the_grace(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         order = await rig.started(rig.orders(replace(FOREVER, ignores_term=True)))
         asked_at = rig.orders.now()
         await engine.stop(order.attempt_id, 1.5)
-        end = await rig.seen(order.attempt_id, Seen.ENDED)
+        end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert (end.exit_code, end.at > asked_at + 1.4) == (KILLED, True), "its grace, but for what clocks differ"
         assert await rig.processes(order.attempt_id) == 0
 
@@ -171,22 +171,22 @@ class EngineContract:
         await engine.stop(order.attempt_id, 3600)
         await engine.stop(order.attempt_id, 0)
         await engine.stop(order.attempt_id, 3600)
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == KILLED
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == KILLED
         await engine.stop(order.attempt_id, 0)
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == KILLED
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == KILLED
 
     async def test_a_stop_leaves_the_neighbours_alone(self, rig: EngineRig) -> None:
         order, neighbour = [await rig.started(rig.orders(FOREVER)) for _ in range(2)]
         await (await rig.engine()).stop(order.attempt_id, 0)
-        await rig.seen(order.attempt_id, Seen.ENDED)
+        await rig.phase(order.attempt_id, Phase.ENDED)
         await rig.pass_time(0.3)
-        await rig.seen(neighbour.attempt_id, Seen.RUNNING)
+        await rig.phase(neighbour.attempt_id, Phase.RUNNING)
         assert await rig.processes(neighbour.attempt_id) > 0
 
     async def test_children_that_ran_away_end_with_a_stop(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(replace(FOREVER, leaves_child=True)))
         await (await rig.engine()).stop(order.attempt_id, 0.5)
-        await rig.seen(order.attempt_id, Seen.ENDED)
+        await rig.phase(order.attempt_id, Phase.ENDED)
         assert await rig.processes(order.attempt_id) == 0
 
     async def test_children_that_ran_away_end_with_their_program(self, rig: EngineRig) -> None:
@@ -202,32 +202,32 @@ class EngineContract:
         await engine.forget(unknown)
         await engine.stop("../..", 1)
         await engine.forget("../..")
-        assert await engine.sightings() == []
+        assert await engine.statuses() == []
         with pytest.raises(NotFound):
             await rig.log(rig.orders(FOREVER).attempt_id)
 
-    # --- sightings --------------------------------------------------------------------------------------------
+    # --- statuses --------------------------------------------------------------------------------------------
 
-    async def test_sightings_never_go_back(self, rig: EngineRig) -> None:
+    async def test_statuses_never_go_back(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        watched: list[Sighting] = []
+        watched: list[Status] = []
 
         async def watch() -> None:
-            async with aclosing(engine.watch()) as sightings:  # type: ignore[type-var]  # a generator in practice
-                async for sighting in sightings:
-                    watched.append(sighting)
+            async with aclosing(engine.watch()) as statuses:  # type: ignore[type-var]  # a generator in practice
+                async for status in statuses:
+                    watched.append(status)
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0)
         orders = [rig.orders(Behaviour(lasts_s=0.1 * number)) for number in range(5)]
         for order in orders:
             await engine.start(order)
-        polled: list[Sighting] = []
+        polled: list[Status] = []
 
         async def is_over() -> bool:
-            now = await engine.sightings()
+            now = await engine.statuses()
             polled.extend(now)
-            over = [{one.attempt_id for one in told if one.seen is Seen.ENDED} for told in (now, watched)]
+            over = [{one.attempt_id for one in told if one.phase is Phase.ENDED} for told in (now, watched)]
             return all(len(each) == len(orders) for each in over)
 
         await rig.until(is_over, "all ended, and the watcher was told so")
@@ -236,18 +236,18 @@ class EngineContract:
         await asyncio.gather(watching, return_exceptions=True)
         for order in orders:
             for told in (polled, watched):
-                ranks = [RANK[sighting.seen] for sighting in told if sighting.attempt_id == order.attempt_id]
+                ranks = [RANK[status.phase] for status in told if status.attempt_id == order.attempt_id]
                 assert ranks == sorted(ranks)
-                assert ranks[-1] == RANK[Seen.ENDED]
+                assert ranks[-1] == RANK[Phase.ENDED]
 
     async def test_all_watchers_are_told(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         order = rig.orders(Behaviour(exit_code=5))
 
-        async def end() -> Sighting:
-            async for sighting in engine.watch():
-                if sighting.attempt_id == order.attempt_id and sighting.seen is Seen.ENDED:
-                    return sighting
+        async def end() -> Status:
+            async for status in engine.watch():
+                if status.attempt_id == order.attempt_id and status.phase is Phase.ENDED:
+                    return status
             raise AssertionError("watch ended by itself")
 
         watching = [asyncio.create_task(end()) for _ in range(2)]
@@ -266,36 +266,36 @@ class EngineContract:
         await rig.ended(order)
         await engine.forget(order.attempt_id)
         await engine.forget(order.attempt_id)
-        assert await rig.sighting(order.attempt_id) is None
+        assert await rig.status(order.attempt_id) is None
         assert await rig.lines(order.attempt_id) == ["here"]
         await rig.restart()
-        assert await rig.sighting(order.attempt_id) is None
+        assert await rig.status(order.attempt_id) is None
         assert await rig.lines(order.attempt_id) == ["here"]
 
     async def test_what_runs_cannot_be_forgotten(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(FOREVER))
         await (await rig.engine()).forget(order.attempt_id)
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)
 
     # --- restarts ---------------------------------------------------------------------------------------------
 
     async def test_a_restart_finds_what_runs(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(replace(FOREVER, on_term_exit=9), wants_port=True))
-        before = await rig.seen(order.attempt_id, Seen.RUNNING)
+        before = await rig.phase(order.attempt_id, Phase.RUNNING)
         await rig.restart()
-        after = await rig.seen(order.attempt_id, Seen.RUNNING)
+        after = await rig.phase(order.attempt_id, Phase.RUNNING)
         assert after.url == before.url
         assert before.started_at is not None
         assert after.started_at is not None
         assert abs(after.started_at - before.started_at) < 0.5
         await (await rig.engine()).stop(order.attempt_id, 60)
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 9
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 9
 
     async def test_a_restart_finds_what_ended(self, rig: EngineRig) -> None:
         order = rig.orders(Behaviour(exit_code=6))
         before = await rig.ended(order)
         await rig.restart()
-        after = await rig.seen(order.attempt_id, Seen.ENDED)
+        after = await rig.phase(order.attempt_id, Phase.ENDED)
         assert after.exit_code == 6
         assert abs(after.at - before.at) < 0.5
 
@@ -330,7 +330,7 @@ class EngineContract:
 
         await rig.until(is_over, "following ended")
         assert following.result() == ["one", "two"]
-        assert (await rig.seen(order.attempt_id, Seen.ENDED)).exit_code == 0
+        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 0
 
     # --- limits and measures ----------------------------------------------------------------------------------
 

@@ -13,12 +13,12 @@ from itertools import count
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Lease
 from commonage.domain.ids import IdSequence, attempt_id
-from commonage.domain.sightings import LogLine, Order, Seen, Sighting
+from commonage.domain.statuses import LogLine, Order, Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.ports.engine import Engine
 from commonage.testing.behaviour import Aside, Behaviour, shell_aside
 
-RANK = {Seen.STARTING: 0, Seen.RUNNING: 1, Seen.ENDED: 2}
+RANK = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
 """The order of an attempt's phases."""
 
 _STEP_S = 0.05
@@ -90,23 +90,23 @@ class EngineRig(ABC):
             await self.pass_time(_STEP_S)
         raise AssertionError(f"after {within_s} s still not: {what}")
 
-    async def sighting(self, attempt: str) -> Sighting | None:
+    async def status(self, attempt: str) -> Status | None:
         """The engine's present status of the attempt."""
-        found = [seen for seen in await (await self.engine()).sightings() if seen.attempt_id == attempt]
+        found = [seen for seen in await (await self.engine()).statuses() if seen.attempt_id == attempt]
         assert len(found) <= 1, "an attempt is sighted once"
         return found[0] if found else None
 
-    async def seen(self, attempt: str, wanted: Seen) -> Sighting:
+    async def phase(self, attempt: str, wanted: Phase) -> Status:
         """Wait for a status in which the attempt has reached `wanted`."""
 
         async def is_so() -> bool:
-            found = await self.sighting(attempt)
-            return found is not None and RANK[found.seen] >= RANK[wanted]
+            found = await self.status(attempt)
+            return found is not None and RANK[found.phase] >= RANK[wanted]
 
         await self.until(is_so, f"{attempt} is {wanted}")
-        found = await self.sighting(attempt)
+        found = await self.status(attempt)
         assert found is not None
-        assert found.seen is wanted, f"{attempt} is {found.seen}, not {wanted}: {found.reason}"
+        assert found.phase is wanted, f"{attempt} is {found.phase}, not {wanted}: {found.reason}"
         return found
 
     async def started(self, order: Order) -> Order:
@@ -114,20 +114,20 @@ class EngineRig(ABC):
         await (await self.engine()).start(order)
 
         async def is_so() -> bool:
-            found = await self.sighting(order.attempt_id)
-            if found is None or found.seen is Seen.STARTING:
+            found = await self.status(order.attempt_id)
+            if found is None or found.phase is Phase.STARTING:
                 return False
             has_printed = bool(await self.lines(order.attempt_id))
-            assert has_printed or found.seen is Seen.RUNNING, f"it ended before it printed: {found.reason}"
+            assert has_printed or found.phase is Phase.RUNNING, f"it ended before it printed: {found.reason}"
             return has_printed
 
         await self.until(is_so, "it runs and prints")
         return order
 
-    async def ended(self, order: Order) -> Sighting:
+    async def ended(self, order: Order) -> Status:
         """Start it and wait for its end."""
         await (await self.engine()).start(order)
-        return await self.seen(order.attempt_id, Seen.ENDED)
+        return await self.phase(order.attempt_id, Phase.ENDED)
 
     async def log(self, attempt: str, *, offset: int = 0, tail: int | None = None) -> list[LogLine]:
         """The present content of its log."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from commonage.domain.sightings import Order, Seen
+from commonage.domain.statuses import Order, Phase
 from commonage.ports.execs import ERR, OUT, ExecStream, NotRunning, Terminal
 from commonage.testing.behaviour import KILLED, Aside, Behaviour
 from commonage.testing.engine_rig import FOREVER, EngineRig
@@ -31,7 +31,7 @@ class ExecContract:
             await _said(stream)
             assert await stream.exit_code() == code
             await stream.close()
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)
 
     async def test_what_is_piped_goes_through_whole_and_apart(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(FOREVER))
@@ -83,7 +83,7 @@ class ExecContract:
             assert await stream.read() is None
         await stays.close()
         await _has(rig, order, before)
-        await rig.seen(order.attempt_id, Seen.RUNNING)
+        await rig.phase(order.attempt_id, Phase.RUNNING)
 
     async def test_what_a_command_leaves_ends_with_it(self, rig: EngineRig) -> None:
         order = await rig.started(rig.orders(FOREVER))
@@ -108,7 +108,7 @@ class ExecContract:
         await _until(stream, b"\n")
         await rig.pass_time(0.5)
         await (await rig.engine()).stop(order.attempt_id, 0)
-        await rig.seen(order.attempt_id, Seen.ENDED)
+        await rig.phase(order.attempt_id, Phase.ENDED)
         await stream.close()
 
     async def test_the_end_of_the_attempt_ends_the_command(self, rig: EngineRig) -> None:
@@ -116,7 +116,7 @@ class ExecContract:
         stream = await _begun(rig, order, Aside(prints="here", lasts=True))
         await _until(stream, b"here")
         await (await rig.engine()).stop(order.attempt_id, 0)
-        await rig.seen(order.attempt_id, Seen.ENDED)
+        await rig.phase(order.attempt_id, Phase.ENDED)
 
         async def is_gone() -> bool:
             return await rig.processes(order.attempt_id) == 0

@@ -78,7 +78,7 @@ def node(
     gpus = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
     of_report = {key: fields.pop(key) for key in ("labels", "faults", "disk_free_mib") if key in fields}
     report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(gpus)), **of_report)
-    return replace(Node(name, SITE, "fake", NodeState.READY, report, seen_at=NOW), **fields)
+    return replace(Node(name, SITE, "fake", NodeState.READY, report, observed_at=NOW), **fields)
 
 
 def share(gpu: Device | None = None, *, memory_mib: int | None = None, compute_milli: int | None = None) -> Share:

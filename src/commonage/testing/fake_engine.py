@@ -1,7 +1,7 @@
 """An engine without nodes: it simulates runs by the clock, and a test can trigger every failure.
 
 Used by the tests of control, API and portal, and held to the engine contract itself. Deterministic: with a fake clock
-the same calls give the same statuses (sightings). State that outlives an engine (its runs, logs, environments) is a
+the same calls give the same statuses (statuses). State that outlives an engine (its runs, logs, environments) is a
 `FakeWorld`; a new engine on the same world is the old one after a restart.
 """
 
@@ -17,7 +17,7 @@ from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment, StoppedBeforeStart
-from commonage.domain.sightings import Capabilities, LogLine, Measurement, Order, ProcessOwner, Seen, Sighting
+from commonage.domain.statuses import Capabilities, LogLine, Measurement, Order, Phase, ProcessOwner, Status
 from commonage.ports.agents import Told, unheard
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -66,8 +66,8 @@ class FakeEngine(Engine):
         self._clock = clock
         self._rules: list[tuple[Matcher, Behaviour]] = []
         self._changed = asyncio.Event()
-        self._watchers: list[deque[Sighting]] = []
-        self._told: dict[str, Seen] = {}
+        self._watchers: list[deque[Status]] = []
+        self._told: dict[str, Phase] = {}
         self.world = world or FakeWorld()
         self._lively = dict(self.world.runs)  # may still change
         self.default = default or Behaviour()
@@ -145,13 +145,13 @@ class FakeEngine(Engine):
 
     def repeat(self, attempt_id: str) -> None:
         """Report its status once more in `watch`, without a change."""
-        self._tell(self.world.runs[attempt_id].sighting(self._clock.now()))
+        self._tell(self.world.runs[attempt_id].status(self._clock.now()))
 
     def processes(self, attempt_id: str) -> int:
         """The number of its processes now: its own, the child that it left, and commands next to it."""
         run = self.world.runs.get(attempt_id)
         beside = sum(1 + one.aside.leaves_child for one in self.execs[attempt_id] if one.code is None)
-        if run is None or run.gone or run.seen(self._clock.now()) is not Seen.RUNNING:
+        if run is None or run.gone or run.phase(self._clock.now()) is not Phase.RUNNING:
             return beside
         return 1 + run.behaviour.leaves_child + beside
 
@@ -197,18 +197,18 @@ class FakeEngine(Engine):
         """Do not report it any more."""
         self._check()
         run = self.world.runs.get(attempt_id)
-        if run is not None and run.seen(self._clock.now()) is Seen.ENDED:
+        if run is not None and run.phase(self._clock.now()) is Phase.ENDED:
             run.forgotten = True
 
-    async def sightings(self) -> Sequence[Sighting]:
+    async def statuses(self) -> Sequence[Status]:
         """All statuses."""
         self._check()
         now = self._clock.now()
-        return [run.sighting(now) for run in self._living()]
+        return [run.status(now) for run in self._living()]
 
-    async def watch(self) -> AsyncGenerator[Sighting]:
+    async def watch(self) -> AsyncGenerator[Status]:
         """Statuses as time and tests change them."""
-        mine: deque[Sighting] = deque()
+        mine: deque[Status] = deque()
         self._notice()
         self._watchers.append(mine)
         try:
@@ -230,7 +230,7 @@ class FakeEngine(Engine):
             raise NotFound(f"there is no log of {attempt_id}", code="log-not-found")
         position = offset if tail is None else max(offset, log.tail_offset(tail))
         while True:
-            ended = self.world.runs[attempt_id].seen(self._clock.now()) is Seen.ENDED
+            ended = self.world.runs[attempt_id].phase(self._clock.now()) is Phase.ENDED
             for line in log.lines(position):
                 yield line
                 position = line.offset
@@ -242,7 +242,7 @@ class FakeEngine(Engine):
         """A simulated command, as `asides` defines it."""
         self._check()
         run = self.world.runs.get(attempt_id)
-        if run is None or run.gone or run.seen(self._clock.now()) is not Seen.RUNNING:
+        if run is None or run.gone or run.phase(self._clock.now()) is not Phase.RUNNING:
             raise NotRunning(f"{attempt_id} does not run")
         aside = self.asides.get(tuple(command), Aside(copies=True))
         made = FakeExec(aside, terminal, given_to(run.order, run.port))
@@ -253,13 +253,13 @@ class FakeEngine(Engine):
         """The simulated use of each running attempt."""
         self._check()
         now = self._clock.now()
-        return [run.measurement(now) for run in self._living() if run.seen(now) is Seen.RUNNING]
+        return [run.measurement(now) for run in self._living() if run.phase(now) is Phase.RUNNING]
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """The owners of running attempts' processes, and those that a test put into `owned`."""
         self._check()
         now = self._clock.now()
-        running = [run for run in self._living() if run.seen(now) is Seen.RUNNING]
+        running = [run for run in self._living() if run.phase(now) is Phase.RUNNING]
         known = {run.pid: ProcessOwner(run.pid, run.order.attempt_id, "python3", run.runs_at) for run in running}
         known |= self.owned
         return [known[pid] for pid in pids if pid in known]
@@ -338,23 +338,23 @@ class FakeEngine(Engine):
                 del self._lively[attempt_id]
                 self._end_execs(attempt_id)
                 continue
-            sighting = run.sighting(now)
-            if sighting.seen is Seen.ENDED:
+            status = run.status(now)
+            if status.phase is Phase.ENDED:
                 del self._lively[attempt_id]
                 self._end_execs(attempt_id)
-            if self._told.get(attempt_id) is not sighting.seen:
-                self._told[attempt_id] = sighting.seen
+            if self._told.get(attempt_id) is not status.phase:
+                self._told[attempt_id] = status.phase
                 for _ in range(1 + self.repeats):
-                    self._tell(sighting)
+                    self._tell(status)
         self._changed.set()
 
     def _end_execs(self, attempt_id: str) -> None:
         for one in self.execs[attempt_id]:
             one.end(KILLED)
 
-    def _tell(self, sighting: Sighting) -> None:
+    def _tell(self, status: Status) -> None:
         for queue in self._watchers:
-            queue.append(sighting)
+            queue.append(status)
         self._changed.set()
 
     async def _until_change(self) -> None:

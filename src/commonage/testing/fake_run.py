@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import StoppedBeforeStart
-from commonage.domain.sightings import LogLine, Measurement, Order, Seen, Sighting
+from commonage.domain.statuses import LogLine, Measurement, Order, Phase, Status
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
 
 
@@ -58,11 +58,11 @@ class FakeRun:
         if self.ends_at is None or at < self.ends_at:
             self.cut_at, self.cut_code, self.cut_reason = at, code, reason
 
-    def seen(self, now: float) -> Seen:
+    def phase(self, now: float) -> Phase:
         """The visible phase."""
         if self.ends_at is not None and self.ends_at <= now:
-            return Seen.ENDED
-        return Seen.RUNNING if self.runs_at <= now else Seen.STARTING
+            return Phase.ENDED
+        return Phase.RUNNING if self.runs_at <= now else Phase.STARTING
 
     def is_gone(self, now: float) -> bool:
         """True when it is no longer reported."""
@@ -74,17 +74,17 @@ class FakeRun:
         instants = [at for at in (self.runs_at, self.ends_at) if at is not None and at > now]
         return min(instants, default=None)
 
-    def sighting(self, now: float) -> Sighting:
+    def status(self, now: float) -> Status:
         """Its status at `now`."""
-        seen, node, behaviour = self.seen(now), self.order.lease.node, self.behaviour
-        if seen is Seen.STARTING:
-            return Sighting(self.order.attempt_id, seen, self.began_at, node, behaviour.start_reason)
+        seen, node, behaviour = self.phase(now), self.order.lease.node, self.behaviour
+        if seen is Phase.STARTING:
+            return Status(self.order.attempt_id, seen, self.began_at, node, behaviour.start_reason)
         ended_at = self.ends_at
-        if seen is Seen.RUNNING or ended_at is None:
-            return Sighting(self.order.attempt_id, seen, self.runs_at, node, url=self.url, started_at=self.runs_at)
+        if seen is Phase.RUNNING or ended_at is None:
+            return Status(self.order.attempt_id, seen, self.runs_at, node, url=self.url, started_at=self.runs_at)
         was_cut = self.cut_at is not None and self.cut_at == ended_at
         started_at = self.runs_at if self.runs_at <= ended_at else None
-        return Sighting(
+        return Status(
             self.order.attempt_id,
             seen,
             ended_at,

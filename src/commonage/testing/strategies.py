@@ -237,7 +237,7 @@ def nodes() -> st.SearchStrategy[Node]:
         engine=texts(),
         state=st.sampled_from(NodeState),
         report=report,
-        seen_at=instants(),
+        observed_at=instants(),
         drained_by=texts(),
         reason=texts(),
         leave_by=st.none() | instants(),

@@ -23,7 +23,7 @@ class NodeOut(BaseModel):
     engine: str
     state: str
     reason: str
-    seen_at: float
+    observed_at: float
     cpus_milli: int
     free_cpus_milli: int
     memory_mib: int

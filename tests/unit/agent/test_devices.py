@@ -14,7 +14,7 @@ from commonage.agent.config import AgentConfig
 from commonage.agent.devices import AgentDevices
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Device, Lease, Share
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.engines.dockerd.gpus import services_fault
 from commonage.gpus.detect import Opened
 from commonage.gpus.none import NoDevices

@@ -13,7 +13,7 @@ from commonage.domain.fleet import Isolation
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import Running
 from commonage.domain.reasons.waiting import NoNodes, Resources
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import TERMINAL, Condition, Kind, State
 from commonage.testing import factories
 from commonage.wire import platform, workloads

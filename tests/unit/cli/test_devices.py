@@ -22,7 +22,7 @@ MEASURED = {
 
 def a_node(*each: dict[str, Any]) -> NodeOut:
     return NodeOut(
-        name="gpu-1", site="here", engine="process", state="ready", reason="", seen_at=0, cpus_milli=8000,
+        name="gpu-1", site="here", engine="process", state="ready", reason="", observed_at=0, cpus_milli=8000,
         free_cpus_milli=8000, memory_mib=1024, free_memory_mib=1024, workloads=0, notes=["mind the gap"],
         labels={"zone": "basement"},
         devices=[DeviceOut(**PLAIN | fields) for fields in each],

@@ -15,7 +15,7 @@ from commonage.domain.events import EventKind
 from commonage.domain.fleet import Lease, NodeReport
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.ports.agents import Heard
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories

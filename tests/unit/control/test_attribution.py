@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from commonage.control.attribution import Stray, attribute, parts_of, unattributed, unknown_pids, utilisation_of
 from commonage.domain.reasons.notes import ProcessInfo
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories as make
 

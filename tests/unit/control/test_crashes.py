@@ -22,7 +22,7 @@ from tests.unit.control.world import ANN, Site, job
 from commonage.control.control import Control
 from commonage.domain.errors import CommonageError, EngineFailure, Unavailable
 from commonage.domain.ids import workload_of
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.domain.workloads import RetryPolicy, State, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -176,7 +176,7 @@ class Lives:
     def check(self) -> None:
         now = self.site.clock.now()
         alive = [
-            run for run in self.site.world.runs.values() if run.seen(now) is not Seen.ENDED and not run.is_gone(now)
+            run for run in self.site.world.runs.values() if run.phase(now) is not Phase.ENDED and not run.is_gone(now)
         ]
         for node in NODES:
             used = sum(run.order.lease.cpus_milli for run in alive if run.order.lease.node == node.name)

@@ -292,11 +292,11 @@ async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_re
     async with site.open() as control:
         one = await started(site, control, job())
         report = control.board.nodes["one"].report
-        seen_at = control.board.nodes["one"].seen_at
+        observed_at = control.board.nodes["one"].observed_at
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(20)
         lost = control.board.nodes["one"]
-        assert (lost.state, lost.reason, lost.seen_at) == (NodeState.LOST, DOWN, seen_at)
+        assert (lost.state, lost.reason, lost.observed_at) == (NodeState.LOST, DOWN, observed_at)
         assert node_of(site, one) == "two"
         assert NodeStateChanged(node="one", state="lost", detail=DOWN) in events_of_nodes(site)
         site.engine.add_node(report)

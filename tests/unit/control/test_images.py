@@ -19,7 +19,7 @@ from commonage.domain.reasons.notes import ImageRegistered
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.reasons.waiting import EnvironmentNotInImage, ImageRemoved
 from commonage.domain.requests import parse_gpus
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Kind, State
 from commonage.testing import factories as make
@@ -339,14 +339,14 @@ async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then() ->
             return control.look.standing(workload)
 
         for tenth in range(6):  # then the sweep asks the engine itself
-            sighting = Sighting(f"{made.id}-1", Seen.STARTING, site.clock.now(), "gpu-1", pulling(tenth), tenth / 10)
-            control.reconcile._tell(site.engine, sighting)
+            status = Status(f"{made.id}-1", Phase.STARTING, site.clock.now(), "gpu-1", pulling(tenth), tenth / 10)
+            control.reconcile._tell(site.engine, status)
             await site.clock.advance(0.5)
             assert standing().progress == tenth / 10
         written = [one.reason for one in await control.look.events(ADA) if one.kind is EventKind.PROGRESS]
         assert written == [pulling(tenth) for tenth in (0, 4)]
         assert standing().reason == written[-1]
-        running = Sighting(f"{made.id}-1", Seen.RUNNING, site.clock.now(), "gpu-1")
+        running = Status(f"{made.id}-1", Phase.RUNNING, site.clock.now(), "gpu-1")
         control.reconcile._tell(site.engine, running)
         await site.clock.advance(0.5)
         assert (site.there(made).state, standing().progress) == (State.RUNNING, None)

@@ -11,7 +11,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
 from commonage.domain.receipts import Receipt
 from commonage.domain.requests import parse_gpus
-from commonage.domain.sightings import LastUse, Seen, Sighting
+from commonage.domain.statuses import LastUse, Phase, Status
 from commonage.domain.workloads import RetryPolicy, State, Workload
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.behaviour import Behaviour
@@ -211,9 +211,7 @@ async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_
         assert attempt is not None
         assert attempt.started_at is not None
         now = site.clock.now()
-        ended = Sighting(
-            attempt.id, Seen.ENDED, now, exit_code=0, started_at=attempt.started_at, used=LastUse(1.5, 200)
-        )
+        ended = Status(attempt.id, Phase.ENDED, now, exit_code=0, started_at=attempt.started_at, used=LastUse(1.5, 200))
         control.reconcile._tell(site.engine, ended)
         await site.sampled(control, 1)
         receipt = await of(control, one)

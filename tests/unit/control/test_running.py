@@ -13,7 +13,7 @@ from commonage.domain.fleet import NodeState
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.requests import parse_gpus
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
@@ -138,7 +138,7 @@ async def test_stop_whenever_it_comes(wait_s: float, delay_s: float) -> None:
             await control.work.stop(ANN, one.id)
     stopped = site.there(one)
     assert (stopped.state, stopped.reason) == (State.STOPPED, attempts.StoppedBy(by="ann", comment="no longer needed"))
-    assert all(run.seen(site.clock.now()) == "ended" for run in site.world.runs.values())
+    assert all(run.phase(site.clock.now()) == "ended" for run in site.world.runs.values())
 
 
 async def test_stop_one_that_is_queued_and_one_that_is_held() -> None:
@@ -443,7 +443,7 @@ async def test_what_runs_without_a_lease_is_ended() -> None:
     assert run.forgotten
 
 
-async def test_repeated_sightings_change_nothing() -> None:
+async def test_repeated_statuses_change_nothing() -> None:
     site = Site()
     site.engine.repeats = 3
     async with site.open() as control:

@@ -12,7 +12,7 @@ from tests.unit.control.world import ANN
 from commonage.control.settings import ControlSettings
 from commonage.control.volumes import Volumes, see_that_all_can_be_mounted
 from commonage.domain.errors import InvalidInput
-from commonage.domain.sightings import Capabilities
+from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest
 
 DATASETS = Volume("datasets", source="/srv/datasets")

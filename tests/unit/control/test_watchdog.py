@@ -22,7 +22,7 @@ from commonage.domain.reasons.notes import (
     UnattributedGpuMemoryFreed,
 )
 from commonage.domain.requests import parse_gpus
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.domain.workloads import State, Workload
 from commonage.ports.devices import DeviceSample, ProcessMemory
 

@@ -11,7 +11,7 @@ from commonage.domain.lifecycle import (
     Leased,
     Refused,
     Released,
-    Sighted,
+    StatusReported,
     StopAsked,
     TimeRunsOut,
     Vanished,
@@ -19,7 +19,7 @@ from commonage.domain.lifecycle import (
     step,
 )
 from commonage.domain.reasons import attempts, waiting
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import RetryPolicy, State, StopCause, StopWish, Workload
 from commonage.testing import factories
 
@@ -34,9 +34,9 @@ def wish(cause: StopCause = StopCause.USER, at: float = NOW) -> StopWish:
     return StopWish("ann", at, cause, attempts.StoppedBy(by="ann", comment=cause.value))
 
 
-def sighted(attempt: str, seen: Seen, at: float = NOW + 1, exit_code: int | None = None) -> Sighted:
-    reason = attempts.UnpackingFiles() if seen is Seen.STARTING else None
-    return Sighted(Sighting(attempt, seen, at, "node-1", reason, exit_code=exit_code))
+def status_reported(attempt: str, phase: Phase, at: float = NOW + 1, exit_code: int | None = None) -> StatusReported:
+    reason = attempts.UnpackingFiles() if phase is Phase.STARTING else None
+    return StatusReported(Status(attempt, phase, at, "node-1", reason, exit_code=exit_code))
 
 
 def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
@@ -46,11 +46,11 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
         "released": Released(),
         "withheld": Withheld(waiting.EnvironmentNotFound(environment="torch")),
         "leased": Leased(lease_for(workload, at)),
-        "seen starting": sighted(attempt, Seen.STARTING, at),
-        "seen running": sighted(attempt, Seen.RUNNING, at),
-        "seen ended, exit code 0": sighted(attempt, Seen.ENDED, at, 0),
-        "seen ended, another code": sighted(attempt, Seen.ENDED, at, 1),
-        "seen ended, nobody knows how": sighted(attempt, Seen.ENDED, at),
+        "seen starting": status_reported(attempt, Phase.STARTING, at),
+        "seen running": status_reported(attempt, Phase.RUNNING, at),
+        "seen ended, exit code 0": status_reported(attempt, Phase.ENDED, at, 0),
+        "seen ended, another code": status_reported(attempt, Phase.ENDED, at, 1),
+        "seen ended, nobody knows how": status_reported(attempt, Phase.ENDED, at),
         "start refused": Refused(attempt, attempts.StartFailed(error="it would not start")),
         "vanished": Vanished(attempt, attempts.Disappeared()),
         "stop: user, admin, dependency": StopAsked(wish(StopCause.USER, at)),
@@ -65,7 +65,7 @@ def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Wor
     queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries), requeue=requeue)
     starting = step(queued, Leased(lease_for(queued)), NOW).workload
     assert starting.attempt is not None
-    running = step(starting, sighted(starting.attempt.id, Seen.RUNNING, NOW), NOW).workload
+    running = step(starting, status_reported(starting.attempt.id, Phase.RUNNING, NOW), NOW).workload
     lived = [starting, running]
     return {
         "held": [replace(queued, state=State.HELD)],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.fleet import Device, Isolation, NodeReport
-from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link.messages import Report
 from commonage.ports.devices import DeviceSample
 from commonage.testing import factories

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.domain.happenings import NOW, happenings, lease_for, sighted, situations, wish
+from tests.unit.domain.happenings import NOW, happenings, lease_for, situations, status_reported, wish
 
 from commonage.domain.events import EventKind
 from commonage.domain.ids import attempt_id
@@ -14,8 +14,8 @@ from commonage.domain.lifecycle import (
     Record,
     Refused,
     Released,
-    Sighted,
     StartRun,
+    StatusReported,
     StopAsked,
     StopRun,
     TimeRunsOut,
@@ -23,7 +23,7 @@ from commonage.domain.lifecycle import (
     step,
 )
 from commonage.domain.reasons import Reason, attempts, waiting
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import MOST_LOSSES, Kind, RetryPolicy, State, StopCause, StopWish, Workload
 from commonage.testing import factories
 
@@ -99,7 +99,7 @@ class Life(RuleBasedStateMachine):
                 assert present
                 assert one.grace_s == before.spec.grace_s
             else:  # what runs without being wished to
-                assert isinstance(happening, Sighted)
+                assert isinstance(happening, StatusReported)
                 assert not present or before.attempt is None or before.attempt.state.is_terminal
         if before.state is not after.state:
             assert any(isinstance(one, Record) for one in effects)
@@ -121,15 +121,17 @@ class Life(RuleBasedStateMachine):
 
     @rule(
         behind=st.integers(-1, 2),
-        seen=st.sampled_from(list(Seen)),
+        phase=st.sampled_from(list(Phase)),
         code=st.none() | st.integers(0, 255),
         reason=st.sampled_from([None, attempts.UnpackingFiles()]),
         oom=st.booleans(),
         ago=st.integers(0, 5),
     )
-    def sighted(self, behind: int, seen: Seen, code: int | None, reason: Reason | None, oom: bool, ago: int) -> None:
+    def status_reported(
+        self, behind: int, phase: Phase, code: int | None, reason: Reason | None, oom: bool, ago: int
+    ) -> None:
         name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
-        self.happen(Sighted(Sighting(name, seen, self.now - ago, "n", reason, exit_code=code, oom=oom)))
+        self.happen(StatusReported(Status(name, phase, self.now - ago, "n", reason, exit_code=code, oom=oom)))
 
     @rule(behind=st.integers(0, 1), refused=st.booleans())
     def given_up(self, behind: int, refused: bool) -> None:
@@ -172,7 +174,7 @@ class Life(RuleBasedStateMachine):
 
 class Nodes(RuleBasedStateMachine):
     """One workload and the nodes it runs on, as an engine keeps its word: it says that an attempt is lost only once
-    that cannot run any more. Effects and sightings come late, twice, or in another order.
+    that cannot run any more. Effects and statuses come late, twice, or in another order.
     """
 
     @initialize(retries=st.integers(0, 2), kind=st.sampled_from([Kind.JOB, Kind.SERVICE]), requeue=st.booleans())
@@ -233,12 +235,12 @@ class Nodes(RuleBasedStateMachine):
         self.happen(StopAsked(wish(StopCause.RECALL if recall else StopCause.USER, self.now)))
 
     @rule(data=st.data())
-    def seen(self, data: st.DataObject) -> None:
+    def phase(self, data: st.DataObject) -> None:
         if known := sorted(self.runs | set(self.ended)):
             name = data.draw(st.sampled_from(known))
             running = name in self.runs
             code = None if running else self.ended[name]
-            self.happen(sighted(name, Seen.RUNNING if running else Seen.ENDED, self.now, code))
+            self.happen(status_reported(name, Phase.RUNNING if running else Phase.ENDED, self.now, code))
 
     @invariant()
     def never_two_at_once(self) -> None:
@@ -258,17 +260,17 @@ def running(**fields: object) -> Workload:
     queued = factories.workload(State.QUEUED, **fields)
     starting = step(queued, Leased(lease_for(queued)), NOW).workload
     assert starting.attempt is not None
-    return step(starting, sighted(starting.attempt.id, Seen.RUNNING, NOW), NOW).workload
+    return step(starting, status_reported(starting.attempt.id, Phase.RUNNING, NOW), NOW).workload
 
 
-def see(workload: Workload, seen: Seen, at: float = NOW + 10, code: int | None = None, **fields: object) -> Workload:
+def see(workload: Workload, phase: Phase, at: float = NOW + 10, code: int | None = None, **fields: object) -> Workload:
     assert workload.attempt is not None
-    sighting = replace(Sighting(workload.attempt.id, seen, at, exit_code=code), **fields)  # type: ignore[arg-type]
-    return step(workload, Sighted(sighting), at).workload
+    status = replace(Status(workload.attempt.id, phase, at, exit_code=code), **fields)  # type: ignore[arg-type]
+    return step(workload, StatusReported(status), at).workload
 
 
 @pytest.mark.parametrize(
-    ("code", "oom", "seen", "reason"),
+    ("code", "oom", "phase", "reason"),
     [
         (0, False, None, attempts.Completed()),
         (3, False, None, attempts.ExitCode(exit_code=3)),
@@ -281,15 +283,15 @@ def see(workload: Workload, seen: Seen, at: float = NOW + 10, code: int | None =
         (None, False, attempts.NodeRestarted(node="node-1"), attempts.NodeRestarted(node="node-1")),
     ],
 )
-def test_why_it_ended(code: int | None, oom: bool, seen: Reason | None, reason: Reason) -> None:
-    assert see(running(), Seen.ENDED, code=code, oom=oom, reason=seen).reason == reason
+def test_why_it_ended(code: int | None, oom: bool, phase: Reason | None, reason: Reason) -> None:
+    assert see(running(), Phase.ENDED, code=code, oom=oom, reason=phase).reason == reason
 
 
 def test_retries_pause_longer_each_time_and_then_it_is_final() -> None:
     one = running(retry=RetryPolicy(2, 10.0))
     pauses = []
     while not one.state.is_terminal:
-        one = see(one, Seen.ENDED, code=1)
+        one = see(one, Phase.ENDED, code=1)
         if one.state is State.HELD:
             assert one.not_before is not None
             pauses.append(one.not_before - one.since)
@@ -309,33 +311,33 @@ def test_a_pause_is_an_hour_at_most() -> None:
 
 def test_stopping_it_forbids_retries() -> None:
     one = step(running(retry=RetryPolicy(5)), StopAsked(wish()), NOW).workload
-    assert see(one, Seen.ENDED, code=1).state is State.STOPPED
+    assert see(one, Phase.ENDED, code=1).state is State.STOPPED
 
 
 def test_what_ended_well_before_its_time_limit_struck_has_succeeded() -> None:
     """As after a night without a control plane: it wishes the end first and learns of the earlier one later."""
     one = step(running(time_limit_s=60), StopAsked(wish(StopCause.TIME_LIMIT, NOW + 3600)), NOW + 3600).workload
-    assert see(one, Seen.ENDED, at=NOW + 30, code=0).state is State.SUCCEEDED
-    assert see(one, Seen.ENDED, at=NOW + 3601, code=0).state is State.TIMED_OUT
+    assert see(one, Phase.ENDED, at=NOW + 30, code=0).state is State.SUCCEEDED
+    assert see(one, Phase.ENDED, at=NOW + 3601, code=0).state is State.TIMED_OUT
 
 
 def test_a_recalled_service_goes_back_even_if_it_ends_well_and_a_job_does_not() -> None:
     for kind, state in ((Kind.SERVICE, State.QUEUED), (Kind.JOB, State.SUCCEEDED)):
         one = step(running(kind=kind), StopAsked(wish(StopCause.RECALL)), NOW).workload
-        assert see(one, Seen.ENDED, code=0).state is state
+        assert see(one, Phase.ENDED, code=0).state is state
 
 
 @pytest.mark.parametrize("sort", ["gang", "preemptible"])
 def test_who_is_to_go_on_later_goes_back_even_if_it_saved_its_work_and_ended_well(sort: str) -> None:
     one = step(running(**{sort: True}), StopAsked(wish(StopCause.RECALL)), NOW).workload
-    assert see(one, Seen.ENDED, code=0).state is State.QUEUED
+    assert see(one, Phase.ENDED, code=0).state is State.QUEUED
 
 
 def test_a_user_may_stop_what_is_being_recalled() -> None:
     one = step(running(), StopAsked(wish(StopCause.RECALL)), NOW).workload
     asked = step(one, StopAsked(wish()), NOW)
     assert [type(effect) for effect in asked.effects] == [Record, StopRun]
-    assert see(asked.workload, Seen.ENDED, code=143).state is State.STOPPED
+    assert see(asked.workload, Phase.ENDED, code=143).state is State.STOPPED
 
 
 def test_a_second_wish_changes_nothing() -> None:
@@ -344,12 +346,12 @@ def test_a_second_wish_changes_nothing() -> None:
 
 
 def test_a_late_comer_is_told_to_end() -> None:
-    one = see(running(retry=RetryPolicy(1)), Seen.ENDED, code=1)
-    late = Sighted(Sighting(attempt_id(one.id, 1), Seen.RUNNING, NOW))
+    one = see(running(retry=RetryPolicy(1)), Phase.ENDED, code=1)
+    late = StatusReported(Status(attempt_id(one.id, 1), Phase.RUNNING, NOW))
     assert step(one, late, NOW).effects == (StopRun(attempt_id(one.id, 1), 0),)
 
 
-def test_repeated_sightings_write_nothing() -> None:
+def test_repeated_statuses_write_nothing() -> None:
     for name, workloads in situations().items():
         for one in workloads:
             for words in ("seen starting", "seen running"):
@@ -374,22 +376,22 @@ def test_deadlines() -> None:
     one = running(time_limit_s=60)
     assert one.deadline == NOW + 60
     assert running().deadline is None
-    assert see(one, Seen.ENDED, code=0).deadline is None
+    assert see(one, Phase.ENDED, code=0).deadline is None
     assert factories.workload(State.QUEUED, time_limit_s=60).deadline is None
 
 
 def test_a_recall_is_no_retry() -> None:
     one = step(running(retry=RetryPolicy(1, 10.0)), StopAsked(wish(StopCause.RECALL)), NOW).workload
-    one = see(one, Seen.ENDED, code=143)
+    one = see(one, Phase.ENDED, code=143)
     assert (one.state, one.retried) == (State.QUEUED, 0)
     one = step(one, Leased(lease_for(one)), NOW).workload
-    one = see(one, Seen.ENDED, code=1)
+    one = see(one, Phase.ENDED, code=1)
     assert (one.state, one.retried) == (State.HELD, 1)
 
 
 @pytest.mark.parametrize("kind", [Kind.JOB, Kind.SERVICE])
 def test_who_wishes_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(kind: Kind) -> None:
-    one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Seen.ENDED, reason=DOWN)
+    one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Phase.ENDED, reason=DOWN)
     assert (one.state, one.retried, one.losses) == (State.QUEUED, 0, 1)
     assert one.reason == waiting.Requeued(cause=DOWN)
     assert one.attempt is not None
@@ -402,7 +404,7 @@ def test_who_wishes_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(
 def test_what_is_lost_again_and_again_is_given_up() -> None:
     one = running(requeue=True)
     while not one.state.is_terminal:
-        one = see(one, Seen.ENDED, reason=DOWN)
+        one = see(one, Phase.ENDED, reason=DOWN)
         if one.state is State.QUEUED:
             one = step(one, Leased(lease_for(one)), NOW).workload
     assert (one.state, one.attempts, one.losses) == (State.LOST, MOST_LOSSES + 1, MOST_LOSSES)
@@ -410,14 +412,14 @@ def test_what_is_lost_again_and_again_is_given_up() -> None:
 
 
 def test_what_does_not_wish_it_is_lost() -> None:
-    assert see(running(requeue=False), Seen.ENDED).state is State.LOST
+    assert see(running(requeue=False), Phase.ENDED).state is State.LOST
 
 
 def test_a_session_is_lost_with_its_node_whatever_it_wishes() -> None:
     """Its kernels are gone: it is the hub that starts another one, with a page that says so."""
-    assert see(running(kind=Kind.SESSION, requeue=True), Seen.ENDED).state is State.LOST
+    assert see(running(kind=Kind.SESSION, requeue=True), Phase.ENDED).state is State.LOST
 
 
 def test_what_is_to_stop_does_not_come_back_because_its_node_is_lost() -> None:
     one = step(running(requeue=True), StopAsked(wish()), NOW).workload
-    assert see(one, Seen.ENDED).state is State.STOPPED
+    assert see(one, Phase.ENDED).state is State.STOPPED

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.link import remembered
 from commonage.ports.agents import Heard
 from commonage.ports.devices import DeviceSample

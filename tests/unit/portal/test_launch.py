@@ -14,7 +14,7 @@ from tests.unit.portal.conftest import Person
 from commonage.control.settings import ControlSettings
 from commonage.control.volumes import Volumes
 from commonage.domain.principals import Principal
-from commonage.domain.sightings import Capabilities
+from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.ports.store import Filter

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from commonage.domain.errors import NotFound
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.portal.log_text import LONGEST_LINE, batches, shown
 from commonage.testing.fake_clock import FakeClock
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.ports.devices import ProcessMemory
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fake_clock import FakeClock

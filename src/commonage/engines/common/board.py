@@ -1,4 +1,4 @@
-"""Latest status (sighting) of each attempt, and its watchers. Kept in memory by an engine."""
+"""Latest status (status) of each attempt, and its watchers. Kept in memory by an engine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 
 _T = TypeVar("_T")
-_ORDER = {Seen.STARTING: 0, Seen.RUNNING: 1, Seen.ENDED: 2}
+_ORDER = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
 
 
 class InThread(Protocol):
@@ -20,14 +20,14 @@ class InThread(Protocol):
         ...
 
 
-class Sighted(Protocol):
+class StatusReported(Protocol):
     """An attempt as an engine keeps it: its latest status; `ended` is set with the final one."""
 
-    sighting: Sighting
+    status: Status
     ended: asyncio.Event
 
 
-R = TypeVar("R", bound=Sighted)
+R = TypeVar("R", bound=StatusReported)
 
 
 class NoticeBoard(Generic[R]):
@@ -35,24 +35,24 @@ class NoticeBoard(Generic[R]):
 
     def __init__(self) -> None:
         self.runs: dict[str, R] = {}
-        self._watchers: set[asyncio.Queue[Sighting]] = set()
+        self._watchers: set[asyncio.Queue[Status]] = set()
 
     def __iter__(self) -> Iterator[R]:
         return iter(list(self.runs.values()))
 
-    def tell(self, run: R, sighting: Sighting) -> None:
+    def tell(self, run: R, status: Status) -> None:
         """Take a newer status; one that would go backwards is ignored."""
-        if _ORDER[sighting.seen] < _ORDER[run.sighting.seen] or run.sighting.seen is Seen.ENDED:
+        if _ORDER[status.phase] < _ORDER[run.status.phase] or run.status.phase is Phase.ENDED:
             return
-        run.sighting = sighting
-        if sighting.seen is Seen.ENDED:
+        run.status = status
+        if status.phase is Phase.ENDED:
             run.ended.set()
         for watcher in self._watchers:
-            watcher.put_nowait(sighting)
+            watcher.put_nowait(status)
 
-    async def watch(self) -> AsyncGenerator[Sighting]:
+    async def watch(self) -> AsyncGenerator[Status]:
         """Yield statuses from now on."""
-        mine: asyncio.Queue[Sighting] = asyncio.Queue()
+        mine: asyncio.Queue[Status] = asyncio.Queue()
         self._watchers.add(mine)
         try:
             while True:

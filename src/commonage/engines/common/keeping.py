@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.errors import EngineFailure, NotFound
-from commonage.domain.sightings import LogLine, Seen, Sighting
+from commonage.domain.statuses import LogLine, Phase, Status
 from commonage.domain.turns import Turns
 from commonage.engines.common.board import NoticeBoard
 from commonage.engines.common.log_limit import Logged, LogLimit
@@ -86,7 +86,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
                 words = f"that {attempt_id} is not to start cannot be written: {error}"
                 raise EngineFailure(words, retryable=True) from error
             return
-        if run.sighting.seen is Seen.ENDED:
+        if run.status.phase is Phase.ENDED:
             return
         run.kill_at = min(run.kill_at, asyncio.get_running_loop().time() + grace_s)
         if run.ending is None or run.ending.done():
@@ -104,7 +104,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
     async def forget(self, attempt_id: str) -> None:
         """Keep only its log."""
         run = self._board.runs.get(attempt_id)
-        if run is None or run.sighting.seen is not Seen.ENDED:
+        if run is None or run.status.phase is not Phase.ENDED:
             return
         await self._remove(run)
         await self._log_limit.cut(run)
@@ -114,11 +114,11 @@ class RunsEngine(Engine, ABC, Generic[R]):
     async def _remove(self, run: R) -> None:
         """Remove what exists of it outside its run folder. Raises EngineFailure."""
 
-    async def sightings(self) -> Sequence[Sighting]:
+    async def statuses(self) -> Sequence[Status]:
         """Return the latest status of each attempt."""
-        return [run.sighting for run in self._board]
+        return [run.status for run in self._board]
 
-    def watch(self) -> AsyncIterator[Sighting]:
+    def watch(self) -> AsyncIterator[Status]:
         """Yield statuses from now on."""
         return self._board.watch()
 
@@ -132,7 +132,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
         def has_ended() -> bool:
             run = self._board.runs.get(attempt_id)
-            return run is None or run.sighting.seen is Seen.ENDED
+            return run is None or run.status.phase is Phase.ENDED
 
         async for line in read_log(descriptor, offset, tail, follow, has_ended):
             yield line

@@ -18,9 +18,9 @@ from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.reasons.attempts import LogTruncated
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.domain.turns import Turns
-from commonage.engines.common.board import InThread, NoticeBoard, Sighted
+from commonage.engines.common.board import InThread, NoticeBoard, StatusReported
 from commonage.engines.common.runs import RunFolder
 from commonage.files.beneath import Beneath
 
@@ -32,7 +32,7 @@ _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _log = logging.getLogger(__name__)
 
 
-class Logged(Sighted, Protocol):
+class Logged(StatusReported, Protocol):
     """An attempt with a log."""
 
     folder: RunFolder
@@ -86,8 +86,8 @@ class LogLimit(Generic[R]):
         return was_cut
 
     def _tell(self, run: R) -> None:
-        if run.sighting.seen is Seen.RUNNING:
-            self._board.tell(run, replace(run.sighting, reason=LogTruncated(limit_mib=self._most_mib)))
+        if run.status.phase is Phase.RUNNING:
+            self._board.tell(run, replace(run.status, reason=LogTruncated(limit_mib=self._most_mib)))
 
 
 def cut_log(place: Beneath, most_mib: int) -> bool:

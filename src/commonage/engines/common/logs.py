@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.files.beneath import Beneath
 
 LINE_MAX = 16 * 1024

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.files.beneath import Beneath
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)

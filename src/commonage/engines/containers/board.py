@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.statuses import Order, Phase, Status
 from commonage.engines.common.board import NoticeBoard
 from commonage.engines.common.runs import RunFolder
 from commonage.engines.containers.box import Box
@@ -26,7 +26,7 @@ class Run:
 
     order: Order
     folder: RunFolder
-    sighting: Sighting
+    status: Status
     port: int | None = None
     begun: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -53,7 +53,7 @@ class Run:
     @property
     def is_running(self) -> bool:
         """True while its status is running."""
-        return self.sighting.seen is Seen.RUNNING
+        return self.status.phase is Phase.RUNNING
 
     @property
     def is_launching(self) -> bool:

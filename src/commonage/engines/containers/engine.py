@@ -19,7 +19,7 @@ from typing import TypeVar
 from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import Starting
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.statuses import Order, Phase, Status
 from commonage.engines.common.execs import not_running
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
@@ -102,9 +102,9 @@ class ContainerEngine(RunsEngine[Run]):
     def _ports_at(self, node: str) -> set[int]:
         return {run.port for run in self._board if run.port is not None and self._hands.node_of(run.order) == node}
 
-    def _starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Sighting:
+    def _starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Status:
         node = self._hands.node_of(order)
-        return Sighting(order.attempt_id, Seen.STARTING, time.time(), node, reason or Starting(node=node), progress)
+        return Status(order.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
 
     async def _begin(self, run: Run) -> None:
         try:
@@ -163,7 +163,7 @@ class ContainerEngine(RunsEngine[Run]):
     async def _settle(self, run: Run) -> None:
         """Look at its status and report it; start it if it was not started."""
         async with run.looking:
-            if run.sighting.seen is Seen.ENDED:
+            if run.status.phase is Phase.ENDED:
                 return
             try:
                 found = await self._looker.look(run)
@@ -178,7 +178,7 @@ class ContainerEngine(RunsEngine[Run]):
                 self._launch(run)
             elif isinstance(found, Unclear):
                 self._look_again(run)
-            elif _is_news(run.sighting, found):
+            elif _is_news(run.status, found):
                 self._board.tell(run, found)
 
     def _look_again(self, run: Run) -> None:
@@ -236,9 +236,9 @@ class ContainerEngine(RunsEngine[Run]):
         raise EngineFailure(f"nothing can be run beside {run.id} on the site {self._site}")
 
 
-def _is_news(before: Sighting, after: Sighting) -> bool:
+def _is_news(before: Status, after: Status) -> bool:
     """True if more than the time of looking has changed."""
-    return before.seen is not after.seen or (before.reason, before.progress, before.url) != (
+    return before.phase is not after.phase or (before.reason, before.progress, before.url) != (
         after.reason, after.progress, after.url
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"

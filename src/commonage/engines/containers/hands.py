@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Protocol
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
 from commonage.ports.agents import Told

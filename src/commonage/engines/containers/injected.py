@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.files.injected import JUPYTER, PYTHON
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from commonage.domain.sightings import Measurement, ProcessOwner
+from commonage.domain.statuses import Measurement, ProcessOwner
 
 _MIB = 1024 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")

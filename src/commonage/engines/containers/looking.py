@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StoppedBeforeStart
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit, RunFolder
 from commonage.engines.containers.board import Run
@@ -38,14 +38,14 @@ class Looker:
         self._hands = hands
         self._in_thread = in_thread
 
-    async def look(self, run: Run) -> Sighting | Unstarted | Unclear:
+    async def look(self, run: Run) -> Status | Unstarted | Unclear:
         """Return its status. Raises EngineFailure while that cannot be seen, or the disk fails."""
         try:
             return await self._read(run, await self._hands.look(run))
         except OSError as error:
             raise EngineFailure(f"its run folder cannot be read or written: {error}", retryable=True) from error
 
-    async def _read(self, run: Run, seen: Look) -> Sighting | Unstarted | Unclear:
+    async def _read(self, run: Run, seen: Look) -> Status | Unstarted | Unclear:
         written = await self._written(run)
         if written is None:
             if isinstance(seen, Lives):
@@ -69,7 +69,7 @@ class Looker:
                 written = await self._write(run, Exit(TERMINATED, STOPPED_EARLY, early.at))
         return written
 
-    async def _of_what_did_not_run(self, run: Run, seen: Look) -> Exit | Sighting | Unstarted | Unclear:
+    async def _of_what_did_not_run(self, run: Run, seen: Look) -> Exit | Status | Unstarted | Unclear:
         claim = await self._in_thread(run.box.claim)
         if claim is Claim.NEVER:
             return Exit(TERMINATED, STOPPED_EARLY, time.time())
@@ -80,18 +80,18 @@ class Looker:
         # Otherwise it was started a moment ago, and that is not visible yet.
         return Exit(None, seen.reason, time.time()) if isinstance(seen, Absent) else Unclear()
 
-    def _waiting(self, run: Run, seen: Waiting) -> Sighting:
+    def _waiting(self, run: Run, seen: Waiting) -> Status:
         node = self._hands.node_of(run.order)
-        return Sighting(run.id, Seen.STARTING, time.time(), node, seen.reason, seen.progress)
+        return Status(run.id, Phase.STARTING, time.time(), node, seen.reason, seen.progress)
 
-    def _running(self, run: Run, seen: Lives) -> Sighting:
+    def _running(self, run: Run, seen: Lives) -> Status:
         now = time.time()
         node = self._hands.node_of(run.order)
-        return Sighting(run.id, Seen.RUNNING, now, node, url=seen.url, started_at=_began(run, seen, now) or now)
+        return Status(run.id, Phase.RUNNING, now, node, url=seen.url, started_at=_began(run, seen, now) or now)
 
-    def _ended(self, run: Run, end: Exit, started_at: float | None) -> Sighting:
-        return Sighting(
-            run.id, Seen.ENDED, end.at, self._hands.node_of(run.order), end.reason,
+    def _ended(self, run: Run, end: Exit, started_at: float | None) -> Status:
+        return Status(
+            run.id, Phase.ENDED, end.at, self._hands.node_of(run.order), end.reason,
             exit_code=end.code, oom=end.oom, started_at=started_at,
         )  # fmt: skip
 
@@ -114,8 +114,8 @@ def write_end(folder: RunFolder, end: Exit) -> None:
 def _began(run: Run, seen: Look, latest: float) -> float | None:
     """Its start time; None if it did not start. The first value stays, and no start precedes the allocation (lease)."""
     told = seen.started_at if isinstance(seen, Lives | Over) else None
-    if told is None or run.sighting.started_at is not None:
-        return run.sighting.started_at
+    if told is None or run.status.started_at is not None:
+        return run.status.started_at
     return _within(told, run.order.lease.at, latest)
 
 

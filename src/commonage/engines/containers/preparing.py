@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import UnpackingFiles
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.common.unpacking import Unpacker, noted
 from commonage.engines.common.workspaces import make_workspace
 from commonage.engines.containers.board import Run

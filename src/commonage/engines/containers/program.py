@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.workspaces import folder_name

@@ -71,7 +71,7 @@ class Turns:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(MOST_S):
-                    while not run.ended.is_set() and not await _answers(run.sighting.url):
+                    while not run.ended.is_set() and not await _answers(run.status.url):
                         with suppress(TimeoutError):
                             await asyncio.wait_for(run.ended.wait(), _LOOK_S)
         finally:

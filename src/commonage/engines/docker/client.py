@@ -1,6 +1,6 @@
 """The few calls of the Docker daemon's API that this engine uses; every failure is an EngineFailure.
 
-Descriptions go in and out as the daemon's own JSON; `translate` and `sightings` know their contents.
+Descriptions go in and out as the daemon's own JSON; `translate` and `statuses` know their contents.
 """
 
 from __future__ import annotations

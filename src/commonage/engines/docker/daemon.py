@@ -15,7 +15,7 @@ from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
-from commonage.domain.sightings import Capabilities
+from commonage.domain.statuses import Capabilities
 from commonage.engines.common.board import InThread
 from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.containers.box import Owner

@@ -15,7 +15,7 @@ from pathlib import Path
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner, Seen
+from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
 from commonage.engines.common.unpacking import Unpacker
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
@@ -112,7 +112,7 @@ class DockerEngine(ContainerEngine):
     async def _settle_devices(self) -> None:
         devices = self._devices
         if devices is not None:
-            live = [run.id for run in self._board if run.sighting.seen is not Seen.ENDED]
+            live = [run.id for run in self._board if run.status.phase is not Phase.ENDED]
             await self._in_thread(lambda: devices.settle(live))
 
     async def close(self) -> None:

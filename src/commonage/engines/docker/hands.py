@@ -8,7 +8,7 @@ from collections.abc import Collection
 from functools import partial
 
 from commonage.domain.reasons.attempts import RemovedFromOutside
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
@@ -18,7 +18,7 @@ from commonage.engines.containers.preparing import check
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, is_ours
-from commonage.engines.docker.sightings import (
+from commonage.engines.docker.statuses import (
     Circumstances,
     end_of,
     has_ended,

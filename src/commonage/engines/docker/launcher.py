@@ -73,7 +73,7 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         await have_files(run, self._place, self._daemon.owner, told)
-        await self._turns.take(run, run.sighting.node, os.cpu_count() or 1, told)
+        await self._turns.take(run, run.status.node, os.cpu_count() or 1, told)
         async with self._at_once:
             try:
                 await self._launch(run)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from commonage.domain.fleet import Share
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.containers.program import Program
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.dockerd.words import (

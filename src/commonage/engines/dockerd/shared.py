@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.folders import folder_name
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
 
 # Sockets and data of the daemon and of container runtimes, or folders above those: access to them means root.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commonage.domain.folders import folder_name
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.containers import box, injected
 from commonage.engines.containers.mounts import bind_options, docker_mounts
 from commonage.engines.containers.program import Program

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import LastUse
+from commonage.domain.statuses import LastUse
 from commonage.engines.process.groups import Use
 from commonage.engines.process.processes import send
 

@@ -25,7 +25,7 @@ from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
-from commonage.domain.sightings import Capabilities, Measurement, Order, ProcessOwner, Seen
+from commonage.domain.statuses import Capabilities, Measurement, Order, Phase, ProcessOwner
 from commonage.domain.workloads import Kind
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
@@ -122,7 +122,7 @@ class ProcessEngine(RunsEngine[Run]):
             if port is not None:
                 self._ports.hold(port)
         await asyncio.gather(*(self._settle(run) for run in self._board))
-        live = [run.id for run in self._board if run.sighting.seen is not Seen.ENDED]
+        live = [run.id for run in self._board if run.status.phase is not Phase.ENDED]
         await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
@@ -181,14 +181,14 @@ class ProcessEngine(RunsEngine[Run]):
             self._drop(run)
         elif isinstance(begun, int):
             self._runs_now(run, begun)
-        elif begun is Seen.ENDED:
+        elif begun is Phase.ENDED:
             await self._settle(run)
         else:
             self._board.tell(run, self._launcher.starting(run.order))
             run.preparing = self._spawn(self._prepare_and_launch(run))
         run.begun.set_result(None)
 
-    def _write_and_launch(self, run: Run) -> int | Seen | None:
+    def _write_and_launch(self, run: Run) -> int | Phase | None:
         """Return the shim's pid.
 
         STARTING if its environment must be created or warmed up first, or files be unpacked; ENDED if it was stopped
@@ -202,10 +202,10 @@ class ProcessEngine(RunsEngine[Run]):
             # A list of requirements with hashes is long, and only kept while it may be needed.
             self._files.create(python.remembered(order) if python else order, run.port)
             if run.folder.claim() is not None:
-                return Seen.ENDED
+                return Phase.ENDED
             see_that_it_is_there(order.bundle_path)
             if python is None or order.bundle_path is not None or self._warm_up(order, python) is not None:
-                return Seen.STARTING
+                return Phase.STARTING
             return self._launcher.launch(order, run.folder, run.port, python)
         except OSError as error:
             self._files.remove(run.id)
@@ -316,7 +316,7 @@ class ProcessEngine(RunsEngine[Run]):
             self._board.tell(run, self._launcher.running(run.order, run.port, found.started_at))
         elif isinstance(found, Unclaimed):
             run.preparing = self._spawn(self._prepare_and_launch(run))
-        elif run.sighting.seen is not Seen.ENDED:
+        elif run.status.phase is not Phase.ENDED:
             self._ports.give_back(run.port)
             self._board.tell(run, found)
 

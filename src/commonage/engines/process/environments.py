@@ -28,7 +28,7 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.common.together import Together
 from commonage.engines.process.uv import Step, make_environment
 from commonage.ports.agents import Told

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.engines.common.execs import GRACE_S, MARK, NAME, SHELL, new_mark, not_running
 from commonage.engines.common.tasks import Tasks
 from commonage.engines.process.board import Board, Run
@@ -80,7 +80,7 @@ class Execs:
     def end_left_over(self) -> None:
         """End commands of an earlier server process, which have no listener any more. Blocks: call it in a thread."""
         for run in self._board:
-            if run.sighting.seen is not Seen.ENDED:
+            if run.status.phase is not Phase.ENDED:
                 send([pid for pid in self._groups.pids(run.id) if _mark_of(pid)], signal.SIGKILL)
 
     async def begin(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> ExecStream:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from commonage.domain.sightings import LastUse
+from commonage.domain.statuses import LastUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from commonage.domain.reasons.attempts import (
     Starting,
     StoppedBeforeStart,
 )
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.statuses import Order, Phase, Status
 from commonage.engines.common.runs import Claim, Exit, RunFolder
 from commonage.engines.common.unpacking import Unpacker, noted
 from commonage.engines.common.workspaces import make_workspace
@@ -162,7 +162,7 @@ class Launcher:
         if self._devices is not None and order.lease.shares:
             self._devices.release(order.attempt_id)
 
-    def find(self, order: Order, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Sighting:
+    def find(self, order: Order, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Status:
         """Return the state of an attempt: its living shim, its end after cleanup, or not yet run.
 
         `over_memory`: we ended it ourselves because it used too much.
@@ -192,15 +192,15 @@ class Launcher:
                 return Claim(-1, 0, "", time.time())
             time.sleep(0.01)
 
-    def _never_ran(self, order: Order, folder: RunFolder, claim: Claim) -> Sighting:
+    def _never_ran(self, order: Order, folder: RunFolder, claim: Claim) -> Status:
         folder.tidy()
         # A shim that came too late may have been given groups.
         self._release(order)
         self._groups.remove(order.attempt_id)
         end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, claim.at)
-        return Sighting(order.attempt_id, Seen.ENDED, claim.at, self._node, end.reason, exit_code=end.code)
+        return Status(order.attempt_id, Phase.ENDED, claim.at, self._node, end.reason, exit_code=end.code)
 
-    def _ended(self, order: Order, folder: RunFolder, claim: Claim, over_memory: bool) -> Sighting:
+    def _ended(self, order: Order, folder: RunFolder, claim: Claim, over_memory: bool) -> Status:
         """Its shim is gone: end its remaining processes, and record how it ended."""
         was_oom = over_memory or self._groups.was_oom(order.attempt_id)
         written = folder.exit()
@@ -219,8 +219,8 @@ class Launcher:
         if end != written:
             folder.write_exit(end)  # the kernel's account of it goes with its groups
         folder.tidy()
-        return Sighting(
-            order.attempt_id, Seen.ENDED, end.at, self._node, end.reason,
+        return Status(
+            order.attempt_id, Phase.ENDED, end.at, self._node, end.reason,
             exit_code=end.code, oom=end.oom, started_at=claim.at, used=used,
         )  # fmt: skip
 
@@ -237,15 +237,15 @@ class Launcher:
             return Exit(_KILLED, None, now)
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED), now)
 
-    def running(self, order: Order, port: int | None, started_at: float | None = None) -> Sighting:
+    def running(self, order: Order, port: int | None, started_at: float | None = None) -> Status:
         """Status of a running attempt, by default since now."""
         now = time.time()
-        return Sighting(order.attempt_id, Seen.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now)
+        return Status(order.attempt_id, Phase.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now)
 
-    def starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Sighting:
+    def starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Status:
         """Status of an attempt that does not run yet."""
-        return Sighting(
-            order.attempt_id, Seen.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
+        return Status(
+            order.attempt_id, Phase.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from commonage.domain.sightings import ProcessOwner
+from commonage.domain.statuses import ProcessOwner
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.marked import TICKS, mark_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.sessions import SESSION_COMMAND

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.containers.box import script_of
 from commonage.engines.containers.injected import files_of
 from commonage.engines.containers.preparing import ENTRY

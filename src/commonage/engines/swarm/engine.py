@@ -20,7 +20,7 @@ from pathlib import Path
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
-from commonage.domain.sightings import Capabilities, Measurement, ProcessOwner, Seen
+from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
 from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.common.unpacking import Unpacker
 from commonage.engines.containers.addresses import addresses_here, network_at
@@ -236,7 +236,7 @@ class SwarmEngine(ContainerEngine):
 
     def _is_live(self, attempt_id: str) -> bool:
         run = self._board.runs.get(attempt_id)
-        return run is not None and run.sighting.seen is not Seen.ENDED
+        return run is not None and run.status.phase is not Phase.ENDED
 
     # --- the port: status and usage -------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from functools import partial
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
@@ -30,7 +30,7 @@ from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.fleet import Fleet
 from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.settings import SwarmSettings
-from commonage.engines.swarm.sightings import (
+from commonage.engines.swarm.statuses import (
     Circumstances,
     changed_at,
     end_of,

@@ -16,7 +16,7 @@ from functools import partial
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import AssignedToNode
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves

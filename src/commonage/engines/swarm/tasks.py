@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.words import ours
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.sightings import attempt_of
+from commonage.engines.swarm.statuses import attempt_of
 
 
 class Tasks:

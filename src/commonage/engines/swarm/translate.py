@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from commonage.domain.fleet import Lease
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Program
 from commonage.engines.dockerd.words import (

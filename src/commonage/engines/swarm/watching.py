@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.domain.turns import Turns
 from commonage.engines.common.board import InThread
 from commonage.engines.containers.board import Board, Run
@@ -46,7 +46,7 @@ class Watcher:
             with turns.rest():
                 await asyncio.sleep(_SWEEP_S)
             try:
-                await hands.sweep(at_once=not any(run.sighting.seen is Seen.STARTING for run in self._board))
+                await hands.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._board))
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 
@@ -55,7 +55,7 @@ class Watcher:
         while True:
             with turns.rest():
                 await asyncio.sleep(_NODES_S)
-            await self._fleet.answer_paused({run.id for run in self._board if run.sighting.seen is not Seen.ENDED})
+            await self._fleet.answer_paused({run.id for run in self._board if run.status.phase is not Phase.ENDED})
 
     async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], turns: Turns) -> None:
         """Watch until cancelled."""
@@ -77,7 +77,7 @@ class Watcher:
     async def _turn(self, settle: Callable[[Run], None]) -> float:
         """Look once; return the seconds until the next time."""
         now = asyncio.get_running_loop().time
-        live = [run for run in self._board if run.sighting.seen is not Seen.ENDED]
+        live = [run for run in self._board if run.status.phase is not Phase.ENDED]
         began, ended = await self._in_thread(lambda: _what_boxes_tell(live))
         moved = {run.id for run in began}
         self._endings = {one: self._endings.get(one, now()) for one in ended}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.engines.common import log_limit
 from commonage.engines.common.log_limit import cut_log
 from commonage.engines.common.logs import read_log

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.sightings import LogLine
+from commonage.domain.statuses import LogLine
 from commonage.engines.common.logs import LINE_MAX, Lines, open_log, read_log
 from commonage.files.beneath import absolute
 

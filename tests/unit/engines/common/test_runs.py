@@ -11,7 +11,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Isolation, Lease, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Exit, Runs
 from commonage.engines.process.ports import PortRange

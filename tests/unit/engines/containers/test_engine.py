@@ -15,7 +15,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.statuses import Order, Phase, Status
 from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import launching
@@ -98,22 +98,22 @@ class Engine(ContainerEngine):
         """Something became of each."""
         await self._look_at_all()
 
-    async def seen(self, is_so: Callable[[Sighting], bool]) -> Sighting:
-        """The sighting of the one attempt once it is so."""
+    async def phase(self, is_so: Callable[[Status], bool]) -> Status:
+        """The status of the one attempt once it is so."""
         for _ in range(1000):
-            (found,) = await self.sightings()
+            (found,) = await self.statuses()
             if is_so(found):
                 return found
             await asyncio.sleep(0.005)
         raise AssertionError(f"it stays {found}")
 
 
-def has_ended(sighting: Sighting) -> bool:
-    return sighting.seen is Seen.ENDED
+def has_ended(status: Status) -> bool:
+    return status.phase is Phase.ENDED
 
 
-def is_running(sighting: Sighting) -> bool:
-    return sighting.seen is Seen.RUNNING
+def is_running(status: Status) -> bool:
+    return status.phase is Phase.RUNNING
 
 
 @pytest.fixture
@@ -139,13 +139,13 @@ async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHan
     heard: list[Reason | None] = []
 
     async def watch() -> None:
-        async for sighting in engine.watch():
-            heard.append(sighting.reason)
+        async for status in engine.watch():
+            heard.append(status.reason)
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
     await engine.start(order())
-    await engine.seen(is_running)
+    await engine.phase(is_running)
     watching.cancel()
     assert hands.launched == 3
     cause = StartFailed(error="the registry cannot be reached")
@@ -155,7 +155,7 @@ async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHan
 async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, hands: FakeHands) -> None:
     hands.failing.extend([PASSES] * 9)
     await engine.start(order())
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
     assert hands.launched == 4
     assert hands.released == ["w-1"]
@@ -169,14 +169,14 @@ async def test_what_is_final_ends_it_at_once(
 ) -> None:
     hands.failing.append(failure)
     await engine.start(order())
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason, hands.launched) == (code, StartFailed(error=failure.message), 1)
 
 
 async def test_who_does_not_answer_is_asked_again(engine: Engine, hands: FakeHands) -> None:
     hands.failing.extend([Away("it is away"), Away("it is away")])
     await engine.start(order())
-    await engine.seen(is_running)
+    await engine.phase(is_running)
     assert hands.launched == 3
 
 
@@ -186,9 +186,9 @@ async def test_a_stop_is_heard_while_it_is_tried_again(
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
     hands.failing.append(PASSES)
     await engine.start(order())
-    await engine.seen(lambda sighting: isinstance(sighting.reason, RetryingStart))
+    await engine.phase(lambda status: isinstance(status.reason, RetryingStart))
     await engine.stop("w-1", 60)
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason, hands.launched) == (143, StoppedBeforeStart(), 1)
 
 
@@ -205,7 +205,7 @@ async def test_a_full_disk_does_not_make_a_failure_of_it(
     monkeypatch.setattr(RunFolder, "write_exit", write)
     hands.failing.extend([PASSES] * 9)
     await engine.start(order())
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
 
 
@@ -228,7 +228,7 @@ async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
     while engine._tasks._tasks:  # the stop is seen to
         await asyncio.wait(engine._tasks._tasks)
     await engine.start(order())
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason, hands.launched) == (143, StoppedBeforeStart(), 0)
 
 
@@ -244,7 +244,7 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
     engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.start(order())
-    await engine.seen(is_running)
+    await engine.phase(is_running)
     broken, really, asked = deque([KeyError("State")]), hands.signal, asyncio.Event()
 
     async def signal(run: Run, signal: Signal) -> None:
@@ -261,7 +261,7 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
     await engine.stop("w-1", 60)
     await asked.wait()
     await engine.hear()
-    assert (await engine.seen(has_ended)).exit_code == 7
+    assert (await engine.phase(has_ended)).exit_code == 7
 
 
 # --- trouble at the end -------------------------------------------------------------------------------------------
@@ -272,18 +272,18 @@ async def test_an_end_that_could_not_be_seen_is_looked_for_again(
     engine: Engine, hands: FakeHands, trouble: Exception
 ) -> None:
     await engine.start(order())
-    await engine.seen(is_running)
+    await engine.phase(is_running)
     hands.over = Exit(5, None, time.time())
     hands.blind.extend([trouble, trouble])
     await engine.hear()
-    assert (await engine.seen(has_ended)).exit_code == 5
+    assert (await engine.phase(has_ended)).exit_code == 5
 
 
 async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
     engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     await engine.start(order())
-    await engine.seen(is_running)
+    await engine.phase(is_running)
     room, really = tmp_path / "runs" / "w-1" / "room", RunFolder.write_exit
     tries: list[bool] = []
 
@@ -296,7 +296,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
     monkeypatch.setattr(RunFolder, "write_exit", write)
     hands.over = Exit(5, None, time.time())
     await engine.hear()
-    assert (await engine.seen(has_ended)).exit_code == 5
+    assert (await engine.phase(has_ended)).exit_code == 5
     assert tries == [True, False, False, False], "what was kept for it is given up first"
 
 
@@ -308,10 +308,10 @@ async def test_nobody_writes_his_own_times(engine: Engine, hands: FakeHands, lie
     given = time.time()
     hands.started_at = given + lie
     await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
-    running = await engine.seen(is_running)
+    running = await engine.phase(is_running)
     hands.started_at, hands.over = given - lie, Exit(0, None, given + lie)
     await engine.hear()
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert running.started_at is not None
     assert given <= running.started_at <= end.at <= time.time()
     assert end.started_at == running.started_at
@@ -322,11 +322,11 @@ async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
 ) -> None:
     given = time.time()
     await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
-    await engine.seen(is_running)
+    await engine.phase(is_running)
     hands.started_at, hands.over = given + 3600, Exit(0, None, given - 3600)
     after = Engine(tmp_path, hands)
     await after.open()
-    end = await after.seen(has_ended)
+    end = await after.phase(has_ended)
     await after.close()
     assert end.started_at is not None
     assert given <= end.started_at <= end.at <= time.time()
@@ -336,7 +336,7 @@ async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
     engine: Engine, hands: FakeHands, tmp_path: Path
 ) -> None:
     await engine.start(order())
-    await engine.seen(is_running)
+    await engine.phase(is_running)
     os.unlink(tmp_path / "runs" / "w-1" / "box" / "claim")
     await engine.stop("w-1", 60)
     for _ in range(1000):
@@ -344,7 +344,7 @@ async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
             break
         await asyncio.sleep(0.005)
     await engine.hear()
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert (end.exit_code, hands.signals) == (7, ["SIGTERM"])
     assert engine._board.runs["w-1"].box.claim() is Claim.NOBODY
 
@@ -355,7 +355,7 @@ async def test_a_stop_waits_for_room_to_call_it_off(
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
     hands.failing.append(PASSES)
     await engine.start(order())
-    await engine.seen(lambda sighting: isinstance(sighting.reason, RetryingStart))
+    await engine.phase(lambda status: isinstance(status.reason, RetryingStart))
     full, really = deque([OSError("no space left")] * 2), os.fdopen
 
     def opened(descriptor: int, *args: Any, **kwargs: Any) -> Any:
@@ -367,5 +367,5 @@ async def test_a_stop_waits_for_room_to_call_it_off(
 
     monkeypatch.setattr(os, "fdopen", opened)
     await engine.stop("w-1", 60)
-    end = await engine.seen(has_ended)
+    end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason) == (143, StoppedBeforeStart())

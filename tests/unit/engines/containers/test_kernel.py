@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from commonage.domain.sightings import Measurement
+from commonage.domain.statuses import Measurement
 from commonage.engines.containers import kernel
 from commonage.engines.containers.kernel import daemon_started_at, measure, owners_of
 

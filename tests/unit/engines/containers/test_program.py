@@ -5,7 +5,7 @@ import pytest
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, Share
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, Program, program_of, shared_variables
 from commonage.engines.containers.session import CONTAINER_SESSION

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 
 from commonage.domain.reasons.attempts import WaitingForOtherSessions
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers import turns
@@ -37,15 +37,15 @@ class Scene:
         task.add_done_callback(self.tasks.discard)
 
     def run(self, name: str, kind: Kind = Kind.SESSION) -> Run:
-        one = Run(order(attempt_id=name, kind=kind), self.files.folder(name), Sighting(name, Seen.STARTING, 0.0, "m"))
+        one = Run(order(attempt_id=name, kind=kind), self.files.folder(name), Status(name, Phase.STARTING, 0.0, "m"))
         self.board.runs[name] = one
         return one
 
     def taking(self, run: Run, node: str = "m") -> asyncio.Task[None]:
         return asyncio.create_task(self.turns.take(run, node, 1, lambda *said: self.told.append((run.id, *said))))
 
-    def see(self, run: Run, seen: Seen, url: str | None = None) -> None:
-        self.board.tell(run, Sighting(run.id, seen, 1.0, "m", url=url))
+    def see(self, run: Run, seen: Phase, url: str | None = None) -> None:
+        self.board.tell(run, Status(run.id, seen, 1.0, "m", url=url))
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ async def test_who_came_first_starts_first_and_the_next_when_one_answers(scene: 
     waits = WaitingForOtherSessions(at_once=2, node="m")
     assert scene.told == [("a2", waits, 0.0), ("a3", waits, 0.0)]
     async with server() as url:
-        scene.see(runs[1], Seen.RUNNING, url)
+        scene.see(runs[1], Phase.RUNNING, url)
         await asyncio.wait_for(waiting[2], 10)
         assert await settled(waiting[3]) == [False]
     assert scene.told[2:] == [("a3", waits, 0.5)], "nearer by one"
-    scene.see(runs[0], Seen.ENDED)
+    scene.see(runs[0], Phase.ENDED)
     await asyncio.wait_for(waiting[3], 10)
     assert len(scene.told) == 3
 
@@ -94,7 +94,7 @@ async def test_one_that_runs_but_does_not_answer_yet_is_still_coming_up(scene: S
     async with server() as url:
         pass
     for run in runs[:2]:
-        scene.see(run, Seen.RUNNING, url)  # refuses connections by now
+        scene.see(run, Phase.RUNNING, url)  # refuses connections by now
     await asyncio.sleep(0.6)
     assert await settled(*waiting) == [True, True, False]
     waiting[2].cancel()
@@ -119,7 +119,7 @@ async def test_who_is_stopped_while_it_waits_takes_no_turn(scene: Scene) -> None
     waiting = [scene.taking(run) for run in runs]
     await settled(*waiting)
     waiting[2].cancel()
-    scene.see(runs[0], Seen.ENDED)
+    scene.see(runs[0], Phase.ENDED)
     await asyncio.wait_for(waiting[3], 10)
 
 

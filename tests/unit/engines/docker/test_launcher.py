@@ -8,7 +8,7 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 
 from commonage.domain.fleet import Lease, Share
-from commonage.domain.sightings import Seen, Sighting
+from commonage.domain.statuses import Phase, Status
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.preparing import Place
@@ -48,7 +48,7 @@ async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
     runs = Runs(tmp_path / "runs")
     runs.open()
     wish = order(lease=Lease("w-1", "here", 1000, 256, (GPU,), 0.0))
-    run = Run(wish, runs.create(wish, None), Sighting("w-1", Seen.STARTING, 0.0))
+    run = Run(wish, runs.create(wish, None), Status("w-1", Phase.STARTING, 0.0))
     nobody: Any = None
     devices: Any = FakeDevices()
     devices.stopped = run if stopped else None

@@ -8,7 +8,7 @@ import pytest
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.process.translate import Place, Program, confined, program_of, shared_variables, url_of
 from commonage.files.injected import JUPYTER

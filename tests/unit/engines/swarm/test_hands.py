@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
-from tests.unit.engines.swarm.test_sightings import task
+from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
-from commonage.domain.sightings import Seen
+from commonage.domain.statuses import Phase
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim, Owner
@@ -51,7 +51,7 @@ class Lost:
     def runs(self) -> None:
         """It began, and was seen."""
         (self.run.box.path / "claim").write_text("ran\n")
-        self.run.sighting = replace(self.run.sighting, seen=Seen.RUNNING)
+        self.run.status = replace(self.run.status, phase=Phase.RUNNING)
 
     @property
     def wish(self) -> str:
@@ -94,7 +94,7 @@ async def test_what_claimed_is_not_given_up_while_it_may_run_on(tmp_path: Path, 
     lost = Lost(tmp_path, ends=False)
     lost.runs()
     if not seen_running:
-        lost.run.sighting = replace(lost.run.sighting, seen=Seen.STARTING)
+        lost.run.status = replace(lost.run.status, phase=Phase.STARTING)
     for _ in range(2):
         with pytest.raises(EngineFailure, match="it is being ended on worker1 first"):
             await lost.end()

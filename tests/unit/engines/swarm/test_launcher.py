@@ -13,14 +13,14 @@ from typing import Any, cast
 
 import pytest
 from tests.unit.engines.containers.test_program import order
-from tests.unit.engines.swarm.test_sightings import task
+from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Lease, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
-from commonage.domain.sightings import Order, Seen, Sighting
+from commonage.domain.statuses import Order, Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.board import Run
@@ -205,7 +205,7 @@ class Scene:
         attempt, node = changes.setdefault("attempt_id", "w-1"), changes.pop("node", "worker1")
         lease = Lease(attempt, node, 1000, 256, changes.pop("shares", ()), 0.0)
         wish: Order = order(environment=Environment("e", "E", image=IMAGE), lease=lease, owner="ada", **changes)
-        return Run(wish, self._runs.create(wish, None), Sighting(attempt, Seen.STARTING, time.time()))
+        return Run(wish, self._runs.create(wish, None), Status(attempt, Phase.STARTING, time.time()))
 
 
 @pytest.fixture
@@ -287,12 +287,12 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
     await scene.tasks.ask()
     looker = Looker(scene.hands, asyncio.to_thread)
     waits = await looker.look(run)
-    assert isinstance(waits, Sighting)
-    assert (waits.seen, type(waits.reason)) == (Seen.STARTING, SwarmSeesNoGpuMemory)
+    assert isinstance(waits, Status)
+    assert (waits.phase, type(waits.reason)) == (Phase.STARTING, SwarmSeesNoGpuMemory)
     monkeypatch.setattr(scene.hands, "_patience_s", -1.0)
     end = await looker.look(run)
-    assert isinstance(end, Sighting)
-    assert (end.seen, end.exit_code, end.reason, end.started_at) == (Seen.ENDED, None, waits.reason, None)
+    assert isinstance(end, Status)
+    assert (end.phase, end.exit_code, end.reason, end.started_at) == (Phase.ENDED, None, waits.reason, None)
     assert scene.agents.released == ["w-1"]
     assert not (run.folder.path / "secrets.json").exists()
 
@@ -347,7 +347,7 @@ async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(s
 async def test_only_what_swarm_says_has_ended_is_removed_later(scene: Scene, state: str, removed: list[str]) -> None:
     run = scene.run()
     await scene.hands.launch(run, unheard)
-    run.sighting = Sighting("w-1", Seen.ENDED, time.time(), exit_code=143)
+    run.status = Status("w-1", Phase.ENDED, time.time(), exit_code=143)
     scene.swarm.all_tasks = [{**task(state), "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
     await scene.hands.remove(run)

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
 from tests.unit.engines.swarm.test_nodes import heard
 
-from commonage.domain.sightings import Measurement, Seen, Sighting
+from commonage.domain.statuses import Measurement, Phase, Status
 from commonage.engines.swarm.engine import SwarmEngine
 
 pytestmark = pytest.mark.anyio
@@ -31,6 +31,6 @@ async def test_an_agent_measures_no_attempt_of_another_node(tmp_path: Path) -> N
     scene = Scene(tmp_path)
     for node in ("a", "b"):
         run = scene.run(attempt_id=f"w-{node}", node=node)
-        run.sighting = Sighting(run.id, Seen.RUNNING, 0.0)
+        run.status = Status(run.id, Phase.RUNNING, 0.0)
         engine._board.runs[run.id] = run
     assert {one.attempt_id: one.memory_mib for one in await engine.measure()} == {"w-a": 1, "w-b": 2}

@@ -49,7 +49,7 @@ class SwarmNode:
     reports_at: float
     attempt: str = "running"
     begun_anew: bool = False
-    seen_at: float = 0.0
+    observed_at: float = 0.0
     was_down: bool = False
 
 
@@ -61,7 +61,7 @@ class Site:
         names = [f"m{number}" for number in range(size)]
         self.agents = [name for name in names if name not in agentless]
         self.swarm_nodes = {
-            name: SwarmNode(name, Vote(name, (), self.now), self.now + at * TICK_S, seen_at=self.now)
+            name: SwarmNode(name, Vote(name, (), self.now), self.now + at * TICK_S, observed_at=self.now)
             for at, name in enumerate(names)
         }
         self.told: dict[str, Heard] = {}
@@ -98,7 +98,7 @@ class Site:
             self.told = {name: replace(one, connected=False, came=self.now) for name, one in self.told.items()}
         if CONTROL in self.phase.off and CONTROL not in phase.off:
             for one in self.swarm_nodes.values():  # a manager that comes back gives all their time
-                one.seen_at = self.now
+                one.observed_at = self.now
         for name in phase.off - self.phase.off:
             self.swarm_nodes[name].attempt = "dead"
         for name in self.phase.off - phase.off:
@@ -147,11 +147,11 @@ class Site:
         found = []
         for one in self.swarm_nodes.values():
             if self.sees(CONTROL, one.name):
-                one.seen_at = self.now
+                one.observed_at = self.now
                 if one.was_down and self.sweeps:
                     one.attempt, one.begun_anew = "dead", True
                 one.was_down = False
-            one.was_down |= self.now - one.seen_at >= SWARM_S
+            one.was_down |= self.now - one.observed_at >= SWARM_S
             about = node(one.name, one.name, "down" if one.was_down else "ready")
             found.append({**about, "Status": {**about["Status"], "Addr": one.name}})
         return found

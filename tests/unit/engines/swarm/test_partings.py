@@ -25,7 +25,7 @@ class Links:
     """What agents say when they are asked who answers them. `seen` are (who, whom)."""
 
     def __init__(self, *seen: tuple[str, str]) -> None:
-        self._seen = seen
+        self._phase = seen
         self.broken = False
         self.asked = 0
 
@@ -33,7 +33,7 @@ class Links:
         self.asked += 1
         if self.broken:
             raise EngineFailure("the link is lost", retryable=True)
-        return (node, address) in self._seen
+        return (node, address) in self._phase
 
 
 class Site:

@@ -43,7 +43,7 @@ def upgrade() -> None:
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("drain", sa.Boolean(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("seen_at", sa.Double(), nullable=False),
+        sa.Column("observed_at", sa.Double(), nullable=False),
         sa.Column("report", sa.Text(), nullable=False),
         sa.Column("leave_by", sa.Double(), nullable=True),
         sa.Column("drained_by", sa.Text(), nullable=True),

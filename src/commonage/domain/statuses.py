@@ -1,4 +1,4 @@
-"""Messages between the core and an engine: start requests (orders) to it, statuses (sightings) from it."""
+"""Messages between the core and an engine: start requests (orders) to it, statuses (statuses) from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Order:
     mounts: tuple[Mount, ...] = ()
 
 
-class Seen(StrEnum):
+class Phase(StrEnum):
     """The phase of an attempt as an engine reports it: it only moves forward."""
 
     STARTING = "starting"
@@ -54,7 +54,7 @@ class LastUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Status:
     """The status of an attempt that an engine reports.
 
     `exit_code` of an ended one is None if it can no longer be known (its node went away: it is lost). `reason` is the
@@ -63,7 +63,7 @@ class Sighting:
     """
 
     attempt_id: str
-    seen: Seen
+    phase: Phase
     at: float
     node: str = ""
     reason: Reason | None = None

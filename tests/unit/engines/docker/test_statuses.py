@@ -11,7 +11,7 @@ from commonage.engines.containers.box import Claim
 from commonage.engines.containers.fetching import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
 from commonage.engines.docker.doctor import examined
-from commonage.engines.docker.sightings import Circumstances, end_of
+from commonage.engines.docker.statuses import Circumstances, end_of
 from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, failure_of, translated
 from commonage.engines.dockerd.times import instant
 

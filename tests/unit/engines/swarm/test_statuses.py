@@ -9,7 +9,7 @@ from tests.unit.engines.containers.test_program import order
 from commonage.domain.fleet import Lease, Share
 from commonage.domain.reasons import attempts
 from commonage.engines.containers.box import Claim, End
-from commonage.engines.swarm.sightings import (
+from commonage.engines.swarm.statuses import (
     Circumstances,
     attempt_of,
     end_of,

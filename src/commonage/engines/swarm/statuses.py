@@ -24,7 +24,7 @@ from commonage.domain.reasons.attempts import (
     SwarmWithdrew,
     WaitingForSwarm,
 )
-from commonage.domain.sightings import Order
+from commonage.domain.statuses import Order
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim, End
 from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
