@@ -22,8 +22,8 @@ FIELDS = {
 def traces(tmp_path: Path) -> Path:
     nodes = "".join(f"n{i},32000,65536,{devices},T4\n" for i, devices in enumerate((2, 4, 4, 8)))
     (tmp_path / "openb_node_list_gpu_node.csv").write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{nodes}")
-    wishes = ["1,460", "1,1000", "2,1000", "1,300", "0,0"]
-    workloads = "".join(f"p{i},2000,2048,{wish}\n" for i, wish in enumerate(wishes))
+    stops = ["1,460", "1,1000", "2,1000", "1,300", "0,0"]
+    workloads = "".join(f"p{i},2000,2048,{stop}\n" for i, stop in enumerate(stops))
     for name in ("default", "other"):
         path = tmp_path / f"openb_pod_list_{name}.csv"
         path.write_text(f"name,cpu_milli,memory_mib,num_gpu,gpu_milli\n{workloads}")

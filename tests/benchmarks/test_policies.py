@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import REQUESTS, fleets
-from tests.unit.placement.policies.nodes import choose, make, node, put, wish
+from tests.unit.placement.policies.nodes import choose, make, node, put, stop
 from tests.unit.placement.policies.rules import places_what_fits, sees_what_is_new
 
 from benchmarks.placement.fragmentation import Fragmentation
@@ -39,35 +39,35 @@ def test_a_policy_sees_nodes_that_come_and_devices_that_are_new_to_it(name: str)
 
 def test_dot_product_keeps_away_from_where_much_is_free_of_what_is_asked() -> None:
     grid, policy = make(DotProduct, node("many-devices", 8, 8000), node("few-devices", 2, 16_000))
-    assert put(grid, policy, wish("1"))[0] == 1
-    assert put(grid, policy, wish(cpus=4000))[0] == 0
+    assert put(grid, policy, stop("1"))[0] == 1
+    assert put(grid, policy, stop(cpus=4000))[0] == 0
 
 
 def test_gpu_packing_opens_as_little_as_it_can() -> None:
     grid, policy = make(GpuPacking, node("free", 2), node("used", 4))
-    put(grid, policy, wish("0.5"), at=(1, [2]))
-    assert put(grid, policy, wish("0.5")) == (1, [2])  # a GPU in use
-    assert put(grid, policy, wish("1")) == (1, [0])  # a free GPU of a node in use
-    assert put(grid, policy, wish("2")) == (1, [1, 3])
-    assert put(grid, policy, wish("1")) == (0, [0])  # a free node, as there is nothing else
-    assert put(grid, policy, wish())[0] == 0
+    put(grid, policy, stop("0.5"), at=(1, [2]))
+    assert put(grid, policy, stop("0.5")) == (1, [2])  # a GPU in use
+    assert put(grid, policy, stop("1")) == (1, [0])  # a free GPU of a node in use
+    assert put(grid, policy, stop("2")) == (1, [1, 3])
+    assert put(grid, policy, stop("1")) == (0, [0])  # a free node, as there is nothing else
+    assert put(grid, policy, stop())[0] == 0
 
 
 def test_gpu_clustering_seeks_its_like() -> None:
     grid, policy = make(GpuClustering, *(node(name, 4) for name in ("parts", "single", "both", "free")))
     for at, gpus in ((0, "0.25"), (1, "1"), (2, "0.25"), (2, "1")):
-        put(grid, policy, wish(gpus), at=(at, [3 if at == 2 and gpus == "1" else 0]))
-    order = {gpus: list(np.argsort(policy.costs(grid.shape(wish(gpus))), kind="stable")) for gpus in ("0.25", "1", "2")}
+        put(grid, policy, stop(gpus), at=(at, [3 if at == 2 and gpus == "1" else 0]))
+    order = {gpus: list(np.argsort(policy.costs(grid.shape(stop(gpus))), kind="stable")) for gpus in ("0.25", "1", "2")}
     assert order == {"0.25": [0, 2, 3, 1], "1": [1, 2, 3, 0], "2": [3, 2, 1, 0]}
 
 
 def test_fgd_breaks_up_no_device_that_others_need() -> None:
     grid, policy = make(Fgd, node("whole", 2), node("begun", 2))
-    put(grid, policy, wish("0.5"), at=(1, [1]))
-    assert put(grid, policy, wish("0.5")) == (1, [1])
-    put(grid, policy, wish("0.7"), at=(1, [0]))
+    put(grid, policy, stop("0.5"), at=(1, [1]))
+    assert put(grid, policy, stop("0.5")) == (1, [1])
+    put(grid, policy, stop("0.7"), at=(1, [0]))
     # 300 thousandths are of use to a quarter only; what takes a quarter goes there.
-    assert put(grid, policy, wish("0.25")) == (1, [0])
+    assert put(grid, policy, stop("0.25")) == (1, [0])
 
 
 @settings(max_examples=30, deadline=None)
@@ -92,8 +92,8 @@ def test_random_tries_all_and_says_the_same_twice() -> None:
     grid, policy = make(RandomChoice, *(node(f"node-{i}", 2) for i in range(4)))
     places = set()
     for _ in range(60):
-        shape = grid.shape(wish("0.1"))
+        shape = grid.shape(stop("0.1"))
         found = choose(grid, policy, shape)
         assert found == choose(grid, policy, shape)
-        places.add(str(put(grid, policy, wish("0.1"))))
+        places.add(str(put(grid, policy, stop("0.1"))))
     assert len(places) == 8

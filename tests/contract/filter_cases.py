@@ -48,10 +48,10 @@ def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "wei
     """What the Docker engine sends for an order that has all there is."""
     folders = Folders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
     around = docker.Surroundings(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
-    wish = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
-    program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
+    stop = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
+    program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
-    return docker.container_config(wish, program, around, "the entry", settings)
+    return docker.container_config(stop, program, around, "the entry", settings)
 
 
 def service(*, port: int | None = 31000, **settings: Any) -> Json:
@@ -68,10 +68,10 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
         declares_vram=True,
         port=port,
     )
-    wish = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
-    program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})
-    spec = swarm.service_spec(wish, program, around, SwarmSettings(**settings))
-    return {"Name": swarm.service_names(wish)[0], **spec}
+    stop = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
+    program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
+    spec = swarm.service_spec(stop, program, around, SwarmSettings(**settings))
+    return {"Name": swarm.service_names(stop)[0], **spec}
 
 
 def but(made: Json, place: str, value: object) -> Json:

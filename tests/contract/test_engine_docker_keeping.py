@@ -196,10 +196,10 @@ def busy_orders(rig: DockerRig) -> list[Order]:
     """The same orders each time: jobs that leave a line in a file of their own each time they run."""
     orders = []
     for number in range(40):
-        wish = rig.orders(Behaviour())
+        stop = rig.orders(Behaviour())
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", "echo ran >>$HOME/$COMMONAGE_ATTEMPT_ID; exit 2")
-        orders.append(replace(wish, attempt_id=attempt, command=command, lease=replace(wish.lease, attempt_id=attempt)))
+        orders.append(replace(stop, attempt_id=attempt, command=command, lease=replace(stop.lease, attempt_id=attempt)))
     return orders
 
 

@@ -311,8 +311,8 @@ async def test_what_cannot_be_started_is_refused_and_leaves_nothing(tmp_path: Pa
 async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cpu_hold="quota")) as rig:
         engine = await rig.engine()
-        wish = rig.orders(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
-        order = await rig.started(replace(wish, lease=replace(wish.lease, cpus_milli=200)))
+        stop = rig.orders(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
+        order = await rig.started(replace(stop, lease=replace(stop.lease, cpus_milli=200)))
         await asyncio.sleep(1.5)
         [measured] = await engine.measure()
         [running] = await engine.statuses()
@@ -358,11 +358,11 @@ def busy_orders(rig: ProcessRig, out: Path) -> list[Order]:
     """The same two hundred orders each time: jobs that leave a line in a file of their own each time they run."""
     orders = []
     for number in range(200):
-        wish = rig.orders(Behaviour(), variables=(("OUT", str(out)),))
+        stop = rig.orders(Behaviour(), variables=(("OUT", str(out)),))
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", 'echo ran >>"$OUT/$COMMONAGE_ATTEMPT_ID"; sleep 0.3; exit 2')
-        lease = replace(wish.lease, attempt_id=attempt)
-        orders.append(replace(wish, attempt_id=attempt, command=command, lease=lease))
+        lease = replace(stop.lease, attempt_id=attempt)
+        orders.append(replace(stop, attempt_id=attempt, command=command, lease=lease))
     return orders
 
 

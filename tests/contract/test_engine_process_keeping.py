@@ -24,8 +24,8 @@ HERE = ProcessSettings(node_name="here")
 async def busy(rig: ProcessRig, cpus_milli: int, core: int) -> str:
     """An attempt that asks for so much, and would use all of this core."""
     code = f"import os; os.sched_setaffinity(0, [{core}]); print('here', flush=True)\nwhile True: pass"
-    wish = rig.orders(FOREVER, command=(sys.executable, "-c", code))
-    order = await rig.started(replace(wish, lease=replace(wish.lease, cpus_milli=cpus_milli)))
+    stop = rig.orders(FOREVER, command=(sys.executable, "-c", code))
+    order = await rig.started(replace(stop, lease=replace(stop.lease, cpus_milli=cpus_milli)))
     return order.attempt_id
 
 

@@ -103,7 +103,7 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
     rig.agents.stuck.add("worker3")
     order = await rig.started(at(rig.orders(FOREVER), "worker3"))
     # It does not hear its box any more, as on a node that does not see the shared folder.
-    (rig.data / "swarm/attempts" / order.attempt_id / "box/wish").unlink()
+    (rig.data / "swarm/attempts" / order.attempt_id / "box/stop").unlink()
     swarm.machines["worker3"].daemon.kill()
     try:
 
@@ -318,7 +318,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm
 
 async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm) as rig:
-        deaf = ("sh", "-c", "rm -r /run/commonage/box/wish; mkdir /run/commonage/box/wish; echo here; exec sleep 300")
+        deaf = ("sh", "-c", "rm -r /run/commonage/box/stop; mkdir /run/commonage/box/stop; echo here; exec sleep 300")
         order = await rig.started(rig.orders(FOREVER, command=deaf))
         await (await rig.engine()).stop(order.attempt_id, 0)
         end = await rig.phase(order.attempt_id, Phase.ENDED)

@@ -155,7 +155,7 @@ def test_limits_of_the_driver_hold_also_without_variables_but_not_outside_the_gr
 
 
 def test_a_driver_that_sets_limits_and_does_not_honour_them_is_found(node: FakeNode) -> None:
-    node.wishes("ignores limits")
+    node.stops("ignores limits")
     result = tried(node, "driver-limit")
     assert set(result.broken) == {BEYOND, EMPTY}
     assert result.code == 1
@@ -178,7 +178,7 @@ def test_mps_holds_and_in_exclusive_mode_nobody_leaves_it(node: FakeNode) -> Non
 )
 def test_what_mps_does_not_hold_is_found(node: FakeNode, ignored: str, found: str, devices: tuple[str, ...]) -> None:
     node.driver.says(*NODE, *devices)
-    node.wishes(f"ignores {ignored}")
+    node.stops(f"ignores {ignored}")
     result = tried(node, "mps")
     assert found in result.broken
     assert result.code == 1
@@ -200,7 +200,7 @@ def test_an_instance_is_tried_as_it_is(node: FakeNode) -> None:
 
 
 def test_a_device_that_breaks_under_the_neighbour_is_found(node: FakeNode) -> None:
-    node.wishes("breaks 700")
+    node.stops("breaks 700")
     assert NEIGHBOUR in tried(node, "driver-limit").broken
 
 

@@ -83,8 +83,8 @@ class Blow:
 def cut_off(node: Node, data: Path) -> None:
     """From the share, too: what is wished there is not heard. What it writes itself is seen here, to tell of it."""
     node.unplug()
-    for wish in data.glob("swarm/attempts/*/box/wish"):
-        wish.unlink()
+    for stop in data.glob("swarm/attempts/*/box/stop"):
+        stop.unlink()
 
 
 DAEMON_KILLED = Blow(lambda node, _: node.daemon.kill(), lambda node: node.daemon.start())

@@ -60,7 +60,7 @@ def target(tmp_path: Path) -> Path:
     folder = tmp_path / "target"
     folder.mkdir()
     (folder / "key").write_text(f"{SECRET}\n")
-    for name in ("claim", "wish", "end", "log"):
+    for name in ("claim", "stop", "end", "log"):
         (folder / name).write_text(f"{SECRET}\n")
     return folder
 

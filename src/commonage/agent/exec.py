@@ -12,10 +12,10 @@ from commonage.link.execs import (
     ExecData,
     ExecEnd,
     ExecOver,
+    ExecRequest,
     ExecSize,
     ExecStarted,
     ExecTaken,
-    ExecWish,
     Outlet,
     content_of,
 )
@@ -54,23 +54,23 @@ class Execs:
         if line is not None:
             what(line)
 
-    async def answer(self, wish: ExecWish, _told: Told) -> ExecEnd:
+    async def answer(self, request: ExecRequest, _told: Told) -> ExecEnd:
         """Run the command to its end. Cancelling it means that the client is gone: the command is then ended."""
         peer = self._peer
-        line = self._lines[wish.id] = _Line(peer, wish.id)
+        line = self._lines[request.id] = _Line(peer, request.id)
         try:
             stream = await self._execs.begin(
-                await self._container_of(wish.attempt_id), wish.attempt_id, wish.command, wish.terminal
+                await self._container_of(request.attempt_id), request.attempt_id, request.command, request.terminal
             )
             try:
-                peer.say("exec-started", ExecStarted(wish.id))
+                peer.say("exec-started", ExecStarted(request.id))
                 return ExecEnd(await line.run(stream))
             finally:
                 await asyncio.shield(stream.close())
         except NotRunning:
             return ExecEnd(0, absent=True)
         finally:
-            del self._lines[wish.id]
+            del self._lines[request.id]
 
     async def _container_of(self, attempt_id: str) -> str:
         """The container of the attempt, found by the attempt's label: only Commonage's containers have it.

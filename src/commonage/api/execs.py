@@ -178,10 +178,10 @@ class Talk:
                     f"{self._waiting} bytes of input wait; only {WINDOW} may be under way that were not taken"
                 )
 
-    async def _heed(self, wish: ToCommand) -> None:
-        if wish.resize is not None:
-            await self._stream.resize(wish.resize.columns, wish.resize.rows)
-        if wish.end and not self._has_ended:
+    async def _heed(self, stop: ToCommand) -> None:
+        if stop.resize is not None:
+            await self._stream.resize(stop.resize.columns, stop.resize.rows)
+        if stop.end and not self._has_ended:
             self._has_ended = True
             self._inputs.put_nowait(None)
 

@@ -17,13 +17,13 @@ from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
-from commonage.domain.lifecycle import StopAsked, Vanished
+from commonage.domain.lifecycle import StopRequested, Vanished
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
 from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
 from commonage.domain.turns import Turns
-from commonage.domain.workloads import Kind, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import Kind, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.joining import Joining
 
@@ -58,7 +58,7 @@ class Departures:
             )
         before = self._fleet.known(name).leave_by
         node = await self._fleet.drain(who, name, True, by)
-        recall = StopWish(who.name, now, StopCause.RECALL, NodeDrained(node=node.name, by=node.drained_by))
+        recall = StopRequest(who.name, now, StopCause.RECALL, NodeDrained(node=node.name, by=node.drained_by))
         goes: list[Workload] = []
         told: list[Event] = []
         for one in self._on(name):
@@ -69,7 +69,7 @@ class Departures:
         if told:
             await self._ledger.write(events=told)
         for one in goes:
-            await self._ledger.happen(one.id, StopAsked(recall))
+            await self._ledger.happen(one.id, StopRequested(recall))
         return node
 
     async def run(self) -> None:
@@ -90,7 +90,7 @@ class Departures:
             for one in self._on(node.name):
                 if one.stop is None:
                     log.info("workload %s: its node %s must be empty now", one.id, node.name)
-                    self._ledger.note(one.id, StopAsked(_at_the_deadline(one, node, now)))
+                    self._ledger.note(one.id, StopRequested(_at_the_deadline(one, node, now)))
 
     async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
         """Remove a node and revoke its access. It must not be ready, and nothing may run on it. For admins.
@@ -124,7 +124,7 @@ class Departures:
         self._fleet.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
         for one in self._on(name):
-            self._ledger.note(one.id, StopAsked(_taken_away(one, f"the node {name}", now, why)))
+            self._ledger.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
         await self._forget(node, why)
 
     async def see_off(self, name: str) -> None:
@@ -199,14 +199,14 @@ def _may_be_interrupted(one: Workload) -> bool:
     return one.spec.preemptible and one.spec.kind is not Kind.SESSION
 
 
-def _at_the_deadline(one: Workload, node: Node, now: float) -> StopWish:
+def _at_the_deadline(one: Workload, node: Node, now: float) -> StopRequest:
     why = NodeDrained(node=node.name, by=node.drained_by, leave_by_at=node.leave_by or now)
     return _taken_away(one, "the drain", now, why)
 
 
-def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopWish:
+def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopRequest:
     stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
-    return StopWish(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
+    return StopRequest(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
 
 
 def _fate(one: Workload) -> Fate:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
-from commonage.domain.lifecycle import StopAsked
+from commonage.domain.lifecycle import StopRequested
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.turns import Turns
-from commonage.domain.workloads import State, StopCause, StopWish, Workload
+from commonage.domain.workloads import State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
 
@@ -94,20 +94,20 @@ class Gangs:
         bad = next((one for one in ended if one.state in _BAD_ENDS), None)
         if bad is not None:
             ended_badly = attempts.GangMemberEnded(rank=_rank(bad), state=bad.state.value, cause=bad.reason)
-            self._wish(living, StopCause.DEPENDENCY, ended_badly, now)
+            self._stop(living, StopCause.DEPENDENCY, ended_badly, now)
             return
         if ended:  # the others run to their ends, but no member can restart without the ended ones
             waiting = [one for one in living if one.state.waits]
-            self._wish(waiting, StopCause.DEPENDENCY, attempts.GangMemberMissing(rank=_rank(ended[0])), now)
+            self._stop(waiting, StopCause.DEPENDENCY, attempts.GangMemberMissing(rank=_rank(ended[0])), now)
         holding = [one for one in living if one.state.holds_lease]
         stopped = _stopped(holding)
         retries = members[0].spec.retry.retries
         if stopped is not None:
-            self._wish(living, StopCause.DEPENDENCY, attempts.GangMemberStopping(rank=_rank(stopped)), now)
+            self._stop(living, StopCause.DEPENDENCY, attempts.GangMemberStopping(rank=_rank(stopped)), now)
         elif sum(one.retried for one in members) > retries:
             out = max(living, key=lambda one: one.since)
             none_left = attempts.GangOutOfRetries(rank=_rank(out), cause=_cause_of(out))
-            self._wish(living, StopCause.DEPENDENCY, none_left, now)
+            self._stop(living, StopCause.DEPENDENCY, none_left, now)
         elif holding:
             self._restart(living, holding, now)
 
@@ -118,19 +118,19 @@ class Gangs:
         out = next((one for one in living if one.state.waits and _ran(one, began)), None)
         if out is not None:
             requeued = attempts.GangMemberRequeued(rank=_rank(out), cause=_cause_of(out))
-            self._wish(holding, StopCause.RECALL, requeued, now)
+            self._stop(holding, StopCause.RECALL, requeued, now)
         elif recalled is not None:
             requeued = attempts.GangMemberRequeued(rank=_rank(recalled), cause=_cause_of(recalled))
-            self._wish(holding, StopCause.RECALL, requeued, now)
+            self._stop(holding, StopCause.RECALL, requeued, now)
         elif _started_in_part(living) and now - began > PARTIAL_S:
-            self._wish(holding, StopCause.RECALL, attempts.GangStartedInPart(), now)
+            self._stop(holding, StopCause.RECALL, attempts.GangStartedInPart(), now)
 
-    def _wish(self, whom: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
+    def _stop(self, whom: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
         for one in whom:
             has = one.stop.cause if one.stop is not None else None
             if has is None or (has is StopCause.RECALL and cause is not StopCause.RECALL):
                 log.info("workload %s: %s", one.id, reason)
-                self._ledger.note(one.id, StopAsked(StopWish(_BY, now, cause, reason)))
+                self._ledger.note(one.id, StopRequested(StopRequest(_BY, now, cause, reason)))
 
 
 def _started_in_part(members: Sequence[Workload]) -> bool:

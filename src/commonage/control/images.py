@@ -184,7 +184,7 @@ class Images:
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"
             raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
-        self.prepulls.wish(image, nodes or ready)
+        self.prepulls.stop(image, nodes or ready)
         return self.one(who, image.name)
 
     def _tenant_of(self, who: Principal, scope: str) -> str | None:

@@ -92,7 +92,7 @@ class Prepulls:
         """The catalogue changed: check at once."""
         self._woken.set()
 
-    def wish(self, image: Image, nodes: Collection[str]) -> None:
+    def stop(self, image: Image, nodes: Collection[str]) -> None:
         """Pull an image onto these nodes now, also where that failed before."""
         for node in nodes:
             self._wished.add((image.name, node))

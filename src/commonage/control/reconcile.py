@@ -87,7 +87,7 @@ class Reconcile:
     async def _start(self, workload_id: str, attempt_id: str) -> None:
         for tries in range(1, START_TRIES + 1):
             workload = self._board.get(workload_id)
-            if not _wishes(workload, attempt_id) or workload is None or workload.stop is not None:
+            if not _stops(workload, attempt_id) or workload is None or workload.stop is not None:
                 return
             engine = self._engine_of(workload)
             try:
@@ -187,7 +187,7 @@ class Reconcile:
     def _stray(self, engine: Engine, status: Status) -> None:
         """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
         workload = self._board.get(workload_of(status.attempt_id))
-        if status.attempt_id in self._busy or _wishes(workload, status.attempt_id):
+        if status.attempt_id in self._busy or _stops(workload, status.attempt_id):
             return  # it was allocated after the allocations were read
         if status.phase is Phase.ENDED:
             self._do(status.attempt_id, lambda: engine.forget(status.attempt_id))
@@ -241,7 +241,7 @@ class _Watch:
             await self._clock.sleep(1.0)
 
 
-def _wishes(workload: Workload | None, attempt_id: str) -> bool:
+def _stops(workload: Workload | None, attempt_id: str) -> bool:
     """True if this is the workload's present attempt and it should run."""
     return (
         workload is not None

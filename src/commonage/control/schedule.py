@@ -8,9 +8,9 @@ import logging
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
-from commonage.domain.lifecycle import Leased, StopAsked
+from commonage.domain.lifecycle import Leased, StopRequested
 from commonage.domain.turns import Turns
-from commonage.domain.workloads import StopCause, StopWish
+from commonage.domain.workloads import StopCause, StopRequest
 from commonage.placement.plan import Eviction, plan
 from commonage.ports.clock import Clock
 
@@ -68,5 +68,5 @@ class Schedule:
 
     async def _evicted(self, eviction: Eviction, now: float) -> None:
         self._board.recall(eviction.workload_id, eviction.for_id)
-        wish = StopWish("the planner", now, StopCause.RECALL, eviction.reason)
-        await self._ledger.happen(eviction.workload_id, StopAsked(wish))
+        stop = StopRequest("the planner", now, StopCause.RECALL, eviction.reason)
+        await self._ledger.happen(eviction.workload_id, StopRequested(stop))

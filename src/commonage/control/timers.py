@@ -13,12 +13,12 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
 from commonage.domain.errors import CommonageError, NotFound
-from commonage.domain.lifecycle import Released, StopAsked, TimeRunsOut, Withheld
+from commonage.domain.lifecycle import Released, StopRequested, TimeRunsOut, Withheld
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import DependencyFailed, DependencyNotFound, TimeLimitReached
 from commonage.domain.reasons.waiting import Other
 from commonage.domain.turns import Turns
-from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
@@ -97,8 +97,8 @@ class Timers:
         if deadline is None or limit is None or workload.stop is not None:
             return
         if now >= deadline:
-            wish = StopWish("the time limit", now, StopCause.TIME_LIMIT, TimeLimitReached(limit_s=limit))
-            self._ledger.note(workload.id, StopAsked(wish))
+            stop = StopRequest("the time limit", now, StopCause.TIME_LIMIT, TimeLimitReached(limit_s=limit))
+            self._ledger.note(workload.id, StopRequested(stop))
         elif not workload.warned and deadline - now <= min(self._warn_before_s, limit / 5):
             self._ledger.note(workload.id, TimeRunsOut(deadline - now))
 
@@ -106,8 +106,8 @@ class Timers:
         verdicts = [await verdict(dependency, self._board, self._store) for dependency in held.spec.depends_on]
         broken = next((one for one in verdicts if isinstance(one, Reason)), None)
         if broken is not None:
-            wish = StopWish("a dependency", now, StopCause.DEPENDENCY, broken)
-            self._ledger.note(held.id, StopAsked(wish))
+            stop = StopRequest("a dependency", now, StopCause.DEPENDENCY, broken)
+            self._ledger.note(held.id, StopRequested(stop))
         elif all(one is None for one in verdicts):
             self._release(held)
 

@@ -20,12 +20,12 @@ from commonage.control.settings import ControlSettings
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device
 from commonage.domain.ids import workload_of
-from commonage.domain.lifecycle import StopAsked
+from commonage.domain.lifecycle import StopRequested
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
 from commonage.domain.receipts import enough_for
 from commonage.domain.requests import GpuRequest
-from commonage.domain.workloads import State, StopCause, StopWish, Workload
+from commonage.domain.workloads import State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -104,8 +104,8 @@ class Watchdog:
 
     def _end(self, workload: Workload, why: OverGpuShare, now: float) -> None:
         log.warning("workload %s is ended: %s", workload.id, why)
-        wish = StopWish("the VRAM watchdog", now, StopCause.OVER_SHARE, why)
-        self._ledger.note(workload.id, StopAsked(wish))
+        stop = StopRequest("the VRAM watchdog", now, StopCause.OVER_SHARE, why)
+        self._ledger.note(workload.id, StopRequested(stop))
         self.counts["stopped"] += 1
 
     async def _warn(self, workload: Workload, excess: Excess, now: float) -> None:

@@ -21,13 +21,13 @@ from commonage.control.volumes import see_that_all_can_be_mounted
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unplaceable
 from commonage.domain.explanations import Explanation
 from commonage.domain.ids import IdSequence
-from commonage.domain.lifecycle import StopAsked
+from commonage.domain.lifecycle import StopRequested
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_cpus
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import ServerStopped, StoppedBy
 from commonage.domain.reasons.waiting import DependencyNotMet, InQueue, Other
-from commonage.domain.workloads import Kind, Spec, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import Kind, Spec, State, StopCause, StopRequest, Workload
 from commonage.placement.explain import explain
 from commonage.ports.clock import Clock
 from commonage.ports.identity import Identity
@@ -219,8 +219,8 @@ class Work:
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
         by = workload.spec.owner if _is_spawner(who) else who.name
         cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
-        wish = StopWish(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))
-        after = await self.ledger.happen(workload_id, StopAsked(wish))
+        stop = StopRequest(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))
+        after = await self.ledger.happen(workload_id, StopRequested(stop))
         if after is None or (after.state.is_terminal and after.stop is None):
             ended = await self.store.workload(workload_id)
             raise Conflict(
@@ -236,7 +236,7 @@ class Work:
         now = self.clock.now()
         for workload in self.board.in_state(State.STARTING, State.RUNNING):
             cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.RECALL
-            self.ledger.note(workload.id, StopAsked(StopWish("the server", now, cause, ServerStopped())))
+            self.ledger.note(workload.id, StopRequested(StopRequest("the server", now, cause, ServerStopped())))
         while (left := len(self.board.in_state(State.STARTING, State.RUNNING))) and self.clock.now() < now + within_s:
             await self.clock.sleep(0.05)
         return left

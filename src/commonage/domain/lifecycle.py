@@ -14,7 +14,7 @@ from commonage.domain.fleet import Lease
 from commonage.domain.ids import attempt_id
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCause, StopRequest, Workload
 
 # --- what can happen ----------------------------------------------------------------------------------------------
 
@@ -62,10 +62,10 @@ class Vanished:
 
 
 @dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopRequested:
     """A user or a rule requests its end."""
 
-    wish: StopWish
+    stop: StopRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class TimeRunsOut:
     left_s: float
 
 
-Happening = Released | Withheld | Leased | StatusReported | Refused | Vanished | StopAsked | TimeRunsOut
+Happening = Released | Withheld | Leased | StatusReported | Refused | Vanished | StopRequested | TimeRunsOut
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
 
@@ -134,8 +134,8 @@ def step(workload: Workload, happening: Happening, now: float) -> Step:
             return _ended_without_code(workload, attempt, State.FAILED, reason, now)
         case Vanished(attempt, reason):
             return _ended_without_code(workload, attempt, State.LOST, reason, now)
-        case StopAsked(wish):
-            return _stop_asked(workload, wish, now)
+        case StopRequested(stop):
+            return _stop_asked(workload, stop, now)
         case TimeRunsOut(left_s):
             return _time_runs_out(workload, left_s)
     assert_never(happening)
@@ -215,7 +215,7 @@ def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> 
     started = attempt.started_at or status.started_at
     attempt = replace(attempt, started_at=started, ended_at=ended, exit_code=code, url=None)
     if workload.stop is not None:
-        return _ended_by_wish(workload, attempt, workload.stop, now)
+        return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:
         lost = status.reason or attempts.NodeLost(node=attempt.lease.node)
         return _finish(workload, attempt, State.LOST, lost, now)
@@ -237,19 +237,19 @@ def reason_of_exit(code: int, oom: bool = False) -> Reason:
     return attempts.ExitCode(exit_code=code)
 
 
-def _ended_by_itself(workload: Workload, attempt: Attempt, wish: StopWish) -> bool:
+def _ended_by_itself(workload: Workload, attempt: Attempt, stop: StopRequest) -> bool:
     """True if it ended well before the stop could reach it, or was a job that could finish while it was recalled.
 
     Preemptible workloads and gang members are excluded: there exit code 0 says that it saved its work, to resume later.
     """
-    before = attempt.ended_at is not None and attempt.ended_at < wish.at
+    before = attempt.ended_at is not None and attempt.ended_at < stop.at
     spec = workload.spec
-    finished = wish.cause is StopCause.RECALL and spec.kind is Kind.JOB and not (spec.gang or spec.preemptible)
+    finished = stop.cause is StopCause.RECALL and spec.kind is Kind.JOB and not (spec.gang or spec.preemptible)
     return attempt.exit_code == 0 and (before or finished)
 
 
-def _state_after_stop(wish: StopWish) -> State:
-    return State.TIMED_OUT if wish.cause is StopCause.TIME_LIMIT else State.STOPPED
+def _state_after_stop(stop: StopRequest) -> State:
+    return State.TIMED_OUT if stop.cause is StopCause.TIME_LIMIT else State.STOPPED
 
 
 def _ended_without_code(workload: Workload, attempt: str, state: State, reason: Reason, now: float) -> Step:
@@ -258,18 +258,18 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, reason: 
         return Step(workload)
     ended = replace(current, ended_at=now, url=None)
     if workload.stop is not None:
-        return _ended_by_wish(workload, ended, workload.stop, now)
+        return _ended_by_stop(workload, ended, workload.stop, now)
     return _finish(workload, ended, state, reason, now)
 
 
-def _ended_by_wish(workload: Workload, attempt: Attempt, wish: StopWish, now: float) -> Step:
+def _ended_by_stop(workload: Workload, attempt: Attempt, stop: StopRequest, now: float) -> Step:
     """The end after a stop request: final, or back in the queue if it was only recalled."""
-    if _ended_by_itself(workload, attempt, wish):
+    if _ended_by_itself(workload, attempt, stop):
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
-    reason = _reason_of(wish)
-    if wish.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
+    reason = _reason_of(stop)
+    if stop.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
         # A session's kernels are gone, and its user may no longer wait for it.
-        return _finish(workload, attempt, _state_after_stop(wish), reason, now)
+        return _finish(workload, attempt, _state_after_stop(stop), reason, now)
     return _requeued(workload, replace(attempt, state=State.STOPPED), reason, now)
 
 
@@ -315,25 +315,25 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: Reason, 
     return Step(after, (Record(EventKind.ENDED, reason),))
 
 
-def _reason_of(wish: StopWish) -> Reason:
-    return wish.reason or attempts.StoppedBy(by=wish.by)
+def _reason_of(stop: StopRequest) -> Reason:
+    return stop.reason or attempts.StoppedBy(by=stop.by)
 
 
-def _stop_asked(workload: Workload, wish: StopWish, now: float) -> Step:
+def _stop_asked(workload: Workload, stop: StopRequest, now: float) -> Step:
     recalled = workload.stop is not None and workload.stop.cause is StopCause.RECALL
-    if workload.state.is_terminal or (workload.stop is not None and (not recalled or wish.cause is StopCause.RECALL)):
+    if workload.state.is_terminal or (workload.stop is not None and (not recalled or stop.cause is StopCause.RECALL)):
         return Step(workload)
     if workload.state.waits:
-        if wish.cause is StopCause.RECALL:
+        if stop.cause is StopCause.RECALL:
             return Step(workload)
-        state, reason = _state_after_stop(wish), _reason_of(wish)
-        after = replace(workload, state=state, since=now, stop=wish, reason=reason, not_before=None)
+        state, reason = _state_after_stop(stop), _reason_of(stop)
+        after = replace(workload, state=state, since=now, stop=stop, reason=reason, not_before=None)
         return Step(after, (Record(EventKind.ENDED, reason),))
     attempt = workload.attempt
     if attempt is None:  # cannot happen: a workload with an allocation has an attempt
         return Step(workload)
-    stopping = attempts.Stopping(cause=_reason_of(wish))
-    after = replace(workload, stop=wish, reason=stopping)
+    stopping = attempts.Stopping(cause=_reason_of(stop))
+    after = replace(workload, stop=stop, reason=stopping)
     return Step(after, (Record(EventKind.STOPPING, stopping), StopRun(attempt.id, workload.spec.grace_s)))
 
 

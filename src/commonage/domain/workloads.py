@@ -141,7 +141,7 @@ class StopCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StopWish:
+class StopRequest:
     """A request to stop a workload: its author (`by`), time, and reason. `reason` None: only the author is known."""
 
     by: str
@@ -191,7 +191,7 @@ class Workload:
     since: float
     reason: Reason = _IN_QUEUE
     array_index: int | None = None
-    stop: StopWish | None = None
+    stop: StopRequest | None = None
     attempt: Attempt | None = None
     not_before: float | None = None
     warned: bool = False

@@ -27,7 +27,7 @@ _ENDS_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class ExecWish:
+class ExecRequest:
     """Request to run this command in an attempt's container. `id` identifies the command in later messages."""
 
     id: str
@@ -84,7 +84,7 @@ class ExecOver:
     id: str
 
 
-EXEC = Call("exec", ExecWish, ExecEnd, None)
+EXEC = Call("exec", ExecRequest, ExecEnd, None)
 
 
 class Outlet:
@@ -145,9 +145,9 @@ class ExecLines:
 
     async def begin(self, peer: Peer, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> LinkedExec:
         """Start a command on the agent. Raises NotRunning, EngineFailure."""
-        wish = ExecWish(secrets.token_hex(8), attempt_id, tuple(command), terminal)
-        line = self._lines[wish.id] = LinkedExec(peer, wish)
-        line.asking.add_done_callback(lambda _: self._lines.pop(wish.id, None))
+        stop = ExecRequest(secrets.token_hex(8), attempt_id, tuple(command), terminal)
+        line = self._lines[stop.id] = LinkedExec(peer, stop)
+        line.asking.add_done_callback(lambda _: self._lines.pop(stop.id, None))
         try:
             await line.begun()
         except BaseException:
@@ -159,13 +159,13 @@ class ExecLines:
 class LinkedExec:
     """Implements `ports.execs.ExecStream`: one command, seen from the control plane."""
 
-    def __init__(self, peer: Peer, wish: ExecWish) -> None:
-        self._peer, self._wish = peer, wish
+    def __init__(self, peer: Peer, stop: ExecRequest) -> None:
+        self._peer, self._stop = peer, stop
         self._said: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # bounded by the window
         self._started = asyncio.Event()
         self._is_read = False
-        self.outlet = Outlet(peer, wish.id)
-        self.asking = asyncio.create_task(peer.ask(EXEC, wish))
+        self.outlet = Outlet(peer, stop.id)
+        self.asking = asyncio.create_task(peer.ask(EXEC, stop))
         self.asking.add_done_callback(self._has_ended)
 
     def _has_ended(self, asking: asyncio.Task[ExecEnd]) -> None:
@@ -187,7 +187,7 @@ class LinkedExec:
         """Wait until the command runs. Raises NotRunning, EngineFailure."""
         await self._started.wait()
         if self.asking.done() and self.asking.result().absent:
-            raise NotRunning(f"{self._wish.attempt_id[:100]} does not run, so that nothing can run beside it")
+            raise NotRunning(f"{self._stop.attempt_id[:100]} does not run, so that nothing can run beside it")
 
     def drop(self) -> None:
         """The client is gone; the agent ends the command."""
@@ -202,12 +202,12 @@ class LinkedExec:
     async def close_stdin(self) -> None:
         """Send the end of the input."""
         if not self.asking.done():
-            self._peer.say("exec-data", ExecData(self._wish.id, IN, ""))
+            self._peer.say("exec-data", ExecData(self._stop.id, IN, ""))
 
     async def resize(self, columns: int, rows: int) -> None:
         """Send the terminal size."""
         if not self.asking.done():
-            self._peer.say("exec-size", ExecSize(self._wish.id, columns, rows))
+            self._peer.say("exec-size", ExecSize(self._stop.id, columns, rows))
 
     async def read(self) -> tuple[int, bytes] | None:
         """The next output."""
@@ -217,7 +217,7 @@ class LinkedExec:
             if not self.asking.cancelled():
                 self.asking.result()
             return None
-        self._peer.say("exec-taken", ExecTaken(self._wish.id, len(said[1])))
+        self._peer.say("exec-taken", ExecTaken(self._stop.id, len(said[1])))
         return said
 
     async def exit_code(self) -> int:
@@ -228,7 +228,7 @@ class LinkedExec:
         """Ask the agent to end the command and wait for it; a lost link ends it, too."""
         if self.asking.done():
             return
-        self._peer.say("exec-over", ExecOver(self._wish.id))
+        self._peer.say("exec-over", ExecOver(self._stop.id))
         while not self._said.empty():  # unread output must not block the end
             self._said.get_nowait()
         with suppress(EngineFailure, TimeoutError):

@@ -26,7 +26,7 @@ from commonage.domain.workloads import (
     Spec,
     State,
     StopCause,
-    StopWish,
+    StopRequest,
     Workload,
 )
 
@@ -189,17 +189,17 @@ def progress_row(workload: Workload) -> Row:
     }
 
 
-def _stop_to_json(stop: StopWish) -> str:
+def _stop_to_json(stop: StopRequest) -> str:
     return _encoder.encode({"by": stop.by, "at": stop.at, "cause": stop.cause, "reason": _reason(stop.reason)})
 
 
-def stop_from_json(body: str | None) -> StopWish | None:
+def stop_from_json(body: str | None) -> StopRequest | None:
     """The stop request, if there is one."""
     if body is None:
         return None
     read = json.loads(body)
     reason = None if read["reason"] is None else from_json(Reason, read["reason"])
-    return StopWish(read["by"], read["at"], StopCause(read["cause"]), reason)
+    return StopRequest(read["by"], read["at"], StopCause(read["cause"]), reason)
 
 
 def reason_to_json(reason: Reason) -> str:

@@ -83,10 +83,10 @@ class EngineContract:
             return
         urls = []
         for _ in range(2):
-            wish = rig.orders(
+            stop = rig.orders(
                 replace(FOREVER, shows=("ADDRESS",)), wants_port=True, variables=(("ADDRESS", "port {port}"),)
             )
-            order = await rig.started(wish)
+            order = await rig.started(stop)
             running = await rig.status(order.attempt_id)
             assert running is not None
             assert running.url is not None

@@ -50,8 +50,8 @@ class ExecContract:
         assert await stream.exit_code() == 0
 
     async def test_it_has_what_the_attempt_has(self, rig: EngineRig) -> None:
-        wish = rig.orders(FOREVER, variables=(("PLAIN", "a b$c"),))
-        order = await rig.started(wish)
+        stop = rig.orders(FOREVER, variables=(("PLAIN", "a b$c"),))
+        order = await rig.started(stop)
         stream = await _begun(rig, order, Aside(shows=("PLAIN", "COMMONAGE_ATTEMPT_ID", "COMMONAGE_USER")))
         shown = (await _said(stream))[OUT].decode().splitlines()
         assert shown == ["PLAIN=a b$c", f"COMMONAGE_ATTEMPT_ID={order.attempt_id}", "COMMONAGE_USER=ada"]

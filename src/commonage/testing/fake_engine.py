@@ -100,7 +100,7 @@ class FakeEngine(Engine):
         def matches(order: Order) -> bool:
             nonlocal left
             wanted = ((name, order.name), (command, order.command), (attempt_id, order.attempt_id))
-            if left == 0 or any(wish is not None and wish != had for wish, had in wanted):
+            if left == 0 or any(stop is not None and stop != had for stop, had in wanted):
                 return False
             left = None if left is None else left - 1
             return True

@@ -26,7 +26,7 @@ from commonage.domain.workloads import (
     Spec,
     State,
     StopCause,
-    StopWish,
+    StopRequest,
     Workload,
 )
 from commonage.testing.factories import workload_id
@@ -168,7 +168,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 def moved_on(draw: st.DrawFn, before: Workload) -> Workload:
     """The same workload in any state that may follow, its version unchanged. A terminal state never changes."""
     states = [State.LOST, *(state for state in State if not before.state.is_terminal or state.is_terminal)]
-    stops = st.builds(StopWish, texts(), instants(), st.sampled_from(StopCause), st.none() | reasons())
+    stops = st.builds(StopRequest, texts(), instants(), st.sampled_from(StopCause), st.none() | reasons())
     return replace(
         before,
         state=draw(st.sampled_from(states)),

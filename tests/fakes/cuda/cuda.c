@@ -48,7 +48,7 @@ static FILE *side_file(const char *suffix, const char *mode)
     return fopen(path, mode);
 }
 
-static void read_wishes(void)
+static void read_stops(void)
 {
     char line[256], word[TEXT];
     FILE *file = side_file(".cuda", "r");
@@ -274,7 +274,7 @@ static int take(u64 bytes)
 int cuInit(unsigned flags)
 {
     if (flags) return INVALID_VALUE;
-    read_wishes();
+    read_stops();
     read_devices();
     choose_visible();
     ready = 1;
@@ -367,7 +367,7 @@ int cuModuleGetFunction(void **to, void *module, const char *name)
 int cuLaunchKernel(void)
 {
     int sharing = 0;
-    read_wishes();
+    read_stops();
     if (breaks) return breaks;
     read_uses();
     for (int i = 0; i < use_count; i++) sharing += current && !strcmp(uses[i].uuid, current->uuid);

@@ -25,7 +25,7 @@ class FakeNode:
         baked = f'-DSTATE="{self.driver.path}"'
         subprocess.run([*_COMPILE, baked, "-o", str(self.libraries / LIBRARY), str(SOURCE)], check=True)
 
-    def wishes(self, *lines: str) -> None:
+    def stops(self, *lines: str) -> None:
         """What the CUDA library shall not honour, and how large a context is."""
         self._beside(".cuda").write_text("\n".join(lines) + "\n")
 

@@ -84,7 +84,7 @@ async def test_another_one_is_started_with_the_same_request_and_both_say_so() ->
         assert RestartOf(workload_id=lost.id, cause=first.reason) in told(site, second)
 
 
-async def test_who_does_not_wish_it_is_only_told() -> None:
+async def test_who_does_not_stop_it_is_only_told() -> None:
     site = Site()
     async with site.open() as control:
         Hub(site, control)

@@ -86,7 +86,7 @@ async def test_a_drain_alone_disturbs_nobody() -> None:
         assert events_of(site, one, EventKind.WARNING) == []
 
 
-async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_wish_it_stays() -> None:
+async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_stop_it_stays() -> None:
     site = site_of_two()
     async with site.open() as control:
         goes = await started(site, control, job("goes"))

@@ -6,10 +6,10 @@ import pytest
 from tests.unit.control.world import ANN, FOREVER, Site, job
 
 from commonage.control.control import Control
-from commonage.domain.lifecycle import Leased, StopAsked
+from commonage.domain.lifecycle import Leased, StopRequested
 from commonage.domain.reasons import attempts
 from commonage.domain.reasons.waiting import Requeued
-from commonage.domain.workloads import RetryPolicy, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import RetryPolicy, State, StopCause, StopRequest, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 
@@ -33,8 +33,8 @@ NEEDED = attempts.Preempted(by_owner="root", by_kind="job", is_session=False)
 
 
 async def recall(control: Control, one: Workload, site: Site) -> None:
-    wish = StopWish("the planner", site.clock.now(), StopCause.RECALL, NEEDED)
-    await control.ledger.happen(one.id, StopAsked(wish))
+    stop = StopRequest("the planner", site.clock.now(), StopCause.RECALL, NEEDED)
+    await control.ledger.happen(one.id, StopRequested(stop))
 
 
 def states(site: Site) -> list[State]:

@@ -11,9 +11,9 @@ from commonage.control.feed import Feed
 from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
 from commonage.domain.events import Event
-from commonage.domain.lifecycle import Leased, StartRun, StopAsked
+from commonage.domain.lifecycle import Leased, StartRun, StopRequested
 from commonage.domain.reasons.attempts import StoppedBy
-from commonage.domain.workloads import State, StopWish
+from commonage.domain.workloads import State, StopRequest
 from commonage.ports.store import Batch
 from commonage.testing import factories
 from commonage.testing.fake_clock import FakeClock, settle
@@ -59,8 +59,8 @@ async def opened() -> AsyncIterator[Desk]:
     await asyncio.wait([running])
 
 
-def wish() -> StopAsked:
-    return StopAsked(StopWish("ann", factories.NOW, reason=StoppedBy(by="ann")))
+def stop() -> StopRequested:
+    return StopRequested(StopRequest("ann", factories.NOW, reason=StoppedBy(by="ann")))
 
 
 async def test_many_that_come_at_once_share_few_commits() -> None:
@@ -69,7 +69,7 @@ async def test_many_that_come_at_once_share_few_commits() -> None:
         await asyncio.gather(*(desk.ledger.insert([one]) for one in many))
         assert desk.store.commits <= 2
         assert [one.id for one in desk.board] == [one.id for one in many]
-        await asyncio.gather(*(desk.ledger.happen(one.id, wish()) for one in many))
+        await asyncio.gather(*(desk.ledger.happen(one.id, stop()) for one in many))
         assert desk.store.commits <= 4
         assert len(desk.board) == 0
         assert [event.seq for event in desk.store.shelf.events] == list(range(1, 1001))
@@ -81,7 +81,7 @@ async def test_several_happenings_to_one_workload_are_one_write() -> None:
         await desk.ledger.insert([one])
         lease = factories.lease(f"{one.id}-1")
         leased = desk.ledger.note(one.id, Leased(lease))
-        stopped = await desk.ledger.happen(one.id, wish())
+        stopped = await desk.ledger.happen(one.id, stop())
         assert stopped is not None
         assert (stopped.version, stopped.state, await leased) == (2, State.STARTING, stopped)
         assert isinstance(desk.effects[0], StartRun)
@@ -93,7 +93,7 @@ async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
         one = factories.workload()
         inserted = asyncio.ensure_future(desk.ledger.insert([one]))
         await asyncio.sleep(0)
-        stopped = await desk.ledger.happen(one.id, wish())
+        stopped = await desk.ledger.happen(one.id, stop())
         await inserted
         assert stopped is not None
         assert (stopped.state, stopped.version) == (State.STOPPED, 1)
@@ -106,7 +106,7 @@ async def test_what_means_nothing_writes_nothing() -> None:
         await desk.ledger.insert([one])
         commits = desk.store.commits
         assert await desk.ledger.happen(one.id, Leased(factories.lease("other-1"))) == one
-        assert await desk.ledger.happen("nobody", wish()) is None
+        assert await desk.ledger.happen("nobody", stop()) is None
         assert desk.store.commits == commits
 
 
@@ -148,7 +148,7 @@ async def test_while_the_store_is_away_askers_are_told_and_happenings_kept() -> 
         one = factories.workload()
         await desk.ledger.insert([one])
         desk.store.trouble = Unavailable("the database is away")
-        stopping = desk.ledger.note(one.id, wish())
+        stopping = desk.ledger.note(one.id, stop())
         await desk.clock.advance(0.5)
         assert desk.ledger.stuck
         asking = asyncio.ensure_future(desk.ledger.insert([factories.workload()]))
@@ -169,7 +169,7 @@ async def test_an_outage_of_hours_does_not_end_it() -> None:
         one = factories.workload()
         await desk.ledger.insert([one])
         desk.store.trouble = Unavailable("the database is away")
-        stopping = desk.ledger.note(one.id, wish())
+        stopping = desk.ledger.note(one.id, stop())
         for _ in range(1500):
             await desk.clock.advance(1)
         desk.store.trouble = None
@@ -207,7 +207,7 @@ async def test_a_second_server_on_the_database_ends_this_one_loudly(caplog: pyte
     await desk.store.commit(Batch(updates=[factories.changed(one, reason=StoppedBy(by="somebody else"))]))
     running = asyncio.create_task(desk.ledger.run())
     with pytest.raises(Unavailable):
-        await desk.ledger.happen(one.id, wish())
+        await desk.ledger.happen(one.id, stop())
     with pytest.raises(StaleVersion):
         await running
     assert "another server wrote to this database" in caplog.text
@@ -245,7 +245,7 @@ async def test_it_ends_also_while_the_store_is_away() -> None:
     one = factories.workload()
     await desk.ledger.insert([one])
     desk.store.trouble = Unavailable("the database is away")
-    stopping = asyncio.ensure_future(desk.ledger.happen(one.id, wish()))
+    stopping = asyncio.ensure_future(desk.ledger.happen(one.id, stop()))
     await settle()
     running.cancel()
     await asyncio.wait([running], timeout=5)

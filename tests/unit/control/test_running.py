@@ -154,7 +154,7 @@ async def test_stop_one_that_is_queued_and_one_that_is_held() -> None:
         assert site.there(held).stop.cause is StopCause.ADMIN  # type: ignore[union-attr]
 
 
-async def test_one_that_ignores_the_wish_is_ended_by_force() -> None:
+async def test_one_that_ignores_the_stop_is_ended_by_force() -> None:
     site = Site()
     site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
     async with site.open() as control:
@@ -376,7 +376,7 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
         assert site.there(waits).state is State.RUNNING
 
 
-async def test_a_wish_to_drain_survives_reports_restarts_and_the_loss_of_the_node() -> None:
+async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_node() -> None:
     site = Site()
     async with site.open() as control:
         await control.fleet.drain(ROOT, "gpu-1", True)
@@ -391,7 +391,7 @@ async def test_a_wish_to_drain_survives_reports_restarts_and_the_loss_of_the_nod
         assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
 
 
-async def test_a_lost_node_is_not_ready_because_somebody_wishes_it() -> None:
+async def test_a_lost_node_is_not_ready_because_somebody_stops_it() -> None:
     site = Site()
     async with site.open() as control:
         site.engine.lose_node("gpu-1")

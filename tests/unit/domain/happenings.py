@@ -12,7 +12,7 @@ from commonage.domain.lifecycle import (
     Refused,
     Released,
     StatusReported,
-    StopAsked,
+    StopRequested,
     TimeRunsOut,
     Vanished,
     Withheld,
@@ -20,7 +20,7 @@ from commonage.domain.lifecycle import (
 )
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import RetryPolicy, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import RetryPolicy, State, StopCause, StopRequest, Workload
 from commonage.testing import factories
 
 NOW = factories.NOW
@@ -30,8 +30,8 @@ def lease_for(workload: Workload, at: float = NOW) -> Lease:
     return factories.lease(attempt_id(workload.id, workload.attempts + 1), at=at)
 
 
-def wish(cause: StopCause = StopCause.USER, at: float = NOW) -> StopWish:
-    return StopWish("ann", at, cause, attempts.StoppedBy(by="ann", comment=cause.value))
+def stop(cause: StopCause = StopCause.USER, at: float = NOW) -> StopRequest:
+    return StopRequest("ann", at, cause, attempts.StoppedBy(by="ann", comment=cause.value))
 
 
 def status_reported(attempt: str, phase: Phase, at: float = NOW + 1, exit_code: int | None = None) -> StatusReported:
@@ -53,9 +53,9 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
         "seen ended, nobody knows how": status_reported(attempt, Phase.ENDED, at),
         "start refused": Refused(attempt, attempts.StartFailed(error="it would not start")),
         "vanished": Vanished(attempt, attempts.Disappeared()),
-        "stop: user, admin, dependency": StopAsked(wish(StopCause.USER, at)),
-        "stop: time limit": StopAsked(wish(StopCause.TIME_LIMIT, at)),
-        "stop: recall": StopAsked(wish(StopCause.RECALL, at)),
+        "stop: user, admin, dependency": StopRequested(stop(StopCause.USER, at)),
+        "stop: time limit": StopRequested(stop(StopCause.TIME_LIMIT, at)),
+        "stop: recall": StopRequested(stop(StopCause.RECALL, at)),
         "time runs out": TimeRunsOut(60.0),
     }
 
@@ -72,9 +72,9 @@ def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Wor
         "queued": [queued],
         "starting": [starting],
         "running": [running],
-        "being stopped": [step(one, StopAsked(wish()), NOW).workload for one in lived],
-        "over its limit": [step(one, StopAsked(wish(StopCause.TIME_LIMIT)), NOW).workload for one in lived],
-        "recalled": [step(one, StopAsked(wish(StopCause.RECALL)), NOW).workload for one in lived],
+        "being stopped": [step(one, StopRequested(stop()), NOW).workload for one in lived],
+        "over its limit": [step(one, StopRequested(stop(StopCause.TIME_LIMIT)), NOW).workload for one in lived],
+        "recalled": [step(one, StopRequested(stop(StopCause.RECALL)), NOW).workload for one in lived],
         "ended": [
             replace(running, state=state, attempt=replace(running.attempt, state=state))  # type: ignore[type-var]
             for state in State

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.domain.happenings import NOW, happenings, lease_for, situations, status_reported, wish
+from tests.unit.domain.happenings import NOW, happenings, lease_for, situations, status_reported, stop
 
 from commonage.domain.events import EventKind
 from commonage.domain.ids import attempt_id
@@ -16,7 +16,7 @@ from commonage.domain.lifecycle import (
     Released,
     StartRun,
     StatusReported,
-    StopAsked,
+    StopRequested,
     StopRun,
     TimeRunsOut,
     Vanished,
@@ -24,7 +24,7 @@ from commonage.domain.lifecycle import (
 )
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MOST_LOSSES, Kind, RetryPolicy, State, StopCause, StopWish, Workload
+from commonage.domain.workloads import MOST_LOSSES, Kind, RetryPolicy, State, StopCause, StopRequest, Workload
 from commonage.testing import factories
 
 GONE = attempts.Disappeared()
@@ -95,7 +95,7 @@ class Life(RuleBasedStateMachine):
             assert starts
         for one in stops:
             present = before.attempt is not None and before.attempt.id == one.attempt_id
-            if isinstance(happening, StopAsked):
+            if isinstance(happening, StopRequested):
                 assert present
                 assert one.grace_s == before.spec.grace_s
             else:  # what runs without being wished to
@@ -140,7 +140,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(cause=st.sampled_from(list(StopCause)), reason=st.sampled_from([None, attempts.ServerStopped()]))
     def stop(self, cause: StopCause, reason: Reason | None) -> None:
-        self.happen(StopAsked(StopWish("ann", self.now, cause, reason)))
+        self.happen(StopRequested(StopRequest("ann", self.now, cause, reason)))
 
     @rule()
     def time_runs_out(self) -> None:
@@ -164,8 +164,8 @@ class Life(RuleBasedStateMachine):
         assert one.losses <= (MOST_LOSSES if one.spec.requeue and one.spec.kind is not Kind.SESSION else 0)
 
     @invariant()
-    def a_wish_to_stop_always_ends_it(self) -> None:
-        after = step(self.workload, StopAsked(wish(at=self.now)), self.now).workload
+    def a_stop_to_stop_always_ends_it(self) -> None:
+        after = step(self.workload, StopRequested(stop(at=self.now)), self.now).workload
         for _ in range(2):
             if after.attempt is not None:
                 after = step(after, Vanished(after.attempt.id, GONE), self.now).workload
@@ -232,7 +232,7 @@ class Nodes(RuleBasedStateMachine):
 
     @rule(recall=st.booleans())
     def stop(self, recall: bool) -> None:
-        self.happen(StopAsked(wish(StopCause.RECALL if recall else StopCause.USER, self.now)))
+        self.happen(StopRequested(stop(StopCause.RECALL if recall else StopCause.USER, self.now)))
 
     @rule(data=st.data())
     def phase(self, data: st.DataObject) -> None:
@@ -310,39 +310,39 @@ def test_a_pause_is_an_hour_at_most() -> None:
 
 
 def test_stopping_it_forbids_retries() -> None:
-    one = step(running(retry=RetryPolicy(5)), StopAsked(wish()), NOW).workload
+    one = step(running(retry=RetryPolicy(5)), StopRequested(stop()), NOW).workload
     assert see(one, Phase.ENDED, code=1).state is State.STOPPED
 
 
 def test_what_ended_well_before_its_time_limit_struck_has_succeeded() -> None:
     """As after a night without a control plane: it wishes the end first and learns of the earlier one later."""
-    one = step(running(time_limit_s=60), StopAsked(wish(StopCause.TIME_LIMIT, NOW + 3600)), NOW + 3600).workload
+    one = step(running(time_limit_s=60), StopRequested(stop(StopCause.TIME_LIMIT, NOW + 3600)), NOW + 3600).workload
     assert see(one, Phase.ENDED, at=NOW + 30, code=0).state is State.SUCCEEDED
     assert see(one, Phase.ENDED, at=NOW + 3601, code=0).state is State.TIMED_OUT
 
 
 def test_a_recalled_service_goes_back_even_if_it_ends_well_and_a_job_does_not() -> None:
     for kind, state in ((Kind.SERVICE, State.QUEUED), (Kind.JOB, State.SUCCEEDED)):
-        one = step(running(kind=kind), StopAsked(wish(StopCause.RECALL)), NOW).workload
+        one = step(running(kind=kind), StopRequested(stop(StopCause.RECALL)), NOW).workload
         assert see(one, Phase.ENDED, code=0).state is state
 
 
 @pytest.mark.parametrize("sort", ["gang", "preemptible"])
 def test_who_is_to_go_on_later_goes_back_even_if_it_saved_its_work_and_ended_well(sort: str) -> None:
-    one = step(running(**{sort: True}), StopAsked(wish(StopCause.RECALL)), NOW).workload
+    one = step(running(**{sort: True}), StopRequested(stop(StopCause.RECALL)), NOW).workload
     assert see(one, Phase.ENDED, code=0).state is State.QUEUED
 
 
 def test_a_user_may_stop_what_is_being_recalled() -> None:
-    one = step(running(), StopAsked(wish(StopCause.RECALL)), NOW).workload
-    asked = step(one, StopAsked(wish()), NOW)
+    one = step(running(), StopRequested(stop(StopCause.RECALL)), NOW).workload
+    asked = step(one, StopRequested(stop()), NOW)
     assert [type(effect) for effect in asked.effects] == [Record, StopRun]
     assert see(asked.workload, Phase.ENDED, code=143).state is State.STOPPED
 
 
-def test_a_second_wish_changes_nothing() -> None:
-    one = step(running(), StopAsked(wish()), NOW).workload
-    assert step(one, StopAsked(wish(StopCause.ADMIN)), NOW).effects == ()
+def test_a_second_stop_changes_nothing() -> None:
+    one = step(running(), StopRequested(stop()), NOW).workload
+    assert step(one, StopRequested(stop(StopCause.ADMIN)), NOW).effects == ()
 
 
 def test_a_late_comer_is_told_to_end() -> None:
@@ -367,7 +367,7 @@ def test_it_is_warned_once_in_each_attempt() -> None:
 
 
 def test_what_waits_ends_at_once() -> None:
-    one = step(factories.workload(State.QUEUED), StopAsked(StopWish("ann", NOW)), NOW)
+    one = step(factories.workload(State.QUEUED), StopRequested(StopRequest("ann", NOW)), NOW)
     assert (one.workload.state, one.workload.reason) == (State.STOPPED, attempts.StoppedBy(by="ann"))
     assert [type(effect) for effect in one.effects] == [Record]
 
@@ -381,7 +381,7 @@ def test_deadlines() -> None:
 
 
 def test_a_recall_is_no_retry() -> None:
-    one = step(running(retry=RetryPolicy(1, 10.0)), StopAsked(wish(StopCause.RECALL)), NOW).workload
+    one = step(running(retry=RetryPolicy(1, 10.0)), StopRequested(stop(StopCause.RECALL)), NOW).workload
     one = see(one, Phase.ENDED, code=143)
     assert (one.state, one.retried) == (State.QUEUED, 0)
     one = step(one, Leased(lease_for(one)), NOW).workload
@@ -390,7 +390,7 @@ def test_a_recall_is_no_retry() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.JOB, Kind.SERVICE])
-def test_who_wishes_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(kind: Kind) -> None:
+def test_who_stops_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(kind: Kind) -> None:
     one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Phase.ENDED, reason=DOWN)
     assert (one.state, one.retried, one.losses) == (State.QUEUED, 0, 1)
     assert one.reason == waiting.Requeued(cause=DOWN)
@@ -411,15 +411,15 @@ def test_what_is_lost_again_and_again_is_given_up() -> None:
     assert one.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 
 
-def test_what_does_not_wish_it_is_lost() -> None:
+def test_what_does_not_stop_it_is_lost() -> None:
     assert see(running(requeue=False), Phase.ENDED).state is State.LOST
 
 
-def test_a_session_is_lost_with_its_node_whatever_it_wishes() -> None:
+def test_a_session_is_lost_with_its_node_whatever_it_stops() -> None:
     """Its kernels are gone: it is the hub that starts another one, with a page that says so."""
     assert see(running(kind=Kind.SESSION, requeue=True), Phase.ENDED).state is State.LOST
 
 
 def test_what_is_to_stop_does_not_come_back_because_its_node_is_lost() -> None:
-    one = step(running(requeue=True), StopAsked(wish()), NOW).workload
+    one = step(running(requeue=True), StopRequested(stop()), NOW).workload
     assert see(one, Phase.ENDED).state is State.STOPPED

@@ -245,14 +245,14 @@ MOVES = st.lists(
 )
 
 
-WISHES = st.lists(RESERVATIONS, min_size=1, max_size=3)
-Wish = tuple[Request, int, int, int, str]
+STOPS = st.lists(RESERVATIONS, min_size=1, max_size=3)
+Desired = tuple[Request, int, int, int, str]
 Move = tuple[Request, int | None, str, int]
 
 
-@given(fleets(), WISHES, MOVES, st.sampled_from(["best-fit", "spread", "expected-waste"]))
+@given(fleets(), STOPS, MOVES, st.sampled_from(["best-fit", "spread", "expected-waste"]))
 def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begins(
-    nodes: list[Node], wishes: list[Wish], moves: list[Move], policy: str
+    nodes: list[Node], stops: list[Desired], moves: list[Move], policy: str
 ) -> None:
     world = World(nodes, policy)
     arrivals = iter(moves)
@@ -260,8 +260,8 @@ def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begin
         for wanted in world.reservations:
             if wanted.starts_at == world.now:
                 assert world.start_all(wanted) == wanted.count
-        if hour < len(wishes):
-            request, places, begin, length, tenant = wishes[hour]
+        if hour < len(stops):
+            request, places, begin, length, tenant = stops[hour]
             start = world.now + (1 + begin) * HOUR
             world.reserve(Reservation(f"r{hour}", tenant, start, start + length * HOUR, request, places))
         for request, limit, tenant, ends in [move for move, _ in zip(arrivals, range(4), strict=False)]:
@@ -273,16 +273,18 @@ def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begin
         world.until(world.now + HOUR)
 
 
-@given(fleets(), WISHES, MOVES)
-def test_kept_anew_it_is_what_it_became_step_by_step(nodes: list[Node], wishes: list[Wish], moves: list[Move]) -> None:
+@given(fleets(), STOPS, MOVES)
+def test_kept_anew_it_is_what_it_became_step_by_step(
+    nodes: list[Node], stops: list[Desired], moves: list[Move]
+) -> None:
     world = World(nodes)
-    for number, (request, places, begin, length, tenant) in enumerate(wishes):
+    for number, (request, places, begin, length, tenant) in enumerate(stops):
         start = NOW + begin * HOUR
         world.reserve(Reservation(f"r{number}", tenant, start, start + length * HOUR, request, places))
     for request, limit, tenant, _ in moves:
         world.start(request, tenant, None if limit is None else limit * HOUR)
     kept = world.kept
-    sorts = [(request, limit, tenant) for request, *_ in wishes for limit in (None, 3600, 9000) for tenant in "xy"]
+    sorts = [(request, limit, tenant) for request, *_ in stops for limit in (None, 3600, 9000) for tenant in "xy"]
     asks = [Ask("w", "a", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts]
     seen = [kept.mask(ask, world.grid.shape(ask.request)) for ask in asks]
     kept._places.renumber()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.fleet import Node
 from commonage.domain.reasons.attempts import StoppedBy
-from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopWish
+from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopRequest
 from commonage.store import codec
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
@@ -45,10 +45,10 @@ def test_event_comes_back() -> None:
     assert codec.event_from_row([row[name] for name in codec.EVENT_COLUMNS]) == event
 
 
-def test_wish_to_stop_comes_back() -> None:
-    wish = StopWish("ann", 1.5, StopCause.RECALL, StoppedBy(by="ü"))
-    row = codec.progress_row(make.workload(stop=wish))
-    assert codec.stop_from_json(row["stop"]) == wish
+def test_stop_to_stop_comes_back() -> None:
+    stop = StopRequest("ann", 1.5, StopCause.RECALL, StoppedBy(by="ü"))
+    row = codec.progress_row(make.workload(stop=stop))
+    assert codec.stop_from_json(row["stop"]) == stop
     assert codec.stop_from_json(None) is None
 
 

@@ -30,7 +30,7 @@ LOG_INSIDE = "/run/commonage/log"
 
 _NEVER = b"never"
 _MOST = 16
-_NO_WISH = b"none\n"
+_NO_STOP = b"none\n"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _END = re.compile(rb"(\d{1,3})( oom)?( outside)?\n")
 
@@ -77,14 +77,14 @@ class Box:
         """Its path as given, for mounting."""
         return self.place.path
 
-    def make(self, secrets: Mapping[str, str], owner: Owner, *, wish: bool = False) -> None:
-        """Create it with the secrets in it, and with a `wish` file if requested. Idempotent. Raises OSError."""
+    def make(self, secrets: Mapping[str, str], owner: Owner, *, stop: bool = False) -> None:
+        """Create it with the secrets in it, and with a `stop` file if requested. Idempotent. Raises OSError."""
         self.place.make_folder()
         give(self.place, owner)
-        if wish:
+        if stop:
             with suppress(FileExistsError):
                 # As long as the longest wish, so that writing one takes no more disk space.
-                _write(self.place / "wish", _NO_WISH, os.O_CREAT | os.O_EXCL)
+                _write(self.place / "stop", _NO_STOP, os.O_CREAT | os.O_EXCL)
         if secrets and self.claim() is Claim.NOBODY:
             self._write_secrets(script_of(secrets).encode(), owner)
 
@@ -128,12 +128,12 @@ class Box:
         except FileNotFoundError:  # removing the folder above must not keep it from ever ending
             self.place.make_folder(parents=True)
 
-    def wish(self, what: Literal["term", "kill"]) -> None:
+    def stop(self, what: Literal["term", "kill"]) -> None:
         """Ask the entry to end the command, which it does within a second. Raises OSError.
 
         Written in place: a reader that opens the file again reads fresh data, also over NFS.
         """
-        _write(self.place / "wish", f"{what}\n".encode())
+        _write(self.place / "stop", f"{what}\n".encode())
 
     def ran_at(self) -> float | None:
         """Start time of the command, unix seconds; None if it was not started."""

@@ -11,7 +11,7 @@
     exit 143
   fi
   set +C
-  if [ -f "$box/wish" ]; then
+  if [ -f "$box/stop" ]; then
     # The control plane has no daemon on this node: it writes its request to this file, which is polled every
     # second. The polling process is no child of the command, and starts before the secrets exist.
     (
@@ -19,11 +19,11 @@
         asked=
         trap '' HUP INT QUIT TERM USR1 USR2
         while sleep 1 && kill -0 "$$"; do
-          wish=
-          read -r wish <"$box/wish"
+          stop=
+          read -r stop <"$box/stop"
           command=
           read -r command rest <"/proc/$$/task/$$/children"
-          case "$wish$asked" in
+          case "$stop$asked" in
             term) kill -TERM "${command:--$$}" && asked=already ;;
             kill*) kill -KILL "${command:--$$}" ;;
           esac
@@ -43,7 +43,7 @@
   [ ! -d /run/commonage/python ] || export PYTHONPATH="/run/commonage/python${PYTHONPATH:+:$PYTHONPATH}"
   [ ! -d /run/commonage/jupyter ] ||
     export JUPYTER_CONFIG_PATH="${JUPYTER_CONFIG_PATH:+$JUPYTER_CONFIG_PATH:}/run/commonage/jupyter"
-  if ! [ -f "$box/wish" ]; then
+  if ! [ -f "$box/stop" ]; then
     unset box
     exec "$@"
   fi

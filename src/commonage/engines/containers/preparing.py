@@ -85,7 +85,7 @@ def have_folders(run: Run, program: Program, place: Place, owner: Owner) -> Path
     workspace = make_workspace(place.workspaces, order.owner)
     try:
         give(workspace, owner)
-        run.box.make(secrets, owner, wish=not place.here)
+        run.box.make(secrets, owner, stop=not place.here)
         give(run.folder.log, owner)
         see_to_folders(order.mounts, workspace, owner, here=place.here)
     except OSError as error:

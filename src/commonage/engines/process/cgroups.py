@@ -60,7 +60,7 @@ class Cgroups:
                 folder.mkdir(exist_ok=True)
                 for name, value in self._limits(place, cpus_milli, memory_mib):
                     _write(folder / name, value)
-                for name, value in self._wishes(place, cpus_milli, memory_mib):
+                for name, value in self._stops(place, cpus_milli, memory_mib):
                     _try_write(folder / name, value)
         except OSError as error:
             raise EngineFailure(f"its control group cannot be made: {error}", retryable=True) from error
@@ -90,7 +90,7 @@ class Cgroups:
         if "pids" in place.controllers:
             yield "pids.max", str(self._processes_max)
 
-    def _wishes(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
+    def _stops(self, place: Hierarchy, cpus_milli: int, memory_mib: int) -> Iterator[tuple[str, str]]:
         """Optional limits: older kernels, and those without swap accounting, lack them."""
         if "memory" in place.controllers:
             if place.version == 2:

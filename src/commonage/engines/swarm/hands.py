@@ -206,7 +206,7 @@ class SwarmHands:
                 return Exit(None, why, time.time())
         if not await self._fleet.have_ended(run.id, run.order.lease.node):
             with suppress(OSError):
-                await self._in_thread(partial(run.box.wish, "kill"))
+                await self._in_thread(partial(run.box.stop, "kill"))
             await self._until_it_ends(run.box)
         return await self._in_thread(partial(_own_end, run.box)) or Exit(None, why, time.time())
 
@@ -227,7 +227,7 @@ class SwarmHands:
             return
         service.asked.add(signal)
         try:
-            await self._in_thread(partial(run.box.wish, "term" if signal == "SIGTERM" else "kill"))
+            await self._in_thread(partial(run.box.stop, "term" if signal == "SIGTERM" else "kill"))
         except OSError as error:
             if signal == "SIGTERM":
                 raise EngineFailure(f"its box cannot be written: {error}", retryable=True) from error

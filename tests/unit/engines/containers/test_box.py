@@ -111,7 +111,7 @@ def test_names_that_no_shell_takes_are_known() -> None:
 def asked(tmp_path: Path) -> Box:
     """A box with a wish."""
     box = Box(Beneath(tmp_path) / "box")
-    box.make({"KEY": "x"}, ME, wish=True)
+    box.make({"KEY": "x"}, ME, stop=True)
     return box
 
 
@@ -127,12 +127,12 @@ def started(box: Box, *command: str) -> subprocess.Popen[bytes]:
     return running
 
 
-def test_a_wish_is_heard_and_the_end_is_written_down(asked: Box) -> None:
+def test_a_stop_is_heard_and_the_end_is_written_down(asked: Box) -> None:
     script = "trap 'exit 7' TERM; echo $KEY; while :; do sleep 0.05; done"
     running = started(asked, "sh", "-c", script)
     assert asked.ran_at() is not None
     assert asked.end() is None
-    asked.wish("term")
+    asked.stop("term")
     assert running.wait(20) == 7
     end = asked.end()
     assert end is not None
@@ -141,8 +141,8 @@ def test_a_wish_is_heard_and_the_end_is_written_down(asked: Box) -> None:
 
 def test_who_does_not_care_is_killed(asked: Box) -> None:
     running = started(asked, "sh", "-c", "trap '' TERM; echo here; while :; do sleep 0.05; done")
-    asked.wish("term")
-    asked.wish("kill")
+    asked.stop("term")
+    asked.stop("kill")
     assert running.wait(20) == 137
 
 
@@ -174,10 +174,10 @@ def test_what_is_in_the_place_of_an_end_is_no_end(asked: Box, tmp_path: Path) ->
     (asked.path / "end").symlink_to(tmp_path / "elsewhere")
     assert asked.end() is None
     assert asked.could_not_tell()
-    (asked.path / "wish").unlink()
-    (asked.path / "wish").symlink_to(tmp_path / "elsewhere")
+    (asked.path / "stop").unlink()
+    (asked.path / "stop").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="is a link"):
-        asked.wish("kill")
+        asked.stop("kill")
     assert (tmp_path / "elsewhere").read_text() == "0\n"
 
 

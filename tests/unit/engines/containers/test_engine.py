@@ -214,10 +214,10 @@ async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
 ) -> None:
     full, really = deque([OSError("no space left")]), Runs.create
 
-    def create(runs: Runs, wish: Order, port: int | None) -> RunFolder:
+    def create(runs: Runs, stop: Order, port: int | None) -> RunFolder:
         if full:
             raise full.popleft()
-        return really(runs, wish, port)
+        return really(runs, stop, port)
 
     monkeypatch.setattr(Runs, "create", create)
     starting = asyncio.create_task(engine.start(order()))

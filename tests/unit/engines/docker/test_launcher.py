@@ -47,8 +47,8 @@ async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
 ) -> None:
     runs = Runs(tmp_path / "runs")
     runs.open()
-    wish = order(lease=Lease("w-1", "here", 1000, 256, (GPU,), 0.0))
-    run = Run(wish, runs.create(wish, None), Status("w-1", Phase.STARTING, 0.0))
+    stop = order(lease=Lease("w-1", "here", 1000, 256, (GPU,), 0.0))
+    run = Run(stop, runs.create(stop, None), Status("w-1", Phase.STARTING, 0.0))
     nobody: Any = None
     devices: Any = FakeDevices()
     devices.stopped = run if stopped else None

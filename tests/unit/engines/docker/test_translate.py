@@ -20,9 +20,9 @@ AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The container of an order with these shares."""
-    wish = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
-    program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
-    return container_config(wish, program, around, "entry", DockerSettings(**settings))
+    stop = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
+    return container_config(stop, program, around, "entry", DockerSettings(**settings))
 
 
 def share(uuid: str, *, simulated: bool = False) -> Share:
@@ -77,9 +77,9 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
 
 def injected(shares: tuple[Share, ...] = (), kind: Kind = Kind.JOB) -> dict[str, str]:
     """Our files that a container of this kind gets, all read-only."""
-    wish = order(kind=kind, lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
-    program = program_of(wish, Inside("10.213.0.1", frozenset()), {}, {})
-    mounts = container_config(wish, program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
+    stop = order(kind=kind, lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
+    mounts = container_config(stop, program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
     found = {one["Target"]: one for one in mounts if one["Source"].startswith("/injected/")}
     assert all(one["ReadOnly"] for one in found.values())
     return {target: one["Source"] for target, one in found.items()}

@@ -42,7 +42,7 @@ class Lost:
         self.scene.fleet.swarm_nodes = swarm_nodes_of([node] if there else [])
         self.scene.fleet.by_id = {one.id: one for one in self.scene.fleet.swarm_nodes.values()}
         self.run: Run = self.scene.run()
-        self.run.box.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), wish=True)
+        self.run.box.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), stop=True)
 
     async def _fence(self, _node: str, attempts: Collection[str]) -> Collection[str]:
         self.fenced += attempts
@@ -54,8 +54,8 @@ class Lost:
         self.run.status = replace(self.run.status, phase=Phase.RUNNING)
 
     @property
-    def wish(self) -> str:
-        return (self.run.box.path / "wish").read_text().strip()
+    def stop(self) -> str:
+        return (self.run.box.path / "stop").read_text().strip()
 
     async def look(self) -> Over:
         told = {**task("running"), "NodeID": "node-1", "CreatedAt": "1", "Version": {"Index": 1}}
@@ -85,7 +85,7 @@ async def test_what_runs_is_ended_and_then_lost_and_has_begun(tmp_path: Path, ag
     end = await seen.end()
     assert (end.code, end.reason) == (None, WHY if there else TAKEN_OUT)
     assert lost.fenced == (["w-1"] if agent else []), "without its agent it stands still"
-    assert lost.wish == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
+    assert lost.stop == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
     assert lost.run.box.claim() is Claim.RAN
 
 
@@ -117,7 +117,7 @@ async def test_what_was_seen_running_is_ended_whatever_it_made_of_its_claim(
         claim.write_text(made_of_it)
     end = await lost.end()
     assert (end.code, end.reason) == (None, WHY)
-    assert (lost.fenced, lost.wish) == (["w-1"] if agent else [], "none")
+    assert (lost.fenced, lost.stop) == (["w-1"] if agent else [], "none")
 
 
 async def test_what_never_began_never_will_and_nobody_is_asked(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_what_never_began_never_will_and_nobody_is_asked(tmp_path: Path) -
     assert seen.started_at is None
     end = await seen.end()
     assert (end.code, end.reason) == (None, WHY)
-    assert (lost.fenced, lost.wish, lost.run.box.claim()) == ([], "none", Claim.NEVER)
+    assert (lost.fenced, lost.stop, lost.run.box.claim()) == ([], "none", Claim.NEVER)
 
 
 async def test_what_ended_by_itself_before_keeps_its_code(tmp_path: Path) -> None:

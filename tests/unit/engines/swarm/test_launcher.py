@@ -204,8 +204,8 @@ class Scene:
         """A new attempt."""
         attempt, node = changes.setdefault("attempt_id", "w-1"), changes.pop("node", "worker1")
         lease = Lease(attempt, node, 1000, 256, changes.pop("shares", ()), 0.0)
-        wish: Order = order(environment=Environment("e", "E", image=IMAGE), lease=lease, owner="ada", **changes)
-        return Run(wish, self._runs.create(wish, None), Status(attempt, Phase.STARTING, time.time()))
+        stop: Order = order(environment=Environment("e", "E", image=IMAGE), lease=lease, owner="ada", **changes)
+        return Run(stop, self._runs.create(stop, None), Status(attempt, Phase.STARTING, time.time()))
 
 
 @pytest.fixture
@@ -334,9 +334,9 @@ async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(s
     await scene.tasks.ask()
     assert isinstance(await scene.hands.look(run), Lives)
     await scene.hands.signal(run, "SIGTERM")
-    assert (run.box.path / "wish").read_text() == "term\n"
+    assert (run.box.path / "stop").read_text() == "term\n"
     await scene.hands.signal(run, "SIGKILL")
-    assert (run.box.path / "wish").read_text() == "kill\n"
+    assert (run.box.path / "stop").read_text() == "kill\n"
     await scene.hands.remove(run)
     assert scene.swarm.removed == ["id-0"]
 
@@ -394,9 +394,9 @@ async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene)
 async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: Scene) -> None:
     deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
     part = Share("GPU-a", 0, "A100", 1024, 500, False, 40960, True)
-    wish = order(kind=Kind.SESSION, lease=Lease("w-1", "here", 1500, 64, (part,), 0.0))
-    given = await deliveries.injected(wish)
-    assert await deliveries.injected(wish) == given
+    stop = order(kind=Kind.SESSION, lease=Lease("w-1", "here", 1500, 64, (part,), 0.0))
+    given = await deliveries.injected(stop)
+    assert await deliveries.injected(stop) == given
     assert [place for _, place in given] == [
         "/run/commonage/python/sitecustomize.py",
         "/run/commonage/jupyter/labconfig/default_setting_overrides.json",

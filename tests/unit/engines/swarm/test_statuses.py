@@ -112,14 +112,14 @@ def test_what_never_ran_says_why() -> None:
 
 def test_waiting_says_for_what() -> None:
     share = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
-    wish = order(lease=Lease("w-1", "worker1", 1000, 2048, (share,), 0.0))
-    preparing = waiting_reason(task("preparing"), wish, declares_vram=True)
+    stop = order(lease=Lease("w-1", "worker1", 1000, 2048, (share,), 0.0))
+    preparing = waiting_reason(task("preparing"), stop, declares_vram=True)
     assert preparing == attempts.PreparingOnNode(node="worker1")
     pending = task("pending", err="no suitable node (insufficient resources on 1 node)")
     assert is_refused_room(pending)
-    assert waiting_reason(pending, wish, declares_vram=True) == attempts.SwarmSeesNoRoom(
+    assert waiting_reason(pending, stop, declares_vram=True) == attempts.SwarmSeesNoRoom(
         node="worker1", memory_mib=2048, gpu_memory_mib=8192
     )
     other = task("pending", err="no suitable node (host-mode port already in use on 1 node)")
-    refused = waiting_reason(other, wish, declares_vram=True)
+    refused = waiting_reason(other, stop, declares_vram=True)
     assert isinstance(refused, attempts.SwarmRefuses) and "host-mode port already in use" in refused.error

@@ -38,9 +38,9 @@ NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The service of an order with these shares."""
-    wish = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
-    program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})
-    return service_spec(wish, program, around, SwarmSettings(**settings))
+    stop = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
+    return service_spec(stop, program, around, SwarmSettings(**settings))
 
 
 def share(mib: int, *, simulated: bool = False) -> Share:
@@ -137,9 +137,9 @@ def test_networks_lie_over_nodes_and_may_be_encrypted() -> None:
 @pytest.mark.parametrize(("bounds", "options"), [(False, {}), (True, {"size": "67108864"})])
 def test_a_volume_has_a_size_where_the_nodes_daemon_can_hold_it(bounds: bool, options: dict[str, str]) -> None:
     volume = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=64)
-    wish = replace(order(), mounts=mounts_of([VolumeRequest("results", True)], [volume], "ada", "lab"))
-    program = program_of(wish, Inside("10.98.0.1", frozenset()), {}, {})
-    spec = service_spec(wish, program, replace(AROUND, volume_quota=bounds), SwarmSettings())
+    stop = replace(order(), mounts=mounts_of([VolumeRequest("results", True)], [volume], "ada", "lab"))
+    program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
+    spec = service_spec(stop, program, replace(AROUND, volume_quota=bounds), SwarmSettings())
     mounts = {one["Target"]: one for one in spec["TaskTemplate"]["ContainerSpec"]["Mounts"]}
     assert mounts["/volumes/results"]["VolumeOptions"]["DriverConfig"]["Options"] == options
 

@@ -18,7 +18,7 @@ from commonage.testing import factories
 TYPICAL = Mix.of([Request(1000, 0, parse_gpus(gpus)) for gpus in ("0.5", "0.5", "1", "2", "0.25")])
 
 
-def wish(gpus: str | None = None, cpus: int = 1000) -> Request:
+def stop(gpus: str | None = None, cpus: int = 1000) -> Request:
     return Request(cpus, GIB, parse_gpus(gpus))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from tests.unit.placement.fleets import GIB
-from tests.unit.placement.policies.nodes import choose, make, put, wish
+from tests.unit.placement.policies.nodes import choose, make, put, stop
 
 from commonage.domain.fleet import Node
 from commonage.domain.requests import Request
@@ -35,8 +35,8 @@ def places_what_fits(maker: Maker, fleet: list[Node], asked: list[Request]) -> N
 def sees_what_is_new(maker: Maker) -> None:
     """Nodes that come, and GPUs of a model that was not there when the policy was made."""
     grid, policy = make(maker, factories.node("a", 1, cpus_milli=1000))
-    assert put(grid, policy, wish("1")) == (0, [0])
-    assert choose(grid, policy, grid.shape(wish("1"))) is None
+    assert put(grid, policy, stop("1")) == (0, [0])
+    assert choose(grid, policy, grid.shape(stop("1"))) is None
     device = factories.device(0, uuid="H100-0", model="H100", memory_mib=80 * GIB)
     grid.put([factories.node("b", [device], cpus_milli=2000)])
-    assert put(grid, policy, wish("1")) == (1, [0])
+    assert put(grid, policy, stop("1")) == (1, [0])
