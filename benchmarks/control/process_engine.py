@@ -20,7 +20,7 @@ import click
 
 from benchmarks.report import BenchmarkError, Figure, as_json, median, percentile, progress, show
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.statuses import Order, Phase
 from commonage.domain.workloads import Kind
 from commonage.engines.process.engine import ProcessEngine
@@ -88,8 +88,8 @@ async def _engine(settings: ProcessSettings) -> AsyncIterator[ProcessEngine]:
 
 def _order(number: int, command: tuple[str, ...]) -> Order:
     attempt = f"bench{number:08}-1"
-    lease = Lease(attempt, "node", 1000, 256, (), time.time())
-    return Order(attempt, attempt[:-2], Kind.JOB, "bench", "ada", "lab", HERE, command, lease)
+    allocation = Allocation(attempt, "node", 1000, 256, (), time.time())
+    return Order(attempt, attempt[:-2], Kind.JOB, "bench", "ada", "lab", HERE, command, allocation)
 
 
 async def _lags() -> list[float]:
@@ -202,7 +202,7 @@ class _Hub(http.server.BaseHTTPRequestHandler):
 
 def _session(number: int, python: str, hub: int) -> Order:
     attempt = f"session{number:06}-1"
-    lease = Lease(attempt, "node", 1000, 1024, (), time.time())
+    allocation = Allocation(attempt, "node", 1000, 1024, (), time.time())
     place = Environment("notebook", "Notebook", python=python, kinds=(Kind.SESSION,))
     base = f"/user/ada/{number}/"
     variables = {
@@ -216,7 +216,7 @@ def _session(number: int, python: str, hub: int) -> Order:
     }
     order = _order(0, ())
     return replace(
-        order, attempt_id=attempt, workload_id=attempt[:-2], kind=Kind.SESSION, environment=place, lease=lease,
+        order, attempt_id=attempt, workload_id=attempt[:-2], kind=Kind.SESSION, environment=place, allocation=allocation,  # noqa: E501
         variables=tuple(variables.items()), wants_port=True,
     )  # fmt: skip
 

@@ -96,8 +96,8 @@ def _job(number: int) -> Workload:
     )
     if workload.attempt is None:
         return workload
-    lease = replace(workload.attempt.lease, node=f"node-{number % 7}", shares=(make.share(memory_mib=6144),))
-    return replace(workload, attempt=replace(workload.attempt, lease=lease))
+    allocation = replace(workload.attempt.allocation, node=f"node-{number % 7}", shares=(make.share(memory_mib=6144),))
+    return replace(workload, attempt=replace(workload.attempt, allocation=allocation))
 
 
 def _events(workloads: list[Workload]) -> list[Event]:

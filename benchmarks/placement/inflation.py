@@ -149,5 +149,5 @@ def _place(grid: Grid, policy: Policy, request: Request, name: str) -> bool:
     node = int(costs.argmin())
     if costs[node] == np.inf:
         return False
-    grid.take(grid.lease(shape, node, policy.devices(shape, node), name, 0.0))
+    grid.take(grid.allocation(shape, node, policy.devices(shape, node), name, 0.0))
     return True

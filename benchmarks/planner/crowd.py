@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState
+from commonage.domain.fleet import Allocation, Device, Node, NodeReport, NodeState
 from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
@@ -61,10 +61,10 @@ class Crowd:
         )
         return Workload(self._ids.next(at, self._random.randrange(1 << 19)), spec, State.QUEUED, at, at)
 
-    def begun(self, workload: Workload, lease: Lease, at: float) -> Workload:
+    def begun(self, workload: Workload, allocation: Allocation, at: float) -> Workload:
         """The same once it runs, since `at`."""
-        lease = replace(lease, at=at)
-        attempt = Attempt(attempt_id(workload.id, 1), workload.id, 1, State.RUNNING, lease, started_at=at)
+        allocation = replace(allocation, at=at)
+        attempt = Attempt(attempt_id(workload.id, 1), workload.id, 1, State.RUNNING, allocation, started_at=at)
         return replace(workload, state=State.RUNNING, since=at, attempt=attempt)
 
     def some_time_ago(self) -> float:

@@ -121,7 +121,7 @@ def _end(board: Board, workload: Workload, now: float) -> None:
 
 
 def _carry_out(crowd: Crowd, board: Board, outcome: Plan, since: Callable[[], float]) -> None:
-    for workload_id, lease in outcome.starts:
+    for workload_id, allocation in outcome.starts:
         workload = board.get(workload_id)
         if workload is not None:
-            board.put(crowd.begun(workload, lease, since()))
+            board.put(crowd.begun(workload, allocation, since()))

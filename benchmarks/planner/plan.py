@@ -67,13 +67,13 @@ def _filled(shapes: int, nodes: int, limits: bool) -> Board:
     for name in board.nodes:
         for device in board.nodes[name].report.devices:
             one: Workload = factories.workload(State.STARTING, time_limit_s=3600 if limits else None)
-            lease = factories.lease(
+            allocation = factories.allocation(
                 f"{one.id}-1",
                 node=name,
                 shares=[factories.share(device, memory_mib=device.memory_mib)],
                 cpus_milli=7900,
             )
-            held = factories.attempt(one.id, state=State.STARTING, lease=lease)
+            held = factories.attempt(one.id, state=State.STARTING, allocation=allocation)
             board.put(factories.changed(one, attempt=held))
     return board
 

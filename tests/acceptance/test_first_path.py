@@ -102,8 +102,8 @@ def test_session_and_job_share_one_device(installation: Served) -> None:
     # Both were accounted for.
     used = {row.subject: row.gpu_gib_h for row in installation.client("admin", "--admin").usage(by="owner").items}
     assert used["alice"] > 0 and used["bob"] > 0
-    # The GPU is held from the lease on, also while the environment is being made.
-    held_s = ended.ended_at - alice.attempts(session.id)[0].leased_at
+    # The GPU is held from the allocation on, also while the environment is being made.
+    held_s = ended.ended_at - alice.attempts(session.id)[0].allocated_at
     assert used["alice"] == pytest.approx(16 * held_s / 3600, rel=0.2)
 
 

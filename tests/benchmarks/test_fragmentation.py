@@ -27,7 +27,7 @@ def test_without_a_mix_nothing_is_fragmented() -> None:
 
 def hold(grid: Grid, node: int, request: Request, devices: list[int], name: str) -> None:
     shape = grid.shape(request)
-    grid.take(grid.lease(shape, node, devices, name, 0.0))
+    grid.take(grid.allocation(shape, node, devices, name, 0.0))
 
 
 def test_what_is_idle_counts_for_those_it_is_of_no_use_to() -> None:

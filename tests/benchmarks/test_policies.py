@@ -81,11 +81,11 @@ def test_fgd_scores_by_what_placing_really_changes(fleet: list[Node], asked: lis
         before = Fragmentation(grid, mix).by_node()
         for number in np.flatnonzero(np.isfinite(costs)):
             with grid.trial():
-                grid.take(grid.lease(shape, int(number), policy.devices(shape, int(number)), "tried", 0.0))
+                grid.take(grid.allocation(shape, int(number), policy.devices(shape, int(number)), "tried", 0.0))
                 fall = before[number] - Fragmentation(grid, mix).by_node()[number]
             assert abs(100 / (1 + np.exp(-fall / 1000)) + costs[number]) < 1 + 1e-6
         if (found := choose(grid, policy, shape)) is not None:
-            grid.take(grid.lease(shape, *found, f"held-{request}", 0.0))
+            grid.take(grid.allocation(shape, *found, f"held-{request}", 0.0))
 
 
 def test_random_tries_all_and_says_the_same_twice() -> None:

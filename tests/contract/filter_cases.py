@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.unit.engines.containers.test_program import order
 
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Allocation, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind
@@ -48,7 +48,7 @@ def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "wei
     """What the Docker engine sends for an order that has all there is."""
     folders = Folders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
     around = docker.Surroundings(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
-    stop = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
+    stop = order(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
     program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
     return docker.container_config(stop, program, around, "the entry", settings)
@@ -68,7 +68,7 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
         declares_vram=True,
         port=port,
     )
-    stop = order(lease=Lease("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
+    stop = order(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
     program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
     spec = swarm.service_spec(stop, program, around, SwarmSettings(**settings))
     return {"Name": swarm.service_names(stop)[0], **spec}

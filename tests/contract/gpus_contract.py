@@ -57,8 +57,8 @@ class Site:
         """A job that looks what is there, and tries to make itself the first GPU's device; as control makes it."""
         order = self.rig.orders(Behaviour(), command=("python3", "-c", LOOK))
         told = {**self.devices.environment(shares), "OTHER": str(self.gpus.numbers["nvidia0"]), **dict(variables)}
-        lease = replace(order.lease, shares=tuple(shares))
-        return replace(order, lease=lease, variables=tuple(told.items()), **changes)  # type: ignore[arg-type]  # its fields
+        allocation = replace(order.allocation, shares=tuple(shares))
+        return replace(order, allocation=allocation, variables=tuple(told.items()), **changes)  # type: ignore[arg-type]  # its fields
 
     async def look(self, *shares: Share, **changes: Any) -> dict[str, Any]:
         """What a job with these shares sees."""

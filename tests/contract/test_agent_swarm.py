@@ -119,7 +119,7 @@ async def site(tmp_path: Path, swarm: Swarm) -> AsyncIterator[tuple[SwarmRig, Ag
 
 
 def at(order: Order, node: str, *shares: Share) -> Order:
-    return replace(order, lease=replace(order.lease, node=node, shares=shares))
+    return replace(order, allocation=replace(order.allocation, node=node, shares=shares))
 
 
 def part_of(device: Device, mib: int) -> Share:
@@ -139,7 +139,7 @@ async def test_nodes_are_what_their_agents_say_and_containers_are_measured(site:
         return any(one.attempt_id == order.attempt_id and one.pids for one in await engine.measure())
 
     await rig.until(is_measured, "its container is measured by its node's agent")
-    await agents.linked.note_held([replace(order.lease, at=time.time() - 60)])
+    await agents.linked.note_held([replace(order.allocation, at=time.time() - 60)])
 
     async def is_on_its_device() -> bool:
         sample = agents.heard("worker2").samples[0]
@@ -193,7 +193,7 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
     rig, _ = site
     engine = await rig.engine()
     few, many = [at(rig.orders(FOREVER), "worker1") for _ in range(2)]
-    many = replace(many, lease=replace(many.lease, cpus_milli=4 * few.lease.cpus_milli))
+    many = replace(many, allocation=replace(many.allocation, cpus_milli=4 * few.allocation.cpus_milli))
     for order in (few, many):
         await rig.started(order)
     daemon = swarm.machines["worker1"].daemon
@@ -208,10 +208,10 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
     await rig.until(are_weighed, "who asked for four times the cores weighs as much more")
     [container] = daemon.containers(label=[f"commonage.attempt={many.attempt_id}"])
     shares = daemon.ask("GET", f"/containers/{container['Id']}/json")["HostConfig"]["CpuShares"]
-    assert shares == many.lease.cpus_milli * 1024 // 1000
+    assert shares == many.allocation.cpus_milli * 1024 // 1000
     # Nor can a Swarm say that there is no swap beside the memory: version 1 holds both together, version 2 swap alone.
     both, swap = (_held(container["Id"], name) for name in ("memory.memsw.limit_in_bytes", "memory.swap.max"))
-    assert both == many.lease.memory_mib * MIB or swap == 0
+    assert both == many.allocation.memory_mib * MIB or swap == 0
     # This Swarm's daemons were not told to forbid it.
     notice = "worker1: its containers may gain privileges"
 

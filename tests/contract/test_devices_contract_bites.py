@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Share
 from commonage.gpus.simulated import Devices, SimulatedDevices
 from commonage.ports.devices import DeviceSample, Hold, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
@@ -44,8 +44,8 @@ class Bytes(Sound):
 
 
 class Gossip(Sound):
-    def note_held(self, leases: Sequence[Lease]) -> None:
-        self.heard = tuple(lease.attempt_id for lease in leases)
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
+        self.heard = tuple(allocation.attempt_id for allocation in allocations)
 
     def measure(self) -> Sequence[DeviceSample]:
         heard = tuple(ProcessMemory(None, 0, attempt_id) for attempt_id in getattr(self, "heard", ()))

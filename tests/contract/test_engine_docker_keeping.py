@@ -199,7 +199,9 @@ def busy_orders(rig: DockerRig) -> list[Order]:
         stop = rig.orders(Behaviour())
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", "echo ran >>$HOME/$COMMONAGE_ATTEMPT_ID; exit 2")
-        orders.append(replace(stop, attempt_id=attempt, command=command, lease=replace(stop.lease, attempt_id=attempt)))
+        orders.append(
+            replace(stop, attempt_id=attempt, command=command, allocation=replace(stop.allocation, attempt_id=attempt))
+        )
     return orders
 
 

@@ -164,7 +164,7 @@ async def test_an_image_does_not_pass_its_containers_off_as_parts_of_the_install
     assert len(dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"])) == 1
 
 
-async def test_limits_are_the_leases(rig: DockerRig, dockerd: Dockerd) -> None:
+async def test_limits_are_the_allocations(rig: DockerRig, dockerd: Dockerd) -> None:
     order = await rig.started(rig.orders(FOREVER, memory_mib=64))
     held = dockerd.ask("GET", f"/containers/commonage-{order.attempt_id}/json")["HostConfig"]
     assert held["Memory"] == held["MemorySwap"] == 64 * 2**20

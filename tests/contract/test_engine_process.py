@@ -312,7 +312,7 @@ async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cpu_hold="quota")) as rig:
         engine = await rig.engine()
         stop = rig.orders(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
-        order = await rig.started(replace(stop, lease=replace(stop.lease, cpus_milli=200)))
+        order = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=200)))
         await asyncio.sleep(1.5)
         [measured] = await engine.measure()
         [running] = await engine.statuses()
@@ -361,8 +361,8 @@ def busy_orders(rig: ProcessRig, out: Path) -> list[Order]:
         stop = rig.orders(Behaviour(), variables=(("OUT", str(out)),))
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", 'echo ran >>"$OUT/$COMMONAGE_ATTEMPT_ID"; sleep 0.3; exit 2')
-        lease = replace(stop.lease, attempt_id=attempt)
-        orders.append(replace(stop, attempt_id=attempt, command=command, lease=lease))
+        allocation = replace(stop.allocation, attempt_id=attempt)
+        orders.append(replace(stop, attempt_id=attempt, command=command, allocation=allocation))
     return orders
 
 

@@ -25,7 +25,7 @@ async def busy(rig: ProcessRig, cpus_milli: int, core: int) -> str:
     """An attempt that asks for so much, and would use all of this core."""
     code = f"import os; os.sched_setaffinity(0, [{core}]); print('here', flush=True)\nwhile True: pass"
     stop = rig.orders(FOREVER, command=(sys.executable, "-c", code))
-    order = await rig.started(replace(stop, lease=replace(stop.lease, cpus_milli=cpus_milli)))
+    order = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=cpus_milli)))
     return order.attempt_id
 
 

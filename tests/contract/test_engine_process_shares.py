@@ -86,7 +86,7 @@ class Rig(EngineRig):
 
     def order(self, behaviour: Behaviour, **changes: object) -> Order:
         order = self.orders(behaviour, **changes)
-        return replace(order, lease=replace(order.lease, shares=(SHARE,)))
+        return replace(order, allocation=replace(order.allocation, shares=(SHARE,)))
 
 
 @pytest.fixture(params=[pytest.param(True, marks=pytest.mark.needs("cgroups")), False], ids=["cgroups", "marked"])

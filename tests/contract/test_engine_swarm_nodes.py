@@ -43,7 +43,7 @@ async def rig(tmp_path: Path, swarm: Swarm) -> AsyncIterator[SwarmRig]:
 
 
 def at(order: Order, node: str, *shares: Share) -> Order:
-    return replace(order, lease=replace(order.lease, node=node, shares=shares))
+    return replace(order, allocation=replace(order.allocation, node=node, shares=shares))
 
 
 def device(gib: int) -> Share:
@@ -297,7 +297,7 @@ async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) ->
     end = await rig.phase(order.attempt_id, Phase.ENDED)
     assert end.exit_code == 7, "it was asked to end, and ended in its own way"
     assert running.started_at is not None
-    assert order.lease.at <= running.started_at <= running.at <= end.at <= time.time()
+    assert order.allocation.at <= running.started_at <= running.at <= end.at <= time.time()
     assert end.started_at == running.started_at
 
 

@@ -208,7 +208,7 @@ async def test_secrets_are_in_no_description(rig: SwarmRig, swarm: Swarm) -> Non
     assert left[0].is_relative_to(rig.own), "which the control plane alone sees"
 
 
-async def test_limits_are_the_leases(rig: SwarmRig, swarm: Swarm) -> None:
+async def test_limits_are_the_allocations(rig: SwarmRig, swarm: Swarm) -> None:
     order = await rig.started(rig.orders(FOREVER, memory_mib=64))
     daemon = swarm.machines["worker1"].daemon
     [container] = daemon.containers(label=[f"commonage.attempt={order.attempt_id}"])

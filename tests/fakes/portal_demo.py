@@ -123,7 +123,7 @@ async def backdate(portal: Portal) -> None:
     for one in portal.control.board:
         if one.attempt is not None:
             samples += _of_attempt(one, now)
-            object.__setattr__(one.attempt.lease, "at", now - 1200)
+            object.__setattr__(one.attempt.allocation, "at", now - 1200)
     for device in portal.devices.inventory():
         for index in range(720):
             at, subject = now - 5 * (720 - index), f"device:{device.uuid}"
@@ -136,7 +136,7 @@ async def backdate(portal: Portal) -> None:
 def _of_attempt(workload: Workload, now: float) -> Iterator[Sample]:
     assert workload.attempt is not None
     subject = f"attempt:{workload.attempt.id}"
-    vram = sum(share.memory_mib for share in workload.attempt.lease.shares)
+    vram = sum(share.memory_mib for share in workload.attempt.allocation.shares)
     for index in range(240):
         at, ramp, wave = now - 5 * (240 - index), min(1.0, index / 30), random.random() / 8
         yield Sample("cpu_cores", subject, at, ramp * (0.7 + wave))

@@ -282,7 +282,7 @@ async def test_nodes_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncC
     assert (cpu["name"], gpu["name"], gpu["devices"][0]["memory_mib"]) == ("cpu-1", "gpu-1", 24 * 1024)
     await until(lambda: api.control.sampling.turns.health().age_s is not None)
     series = (await ann.get("/nodes/here/gpu-1/metrics")).json()["series"]
-    assert {"leased_cpu_cores", "leased_memory_mib"} <= {one["metric"] for one in series}
+    assert {"allocated_cpu_cores", "allocated_memory_mib"} <= {one["metric"] for one in series}
     assert (await ann.post("/nodes/here/gpu-1/drain")).json()["code"] == "scope-missing"
     async with api.client("admin:root") as root:
         assert (await root.post("/nodes/here/gpu-1/drain")).json()["state"] == "draining"

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.integration.api_world import Api, Devices, served
 
 from commonage.cli import main
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
@@ -24,16 +24,16 @@ Run = Callable[..., Result]
 class Device(NoDevices):
     """One GPU, of which every attempt that holds a part uses 3 GiB."""
 
-    held: Sequence[Lease] = ()
+    held: Sequence[Allocation] = ()
 
-    def note_held(self, leases: Sequence[Lease]) -> None:
-        self.held = leases
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
+        self.held = allocations
 
     def measure(self) -> Sequence[DeviceSample]:
         listed = tuple(
-            ProcessMemory(None, 3000, attempt_id=lease.attempt_id, utilisation=0.5)
-            for lease in self.held
-            if lease.shares
+            ProcessMemory(None, 3000, attempt_id=allocation.attempt_id, utilisation=0.5)
+            for allocation in self.held
+            if allocation.shares
         )
         strays = (ProcessMemory(None, 800),)
         return [DeviceSample(UUID, 3000 * len(listed), 0.5, power_w=200.0, processes=listed + strays)]

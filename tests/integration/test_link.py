@@ -20,7 +20,7 @@ from commonage.agent.config import AgentConfig
 from commonage.agent.contact import answers
 from commonage.agent.dialling import Dialler, NotLetIn, client_context
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Lease, NodeReport, Share
+from commonage.domain.fleet import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
 from commonage.domain.statuses import Measurement
 from commonage.link import messages
@@ -570,16 +570,16 @@ async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
     assert caught.value.is_retryable
 
 
-async def test_leases_are_told_to_those_that_simulate_devices_once(site: Site) -> None:
-    lease = Lease("a-1", NODE, 1000, 1024, (), 1.0)
+async def test_allocations_are_told_to_those_that_simulate_devices_once(site: Site) -> None:
+    allocation = Allocation("a-1", NODE, 1000, 1024, (), 1.0)
     program = AgentProgram(site.folder / NODE, site.config())
     try:
         heard = await site.connected()
         heard = await until(lambda: (one := site.heard()) is not None and one.report.devices and one, "its GPUs")
         device = heard.report.devices[0]
         share = Share(device.uuid, 0, device.model, device.memory_mib, 1000, True, device.memory_mib, simulated=True)
-        await site.agents.note_held([replace(lease, shares=(share,), at=time.time() - 100)])
-        # What it simulates is what the lease holds.
+        await site.agents.note_held([replace(allocation, shares=(share,), at=time.time() - 100)])
+        # What it simulates is what the allocation holds.
         busy = await until(
             lambda: (one := site.heard()) is not None and (one.samples[0].memory_used_mib or 0) > 1000 and one,
             "it measures",

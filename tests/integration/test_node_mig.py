@@ -130,7 +130,7 @@ def test_running_work_is_not_touched(node: Site) -> None:
     share = Share("GPU-aaaa", 0, "A100", 4096, 100, whole=False, device_memory_mib=40960)
     runs = Runs(node.data / "runs")
     runs.open()
-    folder = runs.create(replace(order, lease=replace(order.lease, shares=(share,))), None)
+    folder = runs.create(replace(order, allocation=replace(order.allocation, shares=(share,))), None)
     code, said = node.mig("gpu-1", "0", "1g.5gb", "--yes")
     assert code == 2
     assert order.workload_id in said

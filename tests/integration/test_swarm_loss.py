@@ -190,7 +190,7 @@ async def lose_a_node(
 
 
 def _node(one: Workload) -> str:
-    return one.attempt.lease.node if one.attempt else ""
+    return one.attempt.allocation.node if one.attempt else ""
 
 
 def _ticks(file: Path) -> list[tuple[int, float]]:
@@ -251,7 +251,7 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
                 await rig.phase(order.attempt_id, Phase.RUNNING)  # who sees few gives nobody up
 
                 async def is_told() -> bool:
-                    [report] = [one for one in await (await rig.engine()).nodes() if one.name == order.lease.node]
+                    [report] = [one for one in await (await rig.engine()).nodes() if one.name == order.allocation.node]
                     return "it may be the control plane that is cut off" in "; ".join(report.faults)
 
                 await rig.until(is_told, "why it is not given up is told")

@@ -41,8 +41,8 @@ class GpuClustering(Scored):
         """[n, KINDS]: which kinds of workloads with GPUs each node has."""
         present = np.zeros((len(nodes), KINDS), np.bool_)
         for row, number in enumerate(nodes):
-            for lease in self.grid.held_on(int(number)):
-                if lease.shares:
-                    whole = lease.shares[0].whole
-                    present[row, min(len(lease.shares), KINDS - 1) if whole else 0] = True
+            for allocation in self.grid.held_on(int(number)):
+                if allocation.shares:
+                    whole = allocation.shares[0].whole
+                    present[row, min(len(allocation.shares), KINDS - 1) if whole else 0] = True
         return present

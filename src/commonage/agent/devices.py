@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 from commonage.agent.config import AgentConfig
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.domain.fleet import Device, Lease
+from commonage.domain.fleet import Allocation, Device
 from commonage.domain.statuses import ProcessOwner
 from commonage.gpus.detect import AMD_DRIVER, Opened, share_devices
 from commonage.gpus.isolation.devices import Sharing, Wanted
@@ -159,9 +159,9 @@ class AgentDevices:
         for one in attempt_ids:
             await self._do(partial(self._devices.release, one))
 
-    async def note_held(self, leases: Sequence[Lease]) -> None:
+    async def note_held(self, allocations: Sequence[Allocation]) -> None:
         """As `Devices.note_held`."""
-        await self._do(lambda: self._devices.note_held(leases))
+        await self._do(lambda: self._devices.note_held(allocations))
 
     async def resume(self, uuid: str) -> None:
         """As `Devices.resume`."""

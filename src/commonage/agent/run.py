@@ -309,8 +309,8 @@ class Agent:
     async def _reaches(self, place: messages.Place, _told: Told) -> messages.Reached:
         return messages.Reached(await answers(place.address, SWARM_PORT, refused=False))
 
-    async def _note_held(self, leases: messages.Leases, _told: Told) -> messages.Nothing:
-        await self._devices.note_held(leases.each)
+    async def _note_held(self, allocations: messages.Allocations, _told: Told) -> messages.Nothing:
+        await self._devices.note_held(allocations.each)
         return messages.Nothing()
 
     async def _resume(self, device: messages.Device, _told: Told) -> messages.Nothing:

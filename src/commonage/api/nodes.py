@@ -22,7 +22,7 @@ from commonage.wire.workloads import MetricsOut
 
 router = APIRouter(route_class=Guarded, tags=["nodes"])
 
-_OF_NODES = ("leased_cpu_cores", "leased_memory_mib", "disk_free_mib")
+_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", "disk_free_mib")
 _OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
 
 

@@ -124,7 +124,7 @@ def tries_of(workload: Workload) -> int:
     attempt, found = workload.attempt, _KEY.fullmatch(workload.spec.key or "")
     if found is None or attempt is None:
         return int(found[1]) if found else 0
-    ran_s = (attempt.ended_at or workload.since) - (attempt.started_at or attempt.lease.at)
+    ran_s = (attempt.ended_at or workload.since) - (attempt.started_at or attempt.allocation.at)
     return 0 if ran_s >= LONG_ENOUGH_S else int(found[1])
 
 

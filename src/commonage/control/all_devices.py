@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from commonage.control.attribution import Round, attribute, joined
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.statuses import ProcessOwner
 from commonage.ports.agents import Heard, RemoteDevices
 from commonage.ports.devices import Devices, DeviceSample
@@ -27,12 +27,12 @@ class AllDevices:
         self._here, self._elsewhere = here, elsewhere
         self._node_of: Mapping[str, str] = {}  # by attempt
 
-    async def note_held(self, leases: Sequence[Lease], running: Sequence[Lease]) -> None:
+    async def note_held(self, allocations: Sequence[Allocation], running: Sequence[Allocation]) -> None:
         """Pass on all allocations, and those whose program runs (`at`: its start), which simulated GPUs show in use.
 
         The allocations also define which agent may report about an attempt.
         """
-        self._node_of = {lease.attempt_id: lease.node for lease in leases}
+        self._node_of = {allocation.attempt_id: allocation.node for allocation in allocations}
         await asyncio.to_thread(self._here.note_held, running)
         if self._elsewhere is not None:
             await self._elsewhere.note_held(running)

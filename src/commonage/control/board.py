@@ -121,7 +121,7 @@ class Board:
             snapshot.arrive(ask_of(workload))
         elif not waits and workload.id in snapshot.queue:
             snapshot.leave(workload.id)
-        if workload.state.holds_lease and attempt is not None:
+        if workload.state.holds_allocation and attempt is not None:
             snapshot.hold(self._held(workload))
         elif workload.id in snapshot.held:
             ended = attempt.ended_at if attempt is not None else None
@@ -136,7 +136,7 @@ class Board:
             grace_ends = stop.at + spec.grace_s
             ends_at = grace_ends if ends_at is None else min(ends_at, grace_ends)
         return Held(
-            lease=attempt.lease,
+            allocation=attempt.allocation,
             workload_id=workload.id,
             name=spec.name or spec.kind.value,
             owner=spec.owner,
@@ -216,7 +216,7 @@ class Board:
         for one in lately:
             self.snapshot.arrived(one.spec.request)
             if one.state.is_terminal and one.attempt is not None and one.attempt.ended_at is not None:
-                took = one.attempt.ended_at - one.attempt.lease.at
+                took = one.attempt.ended_at - one.attempt.allocation.at
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
 
 

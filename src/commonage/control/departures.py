@@ -185,7 +185,7 @@ class Departures:
     def _on(self, name: str) -> list[Workload]:
         """Workloads with an allocation on the node."""
         holding = self._board.in_state(State.STARTING, State.RUNNING)
-        return [one for one in holding if one.attempt is not None and one.attempt.lease.node == name]
+        return [one for one in holding if one.attempt is not None and one.attempt.allocation.node == name]
 
     def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:
         spec = one.spec

@@ -44,10 +44,10 @@ def _told(one: Held, told: dict[str, Alarm], workload: Workload | None, now: flo
     spec = workload.spec
     return [
         Event(
-            EventKind.WARNING, now, replace(told[uuid], is_held=True), workload.id, one.lease.attempt_id, spec.owner,
+            EventKind.WARNING, now, replace(told[uuid], is_held=True), workload.id, one.allocation.attempt_id, spec.owner,  # noqa: E501
             spec.tenant, workload.state,
         )
-        for uuid in dict.fromkeys(share.device_uuid for share in one.lease.shares)
+        for uuid in dict.fromkeys(share.device_uuid for share in one.allocation.shares)
         if uuid in told
     ]  # fmt: skip
 

@@ -63,10 +63,10 @@ class Execs:
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)
-        node = self.board.nodes.get(attempt.lease.node)
+        node = self.board.nodes.get(attempt.allocation.node)
         engine = self.engines.get(node.site) if node is not None else None
         if engine is None:
-            where = attempt.lease.node
+            where = attempt.allocation.node
             raise NotFound(f"the node {where}, on which {workload_id} runs, is not known any more", code="not-found")
         return workload, attempt, engine
 

@@ -172,7 +172,7 @@ class Fleet:
     def changed(self, workload: Workload) -> None:
         """Called after each write of a workload: if it was lost, its node is suspected before the next plan."""
         if workload.attempt is not None and workload.attempt.state is State.LOST:
-            self.suspect(workload.attempt.lease.node)
+            self.suspect(workload.attempt.allocation.node)
 
     def suspect(self, name: str) -> None:
         """A workload was lost on the node: schedule nothing onto it until its next report, requested at once."""
@@ -267,10 +267,10 @@ class Fleet:
         holders: dict[str, list[Holder]] = defaultdict(list)
         counts: dict[str, int] = defaultdict(int)
         for one in held:
-            counts[one.lease.node] += 1
-            for share in one.lease.shares:
+            counts[one.allocation.node] += 1
+            for share in one.allocation.shares:
                 holds = Resources(gpu_memory_mib=share.memory_mib)
-                holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at)
+                holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.allocation.node, holds, one.ends_at)
                 holders[share.device_uuid].append(holder)
         return [self._view(node, holders, counts[name]) for name, node in sorted(self._board.nodes.items())]
 

@@ -211,7 +211,7 @@ class Fleets:
 
     def _busy(self) -> set[str]:
         """The nodes on which something runs, or starts."""
-        return {held.lease.node for held in self._board.held()}
+        return {held.allocation.node for held in self._board.held()}
 
     def _members(self, one: _Standing) -> list[Member]:
         found = []

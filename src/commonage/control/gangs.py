@@ -99,7 +99,7 @@ class Gangs:
         if ended:  # the others run to their ends, but no member can restart without the ended ones
             waiting = [one for one in living if one.state.waits]
             self._stop(waiting, StopCause.DEPENDENCY, attempts.GangMemberMissing(rank=_rank(ended[0])), now)
-        holding = [one for one in living if one.state.holds_lease]
+        holding = [one for one in living if one.state.holds_allocation]
         stopped = _stopped(holding)
         retries = members[0].spec.retry.retries
         if stopped is not None:
@@ -113,7 +113,7 @@ class Gangs:
 
     def _restart(self, living: Sequence[Workload], holding: Sequence[Workload], now: float) -> None:
         """Requeue the members that still run, once one member was requeued or must be."""
-        began = max(one.attempt.lease.at for one in holding if one.attempt is not None)
+        began = max(one.attempt.allocation.at for one in holding if one.attempt is not None)
         recalled = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.RECALL), None)
         out = next((one for one in living if one.state.waits and _ran(one, began)), None)
         if out is not None:
@@ -139,7 +139,7 @@ def _started_in_part(members: Sequence[Workload]) -> bool:
 
 def _ran(one: Workload, began: float) -> bool:
     """True if its allocation is from the same scheduling pass as those of the running members."""
-    return one.attempt is not None and one.attempt.lease.at >= began
+    return one.attempt is not None and one.attempt.allocation.at >= began
 
 
 def _stopped(holding: Sequence[Workload]) -> Workload | None:

@@ -107,7 +107,7 @@ class Look:
 
     def trouble(self, workload: Workload) -> Reason | None:
         """A problem of the node that it runs on; None if the node has none."""
-        node = self.board.nodes.get(workload.attempt.lease.node) if workload.attempt is not None else None
+        node = self.board.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
         return trouble(workload, node, self.clock.now())
 
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
@@ -183,12 +183,12 @@ class Look:
             yield line
 
     def _engine_of(self, attempt: Attempt) -> Engine:
-        node = self.board.nodes.get(attempt.lease.node)
+        node = self.board.nodes.get(attempt.allocation.node)
         engine = self.engines.get(node.site) if node else None
         if engine is None and len(self.engines) == 1:
             engine = next(iter(self.engines.values()))
         if engine is None:
-            raise NotFound(f"the node {attempt.lease.node} is gone, and its logs with it", code="log-not-found")
+            raise NotFound(f"the node {attempt.allocation.node} is gone, and its logs with it", code="log-not-found")
         return engine
 
     # --- usage and metrics ----------------------------------------------------------------------------------------

@@ -63,11 +63,11 @@ def undecided(
     why = node.report.undecided
     if not why or (before is not None and before.report.undecided):
         return []
-    leases = [one for one in held if one.lease.node == node.name]
-    there = [(one, found) for one in leases if (found := workload(one.workload_id)) is not None]
+    allocations = [one for one in held if one.allocation.node == node.name]
+    there = [(one, found) for one in allocations if (found := workload(one.workload_id)) is not None]
     undecided_ = NodeUndecided(node=node.name, detail=why)
     told = [
-        Event(EventKind.WARNING, now, undecided_, found.id, one.lease.attempt_id, found.spec.owner, found.spec.tenant,
+        Event(EventKind.WARNING, now, undecided_, found.id, one.allocation.attempt_id, found.spec.owner, found.spec.tenant,  # noqa: E501
               found.state)
         for one, found in there
     ]  # fmt: skip

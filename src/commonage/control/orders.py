@@ -36,7 +36,7 @@ class Orders:
             "COMMONAGE_ATTEMPT": str(attempt.number),
             "COMMONAGE_CPUS": f"{spec.request.cpus_milli / 1000:g}",
             "COMMONAGE_MEMORY_MIB": str(spec.request.memory_mib),
-            **self.devices.environment(attempt.lease.shares),
+            **self.devices.environment(attempt.allocation.shares),
             **dict(spec.variables),
         }
         if workload.array_index is not None:
@@ -55,7 +55,7 @@ class Orders:
             tenant=spec.tenant,
             environment=environment,
             command=spec.command,
-            lease=attempt.lease,
+            allocation=attempt.allocation,
             variables=tuple(variables.items()),
             secrets=spec.secrets,
             wants_port=spec.kind is not Kind.JOB,
@@ -72,7 +72,7 @@ class Orders:
 
     def _gang(self, workload: Workload) -> dict[str, str]:
         """Variables with the members of its gang and their nodes, as one pass allocates for the whole gang."""
-        nodes = [one.attempt.lease.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
+        nodes = [one.attempt.allocation.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
         if len(nodes) < workload.spec.array_size:
             missing = workload.spec.array_size - len(nodes)
             raise EngineFailure(f"{missing} of its gang have no node yet", retryable=True)

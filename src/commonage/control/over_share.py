@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.control.attribution import Round
-from commonage.domain.fleet import Device, Lease
+from commonage.domain.fleet import Allocation, Device
 from commonage.domain.parts import part_of
 from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import GpuRequest
@@ -58,11 +58,11 @@ class Excesses:
         self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
         self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
 
-    def take(self, round_: Round, held: Iterable[Lease], devices: dict[str, Device]) -> list[Excess]:
+    def take(self, round_: Round, held: Iterable[Allocation], devices: dict[str, Device]) -> list[Excess]:
         """Return the attempts over their share in this round. GPUs missing from `devices` (by uuid) are not judged."""
         found: list[Excess] = []
         still: dict[tuple[str, str], tuple[Excess, float]] = {}
-        shares = {lease.attempt_id: _shares(lease) for lease in held}
+        shares = {allocation.attempt_id: _shares(allocation) for allocation in held}
         for (attempt_id, uuid), (before, last_at) in self._open.items():
             if attempt_id in shares and 0 <= round_.at - last_at <= self._gap_s:
                 still[attempt_id, uuid] = (before, last_at)
@@ -93,14 +93,16 @@ class Excesses:
         return Excess(attempt_id, device.uuid, device, used_mib, share_mib, 0.0, 0)
 
 
-def _shares(lease: Lease) -> dict[str, int]:
+def _shares(allocation: Allocation) -> dict[str, int]:
     mine: dict[str, int] = {}
-    for share in lease.shares:
+    for share in allocation.shares:
         mine[share.device_uuid] = mine.get(share.device_uuid, 0) + share.memory_mib
     return mine
 
 
-def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: Iterable[GpuRequest]) -> NeededBy | None:
+def who_needs_it(
+    excess: Excess, round_: Round, held: Sequence[Allocation], queue: Iterable[GpuRequest]
+) -> NeededBy | None:
     """Find who else needs the memory of the excess; None if nobody does, or it cannot be known.
 
     A neighbour needs it if the unused rest of its share is no longer free on the GPU. A queued request needs it if it
@@ -109,17 +111,17 @@ def who_needs_it(excess: Excess, round_: Round, held: Sequence[Lease], queue: It
     sample = round_.samples.get(excess.uuid)
     if sample is None or sample.memory_used_mib is None:
         return None
-    owed, leased = 0, 0
-    for lease in held:
-        mine = _shares(lease).get(excess.uuid, 0)
-        leased += mine
-        used = round_.memory_of(lease.attempt_id, excess.uuid)
-        if lease.attempt_id != excess.attempt_id and used is not None:
+    owed, allocated = 0, 0
+    for allocation in held:
+        mine = _shares(allocation).get(excess.uuid, 0)
+        allocated += mine
+        used = round_.memory_of(allocation.attempt_id, excess.uuid)
+        if allocation.attempt_id != excess.attempt_id and used is not None:
             owed += max(0, mine - used)
     free = max(0, excess.device.memory_mib - sample.memory_used_mib)
     if owed > free:
         return NeededBy(is_queued=False, needed_mib=owed, free_mib=free)
-    room = excess.device.memory_mib - leased + excess.share_mib
+    room = excess.device.memory_mib - allocated + excess.share_mib
     for gpu in queue:
         part = part_of(excess.device, gpu) if _wants(gpu, excess.device) else None
         if part is not None and part.memory_mib <= room:

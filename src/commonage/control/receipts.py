@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from commonage.control.attribution import Round, parts_of, utilisation_of
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Allocation, Share
 from commonage.domain.ids import workload_of
 from commonage.domain.receipts import Figures, Measured, Receipt, completed, grown, likeness_of, sum_of
 from commonage.domain.statuses import LastUse, Measurement
@@ -66,21 +66,21 @@ class Receipts:
 
     async def look(self, round_: Round, over: frozenset[str]) -> None:
         """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
-        held = [one.lease for one in self._board.held()]
+        held = [one.allocation for one in self._board.held()]
         devices = self._devices(round_, held)
         measured = {one.attempt_id: one for one in round_.measurements}
-        for number, lease in enumerate(held, 1):
+        for number, allocation in enumerate(held, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)  # thousands of attempts take a while; let other tasks of the event loop run
-            self._grow(lease, round_, devices, measured.get(lease.attempt_id), lease.attempt_id in over)
-        self._forget({lease.attempt_id for lease in held})
+            self._grow(allocation, round_, devices, measured.get(allocation.attempt_id), allocation.attempt_id in over)
+        self._forget({allocation.attempt_id for allocation in held})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
 
-    def _devices(self, round_: Round, held: Sequence[Lease]) -> dict[str, _Device]:
+    def _devices(self, round_: Round, held: Sequence[Allocation]) -> dict[str, _Device]:
         holders: dict[str, dict[str, Share]] = {}
-        for lease in held:
-            for share in lease.shares:
-                holders.setdefault(share.device_uuid, {})[lease.attempt_id] = share
+        for allocation in held:
+            for share in allocation.shares:
+                holders.setdefault(share.device_uuid, {})[allocation.attempt_id] = share
         return {
             uuid: _Device(self._energy_of(uuid, round_), parts_of(round_, uuid, holders.get(uuid, {})))
             for uuid in round_.samples
@@ -97,9 +97,9 @@ class Receipts:
         return None if sample.power_w is None else sample.power_w * max(0.0, span)
 
     def _grow(
-        self, lease: Lease, round_: Round, devices: Mapping[str, _Device], use: Measurement | None, over: bool
+        self, allocation: Allocation, round_: Round, devices: Mapping[str, _Device], use: Measurement | None, over: bool
     ) -> None:
-        workload = self._board.get(workload_of(lease.attempt_id))
+        workload = self._board.get(workload_of(allocation.attempt_id))
         attempt = workload.attempt if workload is not None else None
         if workload is None or attempt is None or attempt.started_at is None or attempt.ended_at is not None:
             return  # preparation time does not count as its run time
@@ -110,7 +110,7 @@ class Receipts:
         if receipt is None or receipt.attempt_id != attempt.id:
             self.changed(workload)
             receipt = _begun(workload, attempt)
-        vram = [round_.memory_of(attempt.id, share.device_uuid) for share in lease.shares]
+        vram = [round_.memory_of(attempt.id, share.device_uuid) for share in allocation.shares]
         known = [mib for mib in vram if mib is not None]
         look = Measured(
             span_s=span,
@@ -120,8 +120,8 @@ class Receipts:
             memory_mib=use.memory_mib if use else None,
             vram_mib=sum(known) if known and len(known) == len(vram) else None,
             vram_most_mib=max(known, default=0),
-            gpu=_utilisation(attempt.id, lease, round_, devices),
-            energy_j=_energy(attempt.id, lease, devices),
+            gpu=_utilisation(attempt.id, allocation, round_, devices),
+            energy_j=_energy(attempt.id, allocation, devices),
             over_share=over,
         )
         self._open[workload.id] = replace(receipt, figures=grown(receipt.figures, look))
@@ -214,17 +214,17 @@ class Receipts:
 
 
 def _begun(workload: Workload, attempt: Attempt) -> Receipt:
-    spec, shares = workload.spec, attempt.lease.shares
+    spec, shares = workload.spec, attempt.allocation.shares
     largest = max(shares, key=lambda share: share.memory_mib, default=None)
     return Receipt(
         attempt_id=attempt.id,
         workload_id=workload.id,
         owner=spec.owner,
         likeness=likeness_of(spec.environment, spec.command),
-        began_at=attempt.lease.at,
+        began_at=attempt.allocation.at,
         ended_at=None,
-        cpus_milli=attempt.lease.cpus_milli,
-        memory_mib=attempt.lease.memory_mib,
+        cpus_milli=attempt.allocation.cpus_milli,
+        memory_mib=attempt.allocation.memory_mib,
         devices=len({share.device_uuid for share in shares}),
         vram_mib=largest.memory_mib if largest else 0,
         device_mib=largest.device_memory_mib if largest else 0,
@@ -243,10 +243,12 @@ def _gpu_h(receipt: Receipt, until: float) -> float:
     return receipt.gpu_milli / 1000 * max(0.0, until - receipt.began_at) / 3600
 
 
-def _utilisation(attempt_id: str, lease: Lease, round_: Round, devices: Mapping[str, _Device]) -> float | None:
+def _utilisation(
+    attempt_id: str, allocation: Allocation, round_: Round, devices: Mapping[str, _Device]
+) -> float | None:
     """Mean over its GPUs; None unless all figures are known."""
     known = []
-    for share in lease.shares:
+    for share in allocation.shares:
         device = devices.get(share.device_uuid)
         part = device.parts.get(attempt_id, 0.0) if device else 0.0
         busy = utilisation_of(round_, share.device_uuid, attempt_id, part)
@@ -256,12 +258,12 @@ def _utilisation(attempt_id: str, lease: Lease, round_: Round, devices: Mapping[
     return sum(known) / len(known) if known else None
 
 
-def _energy(attempt_id: str, lease: Lease, devices: Mapping[str, _Device]) -> float | None:
+def _energy(attempt_id: str, allocation: Allocation, devices: Mapping[str, _Device]) -> float | None:
     """Its part of the energy of its GPUs; None unless all figures are known."""
     total = 0.0
-    for share in lease.shares:
+    for share in allocation.shares:
         device = devices.get(share.device_uuid)
         if device is None or device.energy_j is None:
             return None
         total += device.energy_j * device.parts.get(attempt_id, 0.0)
-    return total if lease.shares else None
+    return total if allocation.shares else None

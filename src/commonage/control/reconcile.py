@@ -81,7 +81,7 @@ class Reconcile:
 
     def _engine_of(self, workload: Workload) -> Engine | None:
         attempt = workload.attempt
-        node = self._board.nodes.get(attempt.lease.node) if attempt else None
+        node = self._board.nodes.get(attempt.allocation.node) if attempt else None
         return self._engines.get(node.site) if node else None
 
     async def _start(self, workload_id: str, attempt_id: str) -> None:
@@ -161,15 +161,15 @@ class Reconcile:
         """Compare one site's allocations with its statuses."""
         if self._ledger.stuck:
             return
-        before = self._leased(engine)
+        before = self._allocated(engine)
         seen = {status.attempt_id: status for status in await engine.statuses()}
-        leased = self._leased(engine)  # again: allocations may have changed while the engine answered
+        allocated = self._allocated(engine)  # again: allocations may have changed while the engine answered
         for attempt_id, status in seen.items():
-            if attempt_id in leased:
+            if attempt_id in allocated:
                 self._tell(engine, status)
             else:
                 self._stray(engine, status)
-        for attempt_id, workload in leased.items():
+        for attempt_id, workload in allocated.items():
             if attempt_id not in before or attempt_id in self._busy:
                 continue
             if attempt_id not in seen:
@@ -177,7 +177,7 @@ class Reconcile:
             elif workload.stop is not None and seen[attempt_id].phase is not Phase.ENDED:
                 self._do(attempt_id, partial(self._stop, workload.id, attempt_id, workload.spec.grace_s))
 
-    def _leased(self, engine: Engine) -> dict[str, Workload]:
+    def _allocated(self, engine: Engine) -> dict[str, Workload]:
         return {
             workload.attempt.id: workload
             for workload in self._board.in_state(State.STARTING, State.RUNNING)
@@ -192,7 +192,7 @@ class Reconcile:
         if status.phase is Phase.ENDED:
             self._do(status.attempt_id, lambda: engine.forget(status.attempt_id))
         else:
-            log.warning("attempt %s runs on %s without a lease: ending it", status.attempt_id, engine.site)
+            log.warning("attempt %s runs on %s without an allocation: ending it", status.attempt_id, engine.site)
             self._do(status.attempt_id, lambda: engine.stop(status.attempt_id, 0))
 
     def _unseen(self, attempt_id: str, workload: Workload) -> None:
@@ -207,7 +207,7 @@ class Reconcile:
 
     def forget_misses(self, workload: Workload) -> None:
         """Called after each write of a workload: drops the counters of an attempt without an allocation."""
-        if workload.attempt is not None and not workload.state.holds_lease:
+        if workload.attempt is not None and not workload.state.holds_allocation:
             self._missed.pop(workload.attempt.id, None)
             self._progressed_at.pop(workload.attempt.id, None)
             self._board.progress.pop(workload.attempt.id, None)
@@ -247,7 +247,7 @@ def _stops(workload: Workload | None, attempt_id: str) -> bool:
         workload is not None
         and workload.attempt is not None
         and workload.attempt.id == attempt_id
-        and workload.state.holds_lease
+        and workload.state.holds_allocation
     )
 
 

@@ -227,7 +227,7 @@ def _judge(
     empty = Grid(nodes)
     grid = Grid(nodes)
     for taken in held:
-        grid.take(taken.lease)
+        grid.take(taken.allocation)
     unheld, holdings = Holdings(empty), Holdings(grid, held)
     lacks = None
     known = list(others)

@@ -15,7 +15,7 @@ from commonage.control.attribution import Round, attribute, parts_of, unknown_pi
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Allocation, Share
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
@@ -99,7 +99,7 @@ class Sampling:
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """Measure the GPUs, then look up the owners of the processes on them."""
-        await self.devices.note_held([one.lease for one in self.board.held()], self._running())
+        await self.devices.note_held([one.allocation for one in self.board.held()], self._running())
         found = await self.devices.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
@@ -109,11 +109,13 @@ class Sampling:
         self.fleet.note_measured(round_.samples)
         return round_
 
-    def _running(self) -> list[Lease]:
+    def _running(self) -> list[Allocation]:
         """The allocations of attempts whose program has started, with the time of that start."""
         attempts = (one.attempt for one in self.board.in_state(State.RUNNING))
         return [
-            replace(one.lease, at=one.started_at) for one in attempts if one is not None and one.started_at is not None
+            replace(one.allocation, at=one.started_at)
+            for one in attempts
+            if one is not None and one.started_at is not None
         ]
 
     def _of_devices(self, round_: Round, now: float) -> list[Sample]:
@@ -139,8 +141,8 @@ class Sampling:
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
         holders: dict[str, dict[str, Share]] = defaultdict(dict)
         for held in self.board.held():
-            for share in held.lease.shares:
-                holders[share.device_uuid][held.lease.attempt_id] = share
+            for share in held.allocation.shares:
+                holders[share.device_uuid][held.allocation.attempt_id] = share
         busy: dict[str, list[float]] = defaultdict(list)
         for uuid in round_.samples:
             for attempt, part in parts_of(round_, uuid, holders[uuid]).items():
@@ -156,8 +158,10 @@ class Sampling:
         samples = []
         for view in self.fleet.nodes():
             subject, report = f"node:{view.node.name}", view.node.report
-            samples.append(Sample("leased_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000))
-            samples.append(Sample("leased_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
+            samples.append(
+                Sample("allocated_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000)
+            )
+            samples.append(Sample("allocated_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
             if report.disk_free_mib is not None:
                 samples.append(Sample("disk_free_mib", subject, now, report.disk_free_mib))
         counts = self.board.counts()

@@ -8,7 +8,7 @@ import logging
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
-from commonage.domain.lifecycle import Leased, StopRequested
+from commonage.domain.lifecycle import AllocationGiven, StopRequested
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import StopCause, StopRequest
 from commonage.placement.plan import Eviction, plan
@@ -60,7 +60,9 @@ class Schedule:
         self._board.planned(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
-        writing = [self._ledger.happen(workload_id, Leased(lease)) for workload_id, lease in outcome.starts]
+        writing = [
+            self._ledger.happen(workload_id, AllocationGiven(allocation)) for workload_id, allocation in outcome.starts
+        ]
         writing += [self._evicted(eviction, now) for eviction in outcome.evictions]
         if writing:
             await asyncio.gather(*writing)

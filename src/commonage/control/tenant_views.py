@@ -89,7 +89,7 @@ class TenantViews:
         for workload in self.board.in_state(State.STARTING, State.RUNNING):
             if workload.attempt is not None:
                 name = workload.spec.tenant
-                held[name] = held.get(name, Amounts()).plus(Amounts.of(workload.attempt.lease))
+                held[name] = held.get(name, Amounts()).plus(Amounts.of(workload.attempt.allocation))
                 running[name] += 1
         return held, running
 

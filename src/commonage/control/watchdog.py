@@ -62,7 +62,7 @@ class Watchdog:
         if not 0 <= now - round_.at <= self._fresh_s or self._ledger.stuck:
             return
         devices = {device.uuid: device for node in self._board.nodes.values() for device in node.report.devices}
-        held = [one.lease for one in self._board.held()]
+        held = [one.allocation for one in self._board.held()]
         self.over = [one for one in self._excesses.take(round_, held, devices) if one.sure]
         for excess in self.over:
             await self._act(excess, round_, now)
@@ -93,7 +93,7 @@ class Watchdog:
         if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
             return replace(over, lasted_s=lasts_s, allowed_s=self._after_s)
         if self._policy is OverSharePolicy.CONTENDED:
-            held = [one.lease for one in self._board.held()]
+            held = [one.allocation for one in self._board.held()]
             needed_by = who_needs_it(excess, round_, held, self._queue())
             return None if needed_by is None else replace(over, needed_by=needed_by)
         return None

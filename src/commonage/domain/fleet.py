@@ -84,7 +84,7 @@ def _label(index: int, *, is_instance: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Allocation:
     """An attempt's allocation on a node: together never more than the node has. `at` is when it was given."""
 
     attempt_id: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.ids import attempt_id
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
@@ -32,10 +32,10 @@ class Withheld:
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class AllocationGiven:
     """The schedule loop gave its next attempt an allocation."""
 
-    lease: Lease
+    allocation: Allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class TimeRunsOut:
     left_s: float
 
 
-Happening = Released | Withheld | Leased | StatusReported | Refused | Vanished | StopRequested | TimeRunsOut
+Happening = Released | Withheld | AllocationGiven | StatusReported | Refused | Vanished | StopRequested | TimeRunsOut
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ def step(workload: Workload, happening: Happening, now: float) -> Step:
             return _released(workload, now)
         case Withheld(reason):
             return _withheld(workload, reason, now)
-        case Leased(lease):
-            return _leased(workload, lease, now)
+        case AllocationGiven(allocation):
+            return _allocated(workload, allocation, now)
         case StatusReported(status):
             return _status_reported(workload, status, now)
         case Refused(attempt, reason):
@@ -155,12 +155,12 @@ def _withheld(workload: Workload, reason: Reason, now: float) -> Step:
     return Step(after, (Record(EventKind.HELD, reason),))
 
 
-def _leased(workload: Workload, lease: Lease, now: float) -> Step:
+def _allocated(workload: Workload, allocation: Allocation, now: float) -> Step:
     number = workload.attempts + 1
-    if workload.state is not State.QUEUED or lease.attempt_id != attempt_id(workload.id, number):
+    if workload.state is not State.QUEUED or allocation.attempt_id != attempt_id(workload.id, number):
         return Step(workload)
-    attempt = Attempt(lease.attempt_id, workload.id, number, State.STARTING, lease)
-    reason = attempts.Starting(node=lease.node)
+    attempt = Attempt(allocation.attempt_id, workload.id, number, State.STARTING, allocation)
+    reason = attempts.Starting(node=allocation.node)
     after = replace(workload, state=State.STARTING, since=now, reason=reason, attempt=attempt, warned=False)
     return Step(after, (Record(EventKind.STARTING, reason), StartRun(attempt.id)))
 
@@ -198,7 +198,7 @@ def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> S
     if workload.stop is not None:  # its stop is in progress: only the start matters
         begun = replace(attempt, started_at=running.started_at)
         return Step(workload if begun == attempt else replace(workload, attempt=begun))
-    reason = attempts.Running(node=attempt.lease.node)
+    reason = attempts.Running(node=attempt.allocation.node)
     after = replace(workload, state=State.RUNNING, since=now, reason=reason, attempt=running)
     return Step(after, (Record(EventKind.RUNNING, reason),))
 
@@ -217,7 +217,7 @@ def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> 
     if workload.stop is not None:
         return _ended_by_stop(workload, attempt, workload.stop, now)
     if code is None:
-        lost = status.reason or attempts.NodeLost(node=attempt.lease.node)
+        lost = status.reason or attempts.NodeLost(node=attempt.allocation.node)
         return _finish(workload, attempt, State.LOST, lost, now)
     if code == 0:
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
@@ -338,7 +338,7 @@ def _stop_asked(workload: Workload, stop: StopRequest, now: float) -> Step:
 
 
 def _time_runs_out(workload: Workload, left_s: float) -> Step:
-    if workload.warned or workload.stop is not None or not workload.state.holds_lease:
+    if workload.warned or workload.stop is not None or not workload.state.holds_allocation:
         return Step(workload)
     near = attempts.TimeLimitNear(left_s=left_s)
     return Step(replace(workload, warned=True), (Record(EventKind.WARNING, near),))

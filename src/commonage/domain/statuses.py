@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.volumes import Mount
 from commonage.domain.workloads import Kind
@@ -29,7 +29,7 @@ class Order:
     tenant: str
     environment: Environment
     command: tuple[str, ...]
-    lease: Lease
+    allocation: Allocation
     variables: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
     wants_port: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Self
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.quantities import format_cpus, format_memory
 from commonage.domain.requests import Request
 
@@ -23,13 +23,13 @@ class Amounts:
     vram_mib: int = 0
 
     @classmethod
-    def of(cls, lease: Lease) -> Self:
+    def of(cls, allocation: Allocation) -> Self:
         """The resources of an allocation."""
         return cls(
-            lease.cpus_milli,
-            lease.memory_mib,
-            sum(share.compute_milli for share in lease.shares),
-            sum(share.memory_mib for share in lease.shares),
+            allocation.cpus_milli,
+            allocation.memory_mib,
+            sum(share.compute_milli for share in allocation.shares),
+            sum(share.memory_mib for share in allocation.shares),
         )
 
     def plus(self, other: Amounts, sign: int = 1) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.requests import Request
 from commonage.domain.volumes import VolumeRequest
@@ -38,7 +38,7 @@ class State(StrEnum):
         return self in TERMINAL
 
     @property
-    def holds_lease(self) -> bool:
+    def holds_allocation(self) -> bool:
         """True while an attempt occupies a node."""
         return self in (State.STARTING, State.RUNNING)
 
@@ -162,7 +162,7 @@ class Attempt:
     workload_id: str
     number: int
     state: State
-    lease: Lease
+    allocation: Allocation
     started_at: float | None = None
     ended_at: float | None = None
     exit_code: int | None = None
@@ -172,7 +172,7 @@ class Attempt:
     @property
     def occupied_s(self) -> tuple[float, float | None]:
         """The time span (end None: still running) in which its allocation counts as used."""
-        return self.lease.at, self.ended_at
+        return self.allocation.at, self.ended_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +208,6 @@ class Workload:
     def deadline(self) -> float | None:
         """The end by its time limit, once it runs; None without a limit or before it runs."""
         limit, attempt = self.spec.time_limit_s, self.attempt
-        if limit is None or attempt is None or not self.state.holds_lease:
+        if limit is None or attempt is None or not self.state.holds_allocation:
             return None
-        return (attempt.started_at or attempt.lease.at) + limit
+        return (attempt.started_at or attempt.allocation.at) + limit

@@ -18,7 +18,7 @@ from typing import Any
 
 import pynvml
 
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Share
 from commonage.gpus import nvml_errors
 from commonage.gpus.device_faults import DeviceFaults, Life, boot_id
 from commonage.gpus.environment import share_environment
@@ -110,9 +110,9 @@ class NvmlDevices(Devices):
         """The variables for a workload that holds these shares."""
         return share_environment(shares, self._context_mib)
 
-    def note_held(self, leases: Sequence[Lease]) -> None:
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
         """Real GPUs measure actual use; this only keeps devices that are held and no longer exist in the inventory."""
-        self._held = frozenset(share.device_uuid for lease in leases for share in lease.shares)
+        self._held = frozenset(share.device_uuid for allocation in allocations for share in allocation.shares)
 
     def resume(self, uuid: str | None = None) -> None:
         """Clear the fatal errors of this GPU (or of this MIG instance's), or of all."""

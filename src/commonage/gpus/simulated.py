@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Share
 from commonage.domain.quantities import parse_memory
 from commonage.gpus.environment import share_environment
 from commonage.ports.devices import Devices, DeviceSample, ProcessMemory
@@ -112,7 +112,7 @@ class SimulatedDevices(Devices):
             for index, device in enumerate(each)
         )
         self._now = now
-        self._leases: tuple[Lease, ...] = ()
+        self._allocations: tuple[Allocation, ...] = ()
         self.overruns: dict[str, int] = {}
         self.strays: dict[str, tuple[ProcessMemory, ...]] = {}
 
@@ -121,20 +121,25 @@ class SimulatedDevices(Devices):
         return self._devices
 
     def measure(self) -> Sequence[DeviceSample]:
-        """An invented sample of each GPU: never above the allocations (leases) on it, unless a test sets that."""
-        now, leases = self._now(), self._leases
-        return tuple(self._sample(device, leases, now) for device in self._devices)
+        """An invented sample of each GPU: never above the allocations (allocations) on it, unless a test sets that."""
+        now, allocations = self._now(), self._allocations
+        return tuple(self._sample(device, allocations, now) for device in self._devices)
 
-    def _sample(self, device: Device, leases: Sequence[Lease], now: float) -> DeviceSample:
-        held = [(lease, share) for lease in leases for share in lease.shares if share.device_uuid == device.uuid]
+    def _sample(self, device: Device, allocations: Sequence[Allocation], now: float) -> DeviceSample:
+        held = [
+            (allocation, share)
+            for allocation in allocations
+            for share in allocation.shares
+            if share.device_uuid == device.uuid
+        ]
         processes = tuple(
             ProcessMemory(
                 pid=None,
-                memory_mib=self.overruns.get(lease.attempt_id, _memory_mib(lease, share, now)),
-                attempt_id=lease.attempt_id,
-                utilisation=round(share.compute_milli / 1000 * _busy(lease, now), 3),
+                memory_mib=self.overruns.get(allocation.attempt_id, _memory_mib(allocation, share, now)),
+                attempt_id=allocation.attempt_id,
+                utilisation=round(share.compute_milli / 1000 * _busy(allocation, now), 3),
             )
-            for lease, share in held
+            for allocation, share in held
         )
         processes += self.strays.get(device.uuid, ())
         utilisation = round(min(1.0, sum(process.utilisation or 0.0 for process in processes)), 3)
@@ -152,27 +157,27 @@ class SimulatedDevices(Devices):
         """As for real GPUs, with COMMONAGE_GPU_SIMULATED=1."""
         return share_environment(shares)
 
-    def note_held(self, leases: Sequence[Lease]) -> None:
-        """Measure these allocations (leases) from now on. Those of other nodes' GPUs are ignored."""
-        self._leases = tuple(leases)
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
+        """Measure these allocations (allocations) from now on. Those of other nodes' GPUs are ignored."""
+        self._allocations = tuple(allocations)
 
 
-def _memory_mib(lease: Lease, share: Share, now: float) -> int:
+def _memory_mib(allocation: Allocation, share: Share, now: float) -> int:
     """Grows to about 85 % of the share, then moves between 80 and 90 %."""
-    return int(share.memory_mib * _ramp(lease, now) * (0.85 + 0.05 * _wave(lease, now)))
+    return int(share.memory_mib * _ramp(allocation, now) * (0.85 + 0.05 * _wave(allocation, now)))
 
 
-def _busy(lease: Lease, now: float) -> float:
-    return _ramp(lease, now) * (0.75 + 0.2 * _wave(lease, now))
+def _busy(allocation: Allocation, now: float) -> float:
+    return _ramp(allocation, now) * (0.75 + 0.2 * _wave(allocation, now))
 
 
-def _ramp(lease: Lease, now: float) -> float:
+def _ramp(allocation: Allocation, now: float) -> float:
     """0 at the start, 1 after RAMP_S, smooth between. A clock that was set back gives 0."""
-    part = min(1.0, max(0.0, (now - lease.at) / RAMP_S))
+    part = min(1.0, max(0.0, (now - allocation.at) / RAMP_S))
     return part * part * (3 - 2 * part)
 
 
-def _wave(lease: Lease, now: float) -> float:
+def _wave(allocation: Allocation, now: float) -> float:
     """-1..1, of the same period for all, shifted by the attempt so that GPUs do not move in step."""
-    shift = zlib.crc32(lease.attempt_id.encode()) / 2**32
-    return math.sin(2 * math.pi * ((now - lease.at) / WAVE_S + shift))
+    shift = zlib.crc32(allocation.attempt_id.encode()) / 2**32
+    return math.sin(2 * math.pi * ((now - allocation.at) / WAVE_S + shift))

@@ -21,7 +21,7 @@ from typing import Any
 from cryptography import x509
 
 from commonage.domain.errors import CommonageError, EngineFailure
-from commonage.domain.fleet import Lease, NodeReport
+from commonage.domain.fleet import Allocation, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.turns import Turns
 from commonage.link import messages, remembered
@@ -45,7 +45,7 @@ _MOST_WARNINGS = 1000
 class _Link:
     """The link of a node, by its certificate's serial number.
 
-    `held` are the allocations (leases) that its agent knows, `number` is that of its last report. `left`: the node
+    `held` are the allocations (allocations) that its agent knows, `number` is that of its last report. `left`: the node
     reported that it has left the site.
     """
 
@@ -54,7 +54,7 @@ class _Link:
     serial: int
     peer: Peer = field(init=False)
     execs: ExecLines = field(default_factory=ExecLines)
-    held: tuple[Lease, ...] = field(default=())
+    held: tuple[Allocation, ...] = field(default=())
     number: int = 0
     left: bool = False
 
@@ -374,21 +374,21 @@ class LinkedAgents:
 
     # --- GPUs on other nodes --------------------------------------------------------------------------------------
 
-    async def note_held(self, leases: Sequence[Lease]) -> None:
-        """Pass the allocations (leases) to agents with simulated GPUs: no other agent needs them."""
-        by_node: dict[str, list[Lease]] = defaultdict(list)
-        for lease in leases:
-            by_node[lease.node].append(lease)
+    async def note_held(self, allocations: Sequence[Allocation]) -> None:
+        """Pass the allocations (allocations) to agents with simulated GPUs: no other agent needs them."""
+        by_node: dict[str, list[Allocation]] = defaultdict(list)
+        for allocation in allocations:
+            by_node[allocation.node].append(allocation)
         await asyncio.gather(*(self._note_held(one, tuple(by_node[one.node])) for one in list(self._links.values())))
 
-    async def _note_held(self, link: _Link, leases: tuple[Lease, ...]) -> None:
+    async def _note_held(self, link: _Link, allocations: tuple[Allocation, ...]) -> None:
         heard = self._heard.get(link.node_id)
-        if heard is None or link.held == leases:
+        if heard is None or link.held == allocations:
             return
         if any(device.simulated for device in heard.report.devices):
             with suppress(EngineFailure):
-                await link.peer.ask(messages.NOTE_HELD, messages.Leases(leases))
-                link.held = leases
+                await link.peer.ask(messages.NOTE_HELD, messages.Allocations(allocations))
+                link.held = allocations
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
         """Warnings about attempts that agents sent since the last call."""

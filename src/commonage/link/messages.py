@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from commonage.domain.fleet import Lease, NodeReport
+from commonage.domain.fleet import Allocation, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 
@@ -197,10 +197,10 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Leases:
-    """The allocations (leases) of the node whose program runs now."""
+class Allocations:
+    """The allocations (allocations) of the node whose program runs now."""
 
-    each: tuple[Lease, ...]
+    each: tuple[Allocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ PULL = Call("pull", Image, Nothing, None)
 FENCE = Call("fence", Attempts, Attempts, 30.0)
 GO_ON = Call("go-on", Going, Nothing, 10.0)
 REACHES = Call("reaches", Place, Reached, 5.0)
-NOTE_HELD = Call("note-held", Leases, Nothing, 5.0)
+NOTE_HELD = Call("note-held", Allocations, Nothing, 5.0)
 RESUME = Call("resume", Device, Nothing, 5.0)
 RENEW = Call("renew", SigningRequest, Certificate, 20.0)
 """Sent by the agent to the control plane."""

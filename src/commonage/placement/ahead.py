@@ -63,7 +63,7 @@ class Ahead:
         self._at = len(grid.changed)
 
     def _made(self, number: int) -> Path:
-        slots = [self._holdings.slot[lease.attempt_id] for lease in self._grid.held_on(number)]
+        slots = [self._holdings.slot[allocation.attempt_id] for allocation in self._grid.held_on(number)]
         free = free_rows(self._grid, np.array([number]))
         ends = self._holdings.ends_at[slots]
         order = np.argsort(ends)[: np.count_nonzero(np.isfinite(ends))]

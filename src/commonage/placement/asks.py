@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.requests import Request
 
 
@@ -35,7 +35,7 @@ class Held:
     which it is evicted, if there is one.
     """
 
-    lease: Lease
+    allocation: Allocation
     workload_id: str
     name: str
     owner: str

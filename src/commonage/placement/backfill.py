@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.tenants import Reservation
 from commonage.placement.ahead import Ahead
 from commonage.placement.asks import Ask, Held
@@ -36,11 +36,11 @@ ROUNDING_S = 1e-3  # precision of sums of instants and durations
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`leases`, one for each member of a gang, start at `at` at the latest; None: once enough has ended there."""
+    """`allocations`, one for each member of a gang, start at `at` at the latest; None: once enough has ended there."""
 
     workload_id: str
     at: float | None
-    leases: tuple[Lease, ...]
+    allocations: tuple[Allocation, ...]
 
 
 When = tuple[float, list[int]]
@@ -144,18 +144,18 @@ class Gate:
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
             for one in victims:
-                if one.lease.node == self._grid.nodes[number].name:
-                    rows[index] = rows[index] + row_of(self._grid, one.lease)
+                if one.allocation.node == self._grid.nodes[number].name:
+                    rows[index] = rows[index] + row_of(self._grid, one.allocation)
         return self._claim(asks, shape, (self.now, list(nodes)), rows)
 
     def _claim(self, asks: Sequence[Ask], shape: Shape, when: When, rows: Sequence[Ints]) -> Promise:
-        (at, nodes), leases = when, []
+        (at, nodes), allocations = when, []
         for member, number, row in zip(asks, nodes, rows, strict=True):
             devices = pick_devices(self._grid, shape, number, row)
-            leases.append(self._grid.lease(shape, number, devices, member.attempt_id, at))
-        for lease in leases:
-            self.claims.promise(lease, at, at + _length(asks[0]))
-        return Promise(asks[0].workload_id, at, tuple(leases))
+            allocations.append(self._grid.allocation(shape, number, devices, member.attempt_id, at))
+        for allocation in allocations:
+            self.claims.promise(allocation, at, at + _length(asks[0]))
+        return Promise(asks[0].workload_id, at, tuple(allocations))
 
     def when(self, asks: Sequence[Ask], shape: Shape) -> When | None:
         """The earliest time at which a node has room for each, and these nodes; None: unknown."""
@@ -210,14 +210,14 @@ class Gate:
         if len(nodes) < len(asks):
             return None
         missing = self._missing(shape, np.array(nodes))
-        leases = []
+        allocations = []
         for member, index in zip(asks, np.argsort(missing, kind="stable").tolist(), strict=False):
             number = nodes[index]
             devices = _least_missing(self._grid, shape, number)
-            lease = self._grid.lease(shape, number, devices, member.attempt_id, self.now)
-            self.claims.keep(number, self._room_without(number, lease) - row_of(self._grid, lease))
-            leases.append(lease)
-        return Promise(asks[0].workload_id, None, tuple(leases))
+            allocation = self._grid.allocation(shape, number, devices, member.attempt_id, self.now)
+            self.claims.keep(number, self._room_without(number, allocation) - row_of(self._grid, allocation))
+            allocations.append(allocation)
+        return Promise(asks[0].workload_id, None, tuple(allocations))
 
     def _missing(self, shape: Shape, nodes: Ints) -> Floats:
         """[n]: how much must end before the shape fits, in parts of a node and in devices."""
@@ -229,11 +229,11 @@ class Gate:
         devices = np.array([_short(grid, shape, number)[_least_missing(grid, shape, number)].sum() for number in nodes])
         return np.asarray(cpus + memory + devices, np.float64)
 
-    def _room_without(self, number: int, lease: Lease) -> Ints:
+    def _room_without(self, number: int, allocation: Allocation) -> Ints:
         """[W]: the free row once the holders of its devices have ended, and as many others as it also needs."""
         grid = self._grid
         room: Ints = free_rows(grid, np.array([number]))[0]
-        wanted = row_of(grid, lease)
+        wanted = row_of(grid, allocation)
         holding = sorted(grid.held_on(number), key=lambda one: (-one.at, one.attempt_id))
         for whole in (True, False):
             for one in list(holding):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.placement.ahead import Ahead
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import NEVER, Floats, Ints, Shape
@@ -48,11 +48,11 @@ class Claims:
         self._of[number].append((claim, row))
         self._forget(number)
 
-    def promise(self, lease: Lease, from_at: float, until_at: float) -> None:
+    def promise(self, allocation: Allocation, from_at: float, until_at: float) -> None:
         """Claim the allocation of a promise."""
-        number = self._grid.number.get(lease.node)
+        number = self._grid.number.get(allocation.node)
         if number is not None:
-            self.add(number, row_of(self._grid, lease), Claim(from_at, until_at))
+            self.add(number, row_of(self._grid, allocation), Claim(from_at, until_at))
 
     def keep(self, number: int, spare: Ints) -> None:
         """Start only what fits into `spare` [W] on a node, however soon it ends."""
@@ -63,11 +63,11 @@ class Claims:
         """True if a node is kept for a request whose start time is unknown."""
         return number in self._spare
 
-    def taken(self, lease: Lease) -> None:
+    def taken(self, allocation: Allocation) -> None:
         """Note that something started."""
-        number = self._grid.number[lease.node]
+        number = self._grid.number[allocation.node]
         if number in self._spare:
-            self._spare[number] = self._spare[number] - row_of(self._grid, lease)
+            self._spare[number] = self._spare[number] - row_of(self._grid, allocation)
         self._forget(number)
 
     def room(self, number: int, until: float) -> Ints:

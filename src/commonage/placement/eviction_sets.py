@@ -43,7 +43,7 @@ def cost_of(units: Collection[Unit]) -> Cost:
 
 def order_of(unit: Unit) -> tuple[int, int, float, str]:
     """A sort key: the unit to evict first comes first."""
-    return (len(unit.slots), unit.priority, -unit.at, unit.held[0].lease.attempt_id)
+    return (len(unit.slots), unit.priority, -unit.at, unit.held[0].allocation.attempt_id)
 
 
 def cheapest_on(

@@ -143,7 +143,7 @@ class _Play:
         if held.ending or self._part is None:
             return
         sort = (held.kind, held.environment, held.owner)
-        remaining = self._snapshot.durations.remaining(sort, now - held.lease.at, self._part)
+        remaining = self._snapshot.durations.remaining(sort, now - held.allocation.at, self._part)
         if remaining is None:
             self.sure = self.sure and held.ends_at is not None
             return
@@ -156,8 +156,8 @@ class _Play:
     def _end_at(self, held: Held, at: float) -> None:
         """Assume this end for looking ahead only; nothing else sees it."""
         slot, number = (
-            self._snapshot.holdings.slot.get(held.lease.attempt_id),
-            self._snapshot.grid.number.get(held.lease.node),
+            self._snapshot.holdings.slot.get(held.allocation.attempt_id),
+            self._snapshot.grid.number.get(held.allocation.node),
         )
         if slot is not None and number is not None:
             self._snapshot.holdings.ends_at[slot] = at
@@ -179,8 +179,8 @@ def _work_held(snapshot: Snapshot, now: float) -> Floats:
     work = np.zeros(3)
     for held in snapshot.holdings:
         limit = np.inf if held.ends_at is None else held.ends_at - now
-        usual = snapshot.durations.remaining((held.kind, held.environment, held.owner), now - held.lease.at, USUAL)
-        work += _times(Amounts.of(held.lease), min(limit, np.inf if usual is None else usual.seconds))
+        usual = snapshot.durations.remaining((held.kind, held.environment, held.owner), now - held.allocation.at, USUAL)
+        work += _times(Amounts.of(held.allocation), min(limit, np.inf if usual is None else usual.seconds))
     return work
 
 

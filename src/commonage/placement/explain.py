@@ -44,7 +44,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
             if held is not None:
                 return Explanation(
                     workload_id=ask.workload_id,
-                    reasons=(waiting.StartsNow(node=held.lease.node, gpus=str(ask.request.gpu or "")),),
+                    reasons=(waiting.StartsNow(node=held.allocation.node, gpus=str(ask.request.gpu or "")),),
                     at=now,
                     startable_now=True,
                     position=position,
@@ -179,8 +179,8 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
         if ask.request.gpu is not None:
             holds = waiting.Resources(gpu_memory_mib=amount)
         else:
-            holds = waiting.Resources(cpus_milli=one.lease.cpus_milli, memory_mib=one.lease.memory_mib)
-        holders.append(Holder(one.workload_id, one.name, one.owner, one.kind, one.lease.node, holds, one.ends_at))
+            holds = waiting.Resources(cpus_milli=one.allocation.cpus_milli, memory_mib=one.allocation.memory_mib)
+        holders.append(Holder(one.workload_id, one.name, one.owner, one.kind, one.allocation.node, holds, one.ends_at))
     return tuple(holders)
 
 

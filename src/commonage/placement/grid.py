@@ -1,6 +1,7 @@
 """Free resources of every node and device as arrays: the planner's scratch pad, fast for a thousand nodes.
 
-The snapshot adds nodes and allocations (leases); filters, policies and the pass read it. A pass takes and gives back
+The snapshot adds nodes and allocations (allocations); filters, policies and the pass read it. A pass takes and gives
+back
 within `trial()`, which restores the grid. Decisions to start, and their reasons, are made elsewhere.
 
 Axes: N nodes, C devices of the largest node. Memory and VRAM in MiB, CPUs and compute in thousandths.
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonage.domain.fleet import Device, Lease, Node, NodeState, Share
+from commonage.domain.fleet import Allocation, Device, Node, NodeState, Share
 from commonage.domain.parts import part_of
 from commonage.domain.requests import Request
 from commonage.placement.shapes import Bools, DeviceKind, Ints, Shape, shape_of
@@ -43,10 +44,10 @@ class Grid:
         self.puts = 0
         self._kind_number: dict[DeviceKind, int] = {}
         self._device: dict[str, tuple[int, int]] = {}
-        self._held: list[dict[str, Lease]] = []
+        self._held: list[dict[str, Allocation]] = []
         self._shapes: dict[Request, Shape] = {}
         self._last_shape = 0
-        self._undo: list[tuple[Lease, int]] | None = None
+        self._undo: list[tuple[Allocation, int]] | None = None
         self._shape_arrays(0, 0)
         self.put(nodes)
 
@@ -73,12 +74,14 @@ class Grid:
         """Remove a node for good, with all its allocations."""
         gone = self.number[name]
         nodes = [node for node in self.nodes if node.name != name]
-        leases = [lease for number, held in enumerate(self._held) if number != gone for lease in held.values()]
+        allocations = [
+            allocation for number, held in enumerate(self._held) if number != gone for allocation in held.values()
+        ]
         self.nodes, self.number, self._held, self._device = [], {}, [], {}
         self._shape_arrays(0, 0)
         self.put(nodes)
-        for lease in leases:
-            self.take(lease)
+        for allocation in allocations:
+            self.take(allocation)
 
     def _shape_arrays(self, n: int, c: int) -> None:
         """Resize all arrays, and keep their contents in place."""
@@ -132,8 +135,8 @@ class Grid:
             self.numa[number, index] = -1 if device.numa is None else device.numa
             if not device.faults:
                 self.kind[number, index] = self._number_of_kind(device)
-        for lease in self._held[number].values():
-            self._apply(lease, 1)
+        for allocation in self._held[number].values():
+            self._apply(allocation, 1)
         self.changed.append(number)
         self.puts += 1
 
@@ -151,28 +154,28 @@ class Grid:
 
     # --- allocations ----------------------------------------------------------------------------------------------
 
-    def take(self, lease: Lease) -> None:
+    def take(self, allocation: Allocation) -> None:
         """Add an allocation. It has no effect on an unknown node."""
-        number = self.number.get(lease.node)
-        if number is not None and lease.attempt_id not in self._held[number]:
-            self._held[number][lease.attempt_id] = lease
-            self._apply(lease, 1)
+        number = self.number.get(allocation.node)
+        if number is not None and allocation.attempt_id not in self._held[number]:
+            self._held[number][allocation.attempt_id] = allocation
+            self._apply(allocation, 1)
             if self._undo is not None:
-                self._undo.append((lease, 1))
+                self._undo.append((allocation, 1))
 
-    def give(self, lease: Lease) -> None:
+    def give(self, allocation: Allocation) -> None:
         """Release an allocation."""
-        number = self.number.get(lease.node)
-        if number is not None and self._held[number].pop(lease.attempt_id, None) is not None:
-            self._apply(lease, -1)
+        number = self.number.get(allocation.node)
+        if number is not None and self._held[number].pop(allocation.attempt_id, None) is not None:
+            self._apply(allocation, -1)
             if self._undo is not None:
-                self._undo.append((lease, -1))
+                self._undo.append((allocation, -1))
 
-    def _apply(self, lease: Lease, sign: int) -> None:
-        number = self.number[lease.node]
-        self.cpus[number] -= sign * lease.cpus_milli
-        self.memory[number] -= sign * lease.memory_mib
-        for share in lease.shares:
+    def _apply(self, allocation: Allocation, sign: int) -> None:
+        number = self.number[allocation.node]
+        self.cpus[number] -= sign * allocation.cpus_milli
+        self.memory[number] -= sign * allocation.memory_mib
+        for share in allocation.shares:
             at = self._device.get(share.device_uuid)
             if at is not None:
                 self.free_mib[at] -= sign * share.memory_mib
@@ -189,8 +192,8 @@ class Grid:
             yield
         finally:
             undo, self._undo = self._undo, None
-            for lease, sign in reversed(undo):
-                (self.give if sign > 0 else self.take)(lease)
+            for allocation, sign in reversed(undo):
+                (self.give if sign > 0 else self.take)(allocation)
             self._undo = outer
 
     @contextmanager
@@ -210,7 +213,7 @@ class Grid:
         self.free_milli[number] -= row[2 + devices :]
         self.touch(number)
 
-    def held_on(self, number: int) -> Sequence[Lease]:
+    def held_on(self, number: int) -> Sequence[Allocation]:
         """The allocations on a node."""
         return list(self._held[number].values())
 
@@ -280,11 +283,11 @@ class Grid:
             fit &= most_together(enough, self.numa[nodes], shape) >= shape.devices
         return fit
 
-    def lease(self, shape: Shape, number: int, devices: Sequence[int], attempt_id: str, now: float) -> Lease:
+    def allocation(self, shape: Shape, number: int, devices: Sequence[int], attempt_id: str, now: float) -> Allocation:
         """The allocation of an attempt on node `number`, with these devices of it, from `now` on."""
         node = self.nodes[number]
         shares = tuple(share_of(node.report.devices[index], shape) for index in devices)
-        return Lease(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
+        return Allocation(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
 
 
 def lacking(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -57,7 +57,7 @@ class Holdings:
 
     def take(self, held: Held) -> None:
         """Add an allocation, or replace that of the same attempt."""
-        attempt = held.lease.attempt_id
+        attempt = held.allocation.attempt_id
         slot = self.slot.get(attempt)
         if slot is None:
             slot = self._empty.pop() if self._empty else len(self.held)
@@ -93,12 +93,12 @@ class Holdings:
                 self._write(slot, held)
 
     def _write(self, slot: int, held: Held) -> None:
-        self.node[slot] = self.grid.number.get(held.lease.node, -1)
-        row = row_of(self.grid, held.lease)
+        self.node[slot] = self.grid.number.get(held.allocation.node, -1)
+        row = row_of(self.grid, held.allocation)
         if len(row) == self.rows.shape[1]:  # otherwise the grid has grown, and sync() runs before anything reads
             self.rows[slot] = row
         self.ends_at[slot] = NEVER_ENDS if held.ends_at is None else held.ends_at
-        self.at[slot] = held.lease.at
+        self.at[slot] = held.allocation.at
         self.priority[slot] = held.priority
         self.preemptible[slot] = held.preemptible
         self.tenant[slot] = self._number_of(held.tenant)

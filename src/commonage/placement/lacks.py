@@ -138,8 +138,8 @@ class _HeldBack:
         mine = _place(snapshot, outcome, ask.workload_id)
         for promise in outcome.promises.values():
             if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
-                for lease in promise.leases:
-                    self._promised[lease.node] = min(promise.at, self._promised.get(lease.node, promise.at))
+                for allocation in promise.allocations:
+                    self._promised[allocation.node] = min(promise.at, self._promised.get(allocation.node, promise.at))
 
     def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
         """(its nearest node, the reason) of each group of these nodes; `within` [N]: those within quota."""

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.tenants import Reservation
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
@@ -31,7 +31,7 @@ class Stand:
     reservation: Reservation
     shape: Shape
     begun: bool = False
-    places: list[Lease] = field(default_factory=list)
+    places: list[Allocation] = field(default_factory=list)
     used: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -82,7 +82,7 @@ class Places:
             self._clear(old)
         self._lacked = 0
 
-    def put_back(self, places: Mapping[str, Sequence[Lease]]) -> None:
+    def put_back(self, places: Mapping[str, Sequence[Allocation]]) -> None:
         """Restore the places of these reservations."""
         for stand in self.stands.values():
             self._clear(stand)
@@ -169,14 +169,14 @@ class Places:
     def _clear(self, stand: Stand) -> None:
         self._drop(stand, list(stand.places))
 
-    def make_way(self, stand: Stand, lease: Lease, number: int) -> None:
+    def make_way(self, stand: Stand, allocation: Allocation, number: int) -> None:
         """Keep less for a reservation after one of its attempts has started on a node."""
-        here = [place for place in stand.places if place.node == lease.node]
-        here.sort(key=lambda place: _devices(place) != _devices(lease))
-        others = [place for place in reversed(stand.places) if place.node != lease.node]
+        here = [place for place in stand.places if place.node == allocation.node]
+        here.sort(key=lambda place: _devices(place) != _devices(allocation))
+        others = [place for place in reversed(stand.places) if place.node != allocation.node]
         self._drop(stand, [*here, *others][: max(0, stand.excess)])
         if self.line.is_short(number):
-            self._drop(stand, [place for place in stand.places if place.node == lease.node])
+            self._drop(stand, [place for place in stand.places if place.node == allocation.node])
             self._put(stand, number, -stand.excess)
             self._choose(stand)
 
@@ -200,25 +200,25 @@ class Places:
     def _put(self, stand: Stand, number: int, most: int) -> int:
         """Put at most `most` places on a node; returns the number that fitted."""
         nodes, room = np.array([number]), self.line.room_on(number, stand.window)
-        placed: list[Lease] = []
+        placed: list[Allocation] = []
         while len(placed) < most and fits_in(self.grid, stand.shape, nodes, room[None])[0]:
             devices = pick_devices(self.grid, stand.shape, number, room)
             attempt = f"{stand.reservation.id}/{len(stand.places) + len(placed)}"
-            placed.append(self.grid.lease(stand.shape, number, devices, attempt, stand.reservation.starts_at))
+            placed.append(self.grid.allocation(stand.shape, number, devices, attempt, stand.reservation.starts_at))
             room = room - row_of(self.grid, placed[-1])
         self._keep(stand, placed)
         return len(placed)
 
-    def _keep(self, stand: Stand, places: Sequence[Lease]) -> None:
+    def _keep(self, stand: Stand, places: Sequence[Allocation]) -> None:
         stand.places += places
         self._load(stand, places, 1)
 
-    def _drop(self, stand: Stand, places: Sequence[Lease]) -> None:
+    def _drop(self, stand: Stand, places: Sequence[Allocation]) -> None:
         gone = {id(place) for place in places}
         stand.places[:] = [place for place in stand.places if id(place) not in gone]
         self._load(stand, places, -1)
 
-    def _load(self, stand: Stand, places: Sequence[Lease], sign: int) -> None:
+    def _load(self, stand: Stand, places: Sequence[Allocation], sign: int) -> None:
         for number, row in self._rows_of(places).items():
             self.line.keep(number, stand.reservation.id, stand.window, sign * row)
             self._changed(number)
@@ -227,7 +227,7 @@ class Places:
         """The row that is kept on each node."""
         return self._rows_of(stand.places)
 
-    def _rows_of(self, places: Sequence[Lease]) -> dict[int, Ints]:
+    def _rows_of(self, places: Sequence[Allocation]) -> dict[int, Ints]:
         rows: dict[int, Ints] = {}
         for place in places:
             number, row = self.grid.number[place.node], row_of(self.grid, place)
@@ -243,20 +243,20 @@ def _fewest_nodes(most: Ints, missing: int) -> int:
     return int(np.argmax(most))
 
 
-def _devices(lease: Lease) -> set[str]:
-    return {share.device_uuid for share in lease.shares}
+def _devices(allocation: Allocation) -> set[str]:
+    return {share.device_uuid for share in allocation.shares}
 
 
-def places_of(grid: Grid, lease: Lease, shape: Shape) -> float:
+def places_of(grid: Grid, allocation: Allocation, shape: Shape) -> float:
     """The number of places of a shape that an allocation takes."""
     devices = 0.0
-    for share in lease.shares:
+    for share in allocation.shares:
         at = grid.device(share.device_uuid)
         need = NEVER if at is None else int(shape.need_mib[grid.kind[at]])
         devices += share.memory_mib / need if 0 < need < NEVER else 1.0
     return max(
-        lease.cpus_milli / max(1, shape.cpus_milli),
-        lease.memory_mib / max(1, shape.memory_mib),
+        allocation.cpus_milli / max(1, shape.cpus_milli),
+        allocation.memory_mib / max(1, shape.memory_mib),
         devices / shape.devices if shape.devices else 0.0,
     )
 

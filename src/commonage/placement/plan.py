@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
 from commonage.placement.asks import Ask, Held
@@ -59,9 +59,9 @@ class Plan:
     reasons: dict[object, tuple[Reason, ...]] = field(default_factory=dict)
 
     @property
-    def starts(self) -> tuple[tuple[str, Lease], ...]:
+    def starts(self) -> tuple[tuple[str, Allocation], ...]:
         """(workload id, allocation) of each start, in order."""
-        return tuple((workload_id, held.lease) for workload_id, held in self.started.items())
+        return tuple((workload_id, held.allocation) for workload_id, held in self.started.items())
 
 
 def plan(snapshot: Snapshot, now: float) -> Plan:
@@ -222,7 +222,7 @@ class Pass:
         like = (shape.number, ask.gang_size, ask.tenant, ask.owner, ask.priority)
         if like in self._in_vain or len(self._in_vain) >= MOST_SEARCHES or not self._may_evict(ask):
             return None
-        spared = self._ending | {one.lease.attempt_id for one in self.started.values()} | snapshot.kept.counted
+        spared = self._ending | {one.allocation.attempt_id for one in self.started.values()} | snapshot.kept.counted
         rules = Preemption(snapshot.grid, snapshot.holdings, snapshot.quotas, snapshot.rules.guaranteed_s, spared)
         found = rules.victims(ask, shape, self.now, self.gate.open_to(ask, shape))
         if found is None or not found.victims:
@@ -230,7 +230,7 @@ class Pass:
             return None
         for victim in found.victims:
             self.evictions.append(Eviction(victim.held.workload_id, victim.reason, ask.workload_id))
-            self._ending.add(victim.held.lease.attempt_id)
+            self._ending.add(victim.held.allocation.attempt_id)
         return self.gate.make_room(asks, shape, found.nodes, [victim.held for victim in found.victims])
 
     def _may_evict(self, ask: Ask) -> bool:
@@ -244,7 +244,7 @@ class Pass:
     @cached_property
     def _ending(self) -> set[str]:
         """The attempts whose stop is in progress."""
-        return {one.lease.attempt_id for one in self.snapshot.holdings if one.ending}
+        return {one.allocation.attempt_id for one in self.snapshot.holdings if one.ending}
 
     @cached_property
     def _awaited(self) -> set[str]:
@@ -300,23 +300,23 @@ class Pass:
         if devices is None:
             with self.snapshot.kept.aside(ask, shape, number):
                 devices = self.snapshot.policy.devices(shape, number)
-        lease = self.snapshot.grid.lease(shape, number, devices, ask.attempt_id, self.now)
-        held = held_by(ask, lease)
+        allocation = self.snapshot.grid.allocation(shape, number, devices, ask.attempt_id, self.now)
+        held = held_by(ask, allocation)
         self.started[ask.workload_id] = held
         self.snapshot.start(held)
-        self.gate.claims.taken(lease)
+        self.gate.claims.taken(allocation)
         self._touched.add(number)
 
 
-def held_by(ask: Ask, lease: Lease) -> Held:
+def held_by(ask: Ask, allocation: Allocation) -> Held:
     """The allocation of a request that starts now, as the next snapshot would show it."""
     return Held(
-        lease=lease,
+        allocation=allocation,
         workload_id=ask.workload_id,
         name="",
         owner=ask.owner,
         kind=ask.kind,
-        ends_at=None if ask.time_limit_s is None else lease.at + ask.time_limit_s,
+        ends_at=None if ask.time_limit_s is None else allocation.at + ask.time_limit_s,
         tenant=ask.tenant,
         environment=ask.environment,
         priority=ask.priority,

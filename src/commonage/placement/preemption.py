@@ -115,7 +115,9 @@ class _Search:
         """The unit that is evicted with a slot."""
         slots = self._gangs.get(int(self.holdings.gang[slot]), [slot])
         held = [one for one in (self.holdings.held[at] for at in slots) if one is not None]
-        return Unit(tuple(slots), tuple(held), max(one.priority for one in held), max(one.lease.at for one in held))
+        return Unit(
+            tuple(slots), tuple(held), max(one.priority for one in held), max(one.allocation.at for one in held)
+        )
 
     def _units_on(self, number: int) -> list[Unit]:
         units = {self._unit(slot) for slot in self.slots[self.holdings.node[self.slots] == number].tolist()}
@@ -228,7 +230,7 @@ class _Search:
 
     def _attempt_of(self, slot: int) -> str:
         held = self.holdings.held[slot]
-        return "" if held is None else held.lease.attempt_id
+        return "" if held is None else held.allocation.attempt_id
 
     def _most_hopeful(self, nodes: Ints) -> Ints:
         """The nodes, ordered by the likely number of victims: missing devices, CPUs and memory over the largest

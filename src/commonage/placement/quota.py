@@ -127,7 +127,7 @@ class Quotas:
     def _add(self, held: Held, sign: int) -> None:
         account = self._of(held.tenant)
         member = self._members.setdefault((held.tenant, held.owner), [0, 0, 0, 0])
-        for resource, amount in enumerate(_vector(Amounts.of(held.lease))):
+        for resource, amount in enumerate(_vector(Amounts.of(held.allocation))):
             member[resource] += sign * amount
             drawn = account.drawn(resource)
             account.used[resource] += sign * amount

@@ -22,7 +22,7 @@ from functools import partial
 
 import numpy as np
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.tenants import Reservation
 from commonage.placement.asks import Ask, Held
@@ -115,7 +115,7 @@ class Kept:
         for stand in stands:
             stand.used.clear()
         if any(stand.begun for stand in stands):
-            for held in sorted(self._holdings, key=lambda held: (held.lease.at, held.lease.attempt_id)):
+            for held in sorted(self._holdings, key=lambda held: (held.allocation.at, held.allocation.attempt_id)):
                 self._count(held)
 
     def take(self, held: Held) -> None:
@@ -123,20 +123,20 @@ class Kept:
         number = self._moved(held)
         stand = self._count(held)
         if stand is not None and number is not None:
-            self._places.make_way(stand, held.lease, number)
+            self._places.make_way(stand, held.allocation, number)
 
     def give(self, held: Held) -> None:
         """Note an end, after it was given back in the grid and the holdings. Its place is kept again from the next
         update on.
         """
         self._moved(held)
-        if held.lease.attempt_id in self.counted:
-            self.counted.discard(held.lease.attempt_id)
+        if held.allocation.attempt_id in self.counted:
+            self.counted.discard(held.allocation.attempt_id)
             for stand in self._places.stands.values():
-                stand.used.pop(held.lease.attempt_id, None)
+                stand.used.pop(held.allocation.attempt_id, None)
 
     def _moved(self, held: Held) -> int | None:
-        number = self._grid.number.get(held.lease.node)
+        number = self._grid.number.get(held.allocation.node)
         if number is not None and self._places.line.moved(number):
             self._reckon(number)
         return number
@@ -144,19 +144,19 @@ class Kept:
     def _count(self, held: Held) -> Stand | None:
         """Count an allocation that started in its window against a reservation; returns that reservation."""
         mine = [
-            (abs(size - 1), not any(place.node == held.lease.node for place in stand.places), name, size)
+            (abs(size - 1), not any(place.node == held.allocation.node for place in stand.places), name, size)
             for name, stand in self._places.stands.items()
             if stand.begun
-            and stand.reservation.starts_at <= held.lease.at
+            and stand.reservation.starts_at <= held.allocation.at
             and stand.is_for(held.tenant, held.owner)
             and stand.wanted
-            for size in [places_of(self._grid, held.lease, stand.shape)]
+            for size in [places_of(self._grid, held.allocation, stand.shape)]
         ]
         if not mine:
             return None
         *_, name, size = min(mine)
-        self._places.stands[name].used[held.lease.attempt_id] = size
-        self.counted.add(held.lease.attempt_id)
+        self._places.stands[name].used[held.allocation.attempt_id] = size
+        self.counted.add(held.allocation.attempt_id)
         return self._places.stands[name]
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Kept:
         """The number of places of a reservation that could not be kept."""
         return self._missing.get(reservation_id, 0)
 
-    def places(self, reservation_id: str) -> Sequence[Lease]:
+    def places(self, reservation_id: str) -> Sequence[Allocation]:
         """The places of a reservation, as allocations that nobody holds yet."""
         stand = self._places.stands.get(reservation_id)
         return [] if stand is None else list(stand.places)

@@ -129,7 +129,7 @@ def _laid(grid: Grid, request: Request, number: int) -> int | None:
         return None
     devices = np.flatnonzero(grid.devices_fit(shape, fitting[:1])[0])[: shape.devices]
     node = int(fitting[0])
-    grid.take(grid.lease(shape, node, [int(device) for device in devices], f"waiting-{number}", 0.0))
+    grid.take(grid.allocation(shape, node, [int(device) for device in devices], f"waiting-{number}", 0.0))
     return node
 
 

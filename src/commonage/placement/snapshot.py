@@ -115,11 +115,11 @@ class Snapshot:
             return  # most writes of a workload do not change its allocation
         if before is not None:
             self._forget(before)
-        elif held.lease.node in self.grid.number:
-            self.sites.started(self.grid.nodes[self.grid.number[held.lease.node]].site)
+        elif held.allocation.node in self.grid.number:
+            self.sites.started(self.grid.nodes[self.grid.number[held.allocation.node]].site)
         self.held[held.workload_id] = held
         self._charge(held)
-        self._environments[held.environment][held.lease.node] += 1
+        self._environments[held.environment][held.allocation.node] += 1
         self._reckon(held, 1)
 
     def release(self, workload_id: str, at: float) -> None:
@@ -127,19 +127,19 @@ class Snapshot:
         held = self.held.pop(workload_id, None)
         if held is not None:
             self._forget(held)
-            self.usage.end(held.lease.attempt_id, at)
+            self.usage.end(held.allocation.attempt_id, at)
             if not held.recalled_for:  # an evicted workload would have run on: its duration says nothing
-                self.durations.ended(held.kind, held.environment, held.owner, at - held.lease.at)
+                self.durations.ended(held.kind, held.environment, held.owner, at - held.allocation.at)
 
     def _charge(self, held: Held) -> None:
-        share = self.capacity().share(Amounts.of(held.lease))
-        self.usage.begin(held.lease.attempt_id, held.tenant, held.owner, share, held.lease.at)
+        share = self.capacity().share(Amounts.of(held.allocation))
+        self.usage.begin(held.allocation.attempt_id, held.tenant, held.owner, share, held.allocation.at)
 
     def _forget(self, held: Held) -> None:
         runs = self._environments[held.environment]
-        runs[held.lease.node] -= 1
-        if not runs[held.lease.node]:
-            del runs[held.lease.node]
+        runs[held.allocation.node] -= 1
+        if not runs[held.allocation.node]:
+            del runs[held.allocation.node]
             if not runs:
                 del self._environments[held.environment]
         self._reckon(held, -1)
@@ -147,16 +147,16 @@ class Snapshot:
     def _reckon(self, held: Held, sign: int) -> None:
         """Add an allocation to all counters (1), or remove it (-1)."""
         if sign > 0:
-            self.grid.take(held.lease)
+            self.grid.take(held.allocation)
             self.holdings.take(held)
             self.kept.take(held)
-            if held.lease.attempt_id not in self.kept.counted:
+            if held.allocation.attempt_id not in self.kept.counted:
                 self.quotas.take(held)
         else:
-            if held.lease.attempt_id not in self.kept.counted:
+            if held.allocation.attempt_id not in self.kept.counted:
                 self.quotas.give(held)
-            self.grid.give(held.lease)
-            self.holdings.give(held.lease.attempt_id)
+            self.grid.give(held.allocation)
+            self.holdings.give(held.allocation.attempt_id)
             self.kept.give(held)
         if self._tried is not None:
             self._tried.append((held, sign))
@@ -164,7 +164,7 @@ class Snapshot:
     def _count(self) -> None:
         """Rebuild the quota accounts: allocations within a reservation are not counted."""
         self._counted = self.kept.counted
-        counted = (one for one in self.holdings if one.lease.attempt_id not in self.kept.counted)
+        counted = (one for one in self.holdings if one.allocation.attempt_id not in self.kept.counted)
         self.quotas = Quotas(self.rules, counted)
 
     # --- trying ---------------------------------------------------------------------------------------------------

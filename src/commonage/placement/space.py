@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.placement.grid import Grid, most_together
 from commonage.placement.shapes import Bools, Ints, Shape
 
@@ -37,12 +37,12 @@ def whole_rows(grid: Grid, nodes: Ints) -> Ints:
     return np.concatenate((*own, grid.total_mib[nodes], np.where(grid.total_mib[nodes] > 0, 1000, 0)), axis=1)
 
 
-def row_of(grid: Grid, lease: Lease) -> Ints:
+def row_of(grid: Grid, allocation: Allocation) -> Ints:
     """[W]: the room of an allocation on its node."""
     devices = grid.kind.shape[1]
     row = np.zeros(2 + 2 * devices, np.int64)
-    row[0], row[1] = lease.cpus_milli, lease.memory_mib
-    for share in lease.shares:
+    row[0], row[1] = allocation.cpus_milli, allocation.memory_mib
+    for share in allocation.shares:
         at = grid.device(share.device_uuid)
         if at is not None:
             row[2 + at[1]] += share.memory_mib

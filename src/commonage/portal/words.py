@@ -76,7 +76,7 @@ ISOLATION: dict[Isolation, str] = {
 
 def sign_of(workload: Workload) -> Sign:
     """The sign of a workload: its state's, or that it is being stopped."""
-    if workload.stop is not None and workload.state.holds_lease:
+    if workload.stop is not None and workload.state.holds_allocation:
         return STOPPING
     return STATES[workload.state]
 

@@ -99,7 +99,7 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
     attempts = await look.attempts(who, workload_id)
     usage = await look.workload_usage(who, workload_id)
     shown_attempt = _chosen(attempts, number)
-    lease = shown_attempt.lease if shown_attempt else None
+    allocation = shown_attempt.allocation if shown_attempt else None
     return {
         "workload": workload,
         "standing": look.standing(workload),
@@ -107,7 +107,7 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
         "attempts": attempts,
         "shown": shown_attempt,
         "number": number,
-        "simulated": lease is not None and any(share.simulated for share in lease.shares),
+        "simulated": allocation is not None and any(share.simulated for share in allocation.shares),
         "receipt": await control.receipts.of(workload),
         "usage": usage,
         "cost": control.settings.prices.cost(usage),
@@ -233,8 +233,8 @@ class _Output:
         if attempt is None:
             return live.json_message("series", {"metrics": {}, "vram_mib": 0})
         until = attempt.ended_at or self._control.clock.now()
-        metrics = await self._query(attempt, attempt.lease.at - 1, until + 1)
-        vram = sum(share.memory_mib for share in attempt.lease.shares)
+        metrics = await self._query(attempt, attempt.allocation.at - 1, until + 1)
+        vram = sum(share.memory_mib for share in attempt.allocation.shares)
         return live.json_message("series", {"metrics": metrics, "vram_mib": vram})
 
     async def _query(self, attempt: Attempt, since: float, until: float) -> dict[str, list[list[float]]]:

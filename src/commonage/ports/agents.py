@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from commonage.domain.fleet import Lease, NodeReport
+from commonage.domain.fleet import Allocation, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
@@ -180,7 +180,7 @@ class RemoteDevices(Protocol):
         """As `Agents.heard`."""
         ...
 
-    async def note_held(self, leases: Sequence[Lease]) -> None:
+    async def note_held(self, allocations: Sequence[Allocation]) -> None:
         """As `Devices.note_held`, to each agent its own. An unreachable agent gets them with the next call."""
         ...
 

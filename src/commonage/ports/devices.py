@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from commonage.domain.errors import EngineFailure, Unavailable
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Share
 
 
 class DevicesUnavailable(Unavailable):
@@ -104,7 +104,7 @@ class Devices(Protocol):
         """The variables for a workload that holds these shares; without shares, variables that hide all GPUs."""
         ...
 
-    def note_held(self, leases: Sequence[Lease]) -> None:
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
         """The allocations whose program runs now; `at` is its start. Real GPUs ignore them, simulated ones show use."""
         return
 

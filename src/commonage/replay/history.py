@@ -30,7 +30,7 @@ def record_of(workload: Workload) -> Record | None:
     attempt, spec = workload.attempt, workload.spec
     if attempt is None or attempt.ended_at is None:
         return None
-    began = attempt.started_at or attempt.lease.at
+    began = attempt.started_at or attempt.allocation.at
     return Record(
         id=workload.id,
         owner=spec.owner,
@@ -43,5 +43,5 @@ def record_of(workload: Workload) -> Record | None:
         priority=spec.priority,
         preemptible=spec.preemptible,
         time_limit_s=spec.time_limit_s,
-        waited_s=max(0.0, attempt.lease.at - workload.submitted_at) if attempt.number == 1 else None,
+        waited_s=max(0.0, attempt.allocation.at - workload.submitted_at) if attempt.number == 1 else None,
     )

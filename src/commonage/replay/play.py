@@ -176,7 +176,7 @@ class _Player:
 
     def _end(self, at: float, _number: int, workload_id: str, tries: int) -> bool:
         fate, held = self._fates[workload_id], self.snapshot.held.get(workload_id)
-        if held is None or held.lease.attempt_id != attempt_id(workload_id, tries):
+        if held is None or held.allocation.attempt_id != attempt_id(workload_id, tries):
             return False  # it was preempted in between
         fate.ended_at = at
         self.ended += 1
@@ -188,8 +188,8 @@ class _Player:
         self.snapshot.release(workload_id, at)
 
     def _count(self, held: Held, sign: int) -> None:
-        self._gpu_milli += sign * sum(share.compute_milli for share in held.lease.shares)
-        self._cpus_milli += sign * held.lease.cpus_milli
+        self._gpu_milli += sign * sum(share.compute_milli for share in held.allocation.shares)
+        self._cpus_milli += sign * held.allocation.cpus_milli
 
     def played(self) -> Played:
         """The result of the replay."""

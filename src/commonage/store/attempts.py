@@ -52,7 +52,7 @@ class Attempts:
         rows = await self._database.read(
             select(
                 columns.id, columns.tenant, columns.owner, columns.cpus_milli, columns.memory_mib, columns.gpu_milli,
-                columns.gpu_mib, columns.leased_at, columns.ended_at,
+                columns.gpu_mib, columns.allocated_at, columns.ended_at,
             )
             .where(columns.ended_at >= since)
             .order_by(columns.ended_at.desc(), columns.id.desc())
@@ -72,7 +72,7 @@ class Attempts:
         if not since < until:
             return []
         columns = attempts.c
-        begun = case((columns.leased_at < since, literal(since)), else_=columns.leased_at)
+        begun = case((columns.allocated_at < since, literal(since)), else_=columns.allocated_at)
         ended = case((columns.ended_at < until, columns.ended_at), else_=literal(until))
         held_s = ended - begun
         statement = select(
@@ -83,8 +83,8 @@ class Attempts:
             func.sum(columns.cpus_milli * held_s),
             func.sum(columns.memory_mib * held_s),
         ).where(
-            columns.leased_at < until,
-            columns.ended_at.is_(None) | ((columns.ended_at > since) & (columns.ended_at > columns.leased_at)),
+            columns.allocated_at < until,
+            columns.ended_at.is_(None) | ((columns.ended_at > since) & (columns.ended_at > columns.allocated_at)),
         )
         if owner is not None:
             statement = statement.where(columns.owner == codec.clean(owner))

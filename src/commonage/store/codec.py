@@ -13,7 +13,7 @@ from typing import Any
 
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Device, Isolation, Lease, Node, NodeReport, NodeState, Share
+from commonage.domain.fleet import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.volumes import VolumeRequest
@@ -177,7 +177,7 @@ def progress_row(workload: Workload) -> Row:
     return {
         "version": workload.version,
         "state": workload.state.value,
-        "node": clean(attempt.lease.node) if attempt else None,
+        "node": clean(attempt.allocation.node) if attempt else None,
         "attempt_id": attempt.id if attempt else None,
         "since": workload.since,
         "reason": reason_to_json(workload.reason),
@@ -226,8 +226,8 @@ def _cleaned(data: Any) -> Any:
 
 
 def attempt_row(attempt: Attempt, spec: Spec) -> Row:
-    """An attempt with its allocation (lease); owner, tenant and environment are those of its workload's spec."""
-    lease = attempt.lease
+    """An attempt with its allocation (allocation); owner, tenant and environment are those of its workload's spec."""
+    allocation = attempt.allocation
     return {
         "id": attempt.id,
         "workload_id": attempt.workload_id,
@@ -236,13 +236,15 @@ def attempt_row(attempt: Attempt, spec: Spec) -> Row:
         "owner": clean(spec.owner),
         "tenant": clean(spec.tenant),
         "environment": clean(spec.environment),
-        "node": clean(lease.node),
-        "cpus_milli": lease.cpus_milli,
-        "memory_mib": lease.memory_mib,
-        "gpu_mib": sum(share.memory_mib for share in lease.shares),
-        "gpu_milli": sum(share.compute_milli for share in lease.shares),
-        "shares": _encoder.encode([_share_to_json(share) for share in lease.shares]) if lease.shares else "[]",
-        "leased_at": lease.at,
+        "node": clean(allocation.node),
+        "cpus_milli": allocation.cpus_milli,
+        "memory_mib": allocation.memory_mib,
+        "gpu_mib": sum(share.memory_mib for share in allocation.shares),
+        "gpu_milli": sum(share.compute_milli for share in allocation.shares),
+        "shares": _encoder.encode([_share_to_json(share) for share in allocation.shares])
+        if allocation.shares
+        else "[]",
+        "allocated_at": allocation.at,
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,
         "exit_code": attempt.exit_code,
@@ -252,21 +254,21 @@ def attempt_row(attempt: Attempt, spec: Spec) -> Row:
 
 
 ATTEMPT_COLUMNS = (
-    "id", "workload_id", "number", "state", "node", "cpus_milli", "memory_mib", "shares", "leased_at",
+    "id", "workload_id", "number", "state", "node", "cpus_milli", "memory_mib", "shares", "allocated_at",
     "started_at", "ended_at", "exit_code", "reason", "url",
 )  # fmt: skip
 
 
 def attempt_from_row(row: Sequence[Any]) -> Attempt:
     """From the values of ATTEMPT_COLUMNS."""
-    name, workload, number, state, node, cpus, memory, shares, leased, started, ended, code, reason, url = row
+    name, workload, number, state, node, cpus, memory, shares, allocated, started, ended, code, reason, url = row
     held = tuple(_share_from_json(read) for read in json.loads(shares)) if shares != "[]" else ()
     return Attempt(
         id=name,
         workload_id=workload,
         number=number,
         state=State(state),
-        lease=Lease(name, node, cpus, memory, held, leased),
+        allocation=Allocation(name, node, cpus, memory, held, allocated),
         started_at=started,
         ended_at=ended,
         exit_code=code,

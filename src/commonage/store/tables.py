@@ -131,7 +131,7 @@ attempts = Table(
     Column("gpu_mib", BigInteger, nullable=False),
     Column("gpu_milli", BigInteger, nullable=False),
     Column("shares", Text, nullable=False),
-    Column("leased_at", Double, nullable=False),
+    Column("allocated_at", Double, nullable=False),
     Column("started_at", Double),
     Column("ended_at", Double),
     Column("exit_code", Integer),

@@ -73,12 +73,12 @@ async def _nodes(control: Control, families: Families) -> None:
 
 def _node(view: NodeView, families: Families) -> None:
     name, report = view.node.name, view.node.report
-    leased_cores = (report.cpus_milli - view.free_cpus_milli) / 1000
+    allocated_cores = (report.cpus_milli - view.free_cpus_milli) / 1000
     disk = None if report.disk_free_mib is None else report.disk_free_mib * MIB
     families.put("commonage_node_cpu_cores", report.cpus_milli / 1000, name)
-    families.put("commonage_node_leased_cpu_cores", leased_cores, name)
+    families.put("commonage_node_allocated_cpu_cores", allocated_cores, name)
     families.put("commonage_node_memory_bytes", report.memory_mib * MIB, name)
-    families.put("commonage_node_leased_memory_bytes", (report.memory_mib - view.free_memory_mib) * MIB, name)
+    families.put("commonage_node_allocated_memory_bytes", (report.memory_mib - view.free_memory_mib) * MIB, name)
     families.put("commonage_node_free_disk_bytes", disk, name)
     families.put("commonage_node_workloads", view.workloads, name)
 

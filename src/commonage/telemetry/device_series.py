@@ -28,8 +28,8 @@ def _labels(node: str, view: DeviceView) -> tuple[str, ...]:
 def _put_held(node: str, view: DeviceView, families: Families) -> None:
     device, labels = view.device, _labels(node, view)
     families.put("commonage_device_memory_bytes", device.memory_mib * MIB, *labels)
-    families.put("commonage_device_leased_memory_bytes", (device.memory_mib - view.free_mib) * MIB, *labels)
-    families.put("commonage_device_leased_compute_ratio", (1000 - view.free_compute_milli) / 1000, *labels)
+    families.put("commonage_device_allocated_memory_bytes", (device.memory_mib - view.free_mib) * MIB, *labels)
+    families.put("commonage_device_allocated_compute_ratio", (1000 - view.free_compute_milli) / 1000, *labels)
     families.put("commonage_device_faults", len(device.faults), *labels)
     strays = sum(stray.memory_mib or 0 for stray in view.unattributed)
     families.put("commonage_device_unattributed_memory_bytes", strays * MIB, *labels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commonage.domain.fleet import Device, Isolation, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Isolation, Share
 from commonage.ports.devices import Devices, Hold
 
 _LIMITS = (
@@ -37,9 +37,9 @@ def share_of(device: Device, memory_mib: int | None = None) -> Share:
     )
 
 
-def lease_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Lease:
+def allocation_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> Allocation:
     """An allocation of these shares, with a little CPU and memory."""
-    return Lease(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
+    return Allocation(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
 
 
 def hold_of(attempt_id: str, devices: Devices) -> Hold:
@@ -108,7 +108,7 @@ class DevicesContract:
     def test_figures_are_possible(self, devices: Devices) -> None:
         """For any hold: memory within the device, utilisation within 0..1, no negative value for a process."""
         gpus = {gpu.uuid: gpu for gpu in devices.inventory()}
-        for held in ([], [lease_of("a-1", [share_of(gpu)]) for gpu in gpus.values()], []):
+        for held in ([], [allocation_of("a-1", [share_of(gpu)]) for gpu in gpus.values()], []):
             devices.note_held(held)
             for sample in devices.measure():
                 gpu = gpus[sample.uuid]
@@ -129,7 +129,7 @@ class DevicesContract:
     def test_a_held_share_of_another_node_is_no_error(self, devices: Devices) -> None:
         """It does not appear in any result either."""
         elsewhere = Share("GPU-elsewhere", 0, "other", 1024, 500, whole=False, device_memory_mib=2048)
-        devices.note_held([lease_of("b-1", [elsewhere])])
+        devices.note_held([allocation_of("b-1", [elsewhere])])
         assert all(process.attempt_id is None for sample in devices.measure() for process in sample.processes)
 
     def test_without_a_share_no_device_is_seen(self, devices: Devices) -> None:

@@ -49,7 +49,7 @@ class EngineContract:
         running = await rig.status(order.attempt_id)
         end = await rig.phase(order.attempt_id, Phase.ENDED)
         assert running is not None
-        assert running.node == end.node == order.lease.node
+        assert running.node == end.node == order.allocation.node
         assert running.started_at is not None
         assert end.started_at is not None
         assert abs(running.started_at - end.started_at) < 0.5

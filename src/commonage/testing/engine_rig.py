@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.statuses import LogLine, Order, Phase, Status
 from commonage.domain.workloads import Kind
@@ -50,7 +50,7 @@ class Orders:
             tenant="lab",
             environment=self.environment,
             command=self.command(behaviour),
-            lease=Lease(attempt, self.node, 1000, memory_mib, (), self.now()),
+            allocation=Allocation(attempt, self.node, 1000, memory_mib, (), self.now()),
         )
         return replace(order, **changes)  # type: ignore[arg-type]  # the fields are the caller's to know
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from commonage.domain.environments import Environment
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Device, Lease, Node, NodeReport, NodeState, Share
+from commonage.domain.fleet import Allocation, Device, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.images import Image, Kernel, Provenance
 from commonage.domain.reasons.waiting import InQueue
@@ -99,20 +99,22 @@ def share(gpu: Device | None = None, *, memory_mib: int | None = None, compute_m
     )
 
 
-def lease(attempt: str | None = None, *, node: str = NODE, shares: Sequence[Share] = (), **fields: Any) -> Lease:
-    """An allocation of one core and 1 GiB on a node, with these shares; `fields` are those of Lease."""
-    base = Lease(attempt or attempt_id(workload_id(), 1), node, 1000, 1024, tuple(shares), at=NOW)
+def allocation(
+    attempt: str | None = None, *, node: str = NODE, shares: Sequence[Share] = (), **fields: Any
+) -> Allocation:
+    """An allocation of one core and 1 GiB on a node, with these shares; `fields` are those of Allocation."""
+    base = Allocation(attempt or attempt_id(workload_id(), 1), node, 1000, 1024, tuple(shares), at=NOW)
     return replace(base, **fields)
 
 
 def attempt(workload: str | None = None, number: int = 1, state: State = State.RUNNING, **fields: Any) -> Attempt:
     """The `number`-th attempt of a workload, allocated and started at NOW; an ended one ended ten seconds later.
 
-    `fields` are those of Attempt; a `lease` among them is used unchanged.
+    `fields` are those of Attempt; a `allocation` among them is used unchanged.
     """
     workload = workload or workload_id()
     name = attempt_id(workload, number)
-    held = fields.pop("lease", None) or lease(name)
+    held = fields.pop("allocation", None) or allocation(name)
     made = Attempt(name, workload, number, state, held, started_at=None if state is State.STARTING else NOW)
     if state.is_terminal:
         code = {State.SUCCEEDED: 0, State.LOST: None}.get(state, 1)

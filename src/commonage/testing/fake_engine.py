@@ -124,7 +124,7 @@ class FakeEngine(Engine):
         """
         self._nodes.pop(name, None)
         for run in self._living():
-            if run.order.lease.node == name:
+            if run.order.allocation.node == name:
                 run.gone = True
         self._notice()
 
@@ -179,8 +179,8 @@ class FakeEngine(Engine):
         behaviour = next((behaves for matches, behaves in self._rules if matches(order)), self.default)
         if behaviour.refuses is not None:
             raise EngineFailure(behaviour.refuses, retryable=behaviour.refusal_retryable)
-        if order.lease.node not in self._nodes:
-            raise EngineFailure(f"there is no node {order.lease.node}", retryable=True)
+        if order.allocation.node not in self._nodes:
+            raise EngineFailure(f"there is no node {order.allocation.node}", retryable=True)
         self._begin(order, behaviour)
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:

@@ -76,7 +76,7 @@ class FakeRun:
 
     def status(self, now: float) -> Status:
         """Its status at `now`."""
-        seen, node, behaviour = self.phase(now), self.order.lease.node, self.behaviour
+        seen, node, behaviour = self.phase(now), self.order.allocation.node, self.behaviour
         if seen is Phase.STARTING:
             return Status(self.order.attempt_id, seen, self.began_at, node, behaviour.start_reason)
         ended_at = self.ends_at

@@ -234,7 +234,12 @@ class MemoryStore:
         await self._turn()
         found = [
             PastHold(
-                one.id, workload.spec.tenant, workload.spec.owner, Amounts.of(one.lease), one.lease.at, one.ended_at
+                one.id,
+                workload.spec.tenant,
+                workload.spec.owner,
+                Amounts.of(one.allocation),
+                one.allocation.at,
+                one.ended_at,
             )
             for workload in self.shelf.workloads.values()
             for one in self.shelf.attempts.get(workload.id, {}).values()
@@ -287,7 +292,7 @@ def matches(workload: Workload, which: Filter) -> bool:
     asked: list[tuple[object, object]] = [
         (which.owner, spec.owner),
         (which.tenant, spec.tenant),
-        (which.node, workload.attempt.lease.node if workload.attempt else None),
+        (which.node, workload.attempt.allocation.node if workload.attempt else None),
         (which.array_id, spec.array_id),
         (which.environment, spec.environment),
     ]
@@ -320,13 +325,13 @@ def _held(workload: Workload, attempts: Iterable[Attempt], since: float, until: 
         if hours <= 0:
             continue
         any_time = True
-        lease = attempt.lease
+        allocation = attempt.allocation
         held = replace(
             held,
-            gpu_gib_h=held.gpu_gib_h + sum(share.memory_mib for share in lease.shares) / 1024 * hours,
-            gpu_h=held.gpu_h + sum(share.compute_milli for share in lease.shares) / 1000 * hours,
-            cpu_h=held.cpu_h + lease.cpus_milli / 1000 * hours,
-            memory_gib_h=held.memory_gib_h + lease.memory_mib / 1024 * hours,
+            gpu_gib_h=held.gpu_gib_h + sum(share.memory_mib for share in allocation.shares) / 1024 * hours,
+            gpu_h=held.gpu_h + sum(share.compute_milli for share in allocation.shares) / 1000 * hours,
+            cpu_h=held.cpu_h + allocation.cpus_milli / 1000 * hours,
+            memory_gib_h=held.memory_gib_h + allocation.memory_mib / 1024 * hours,
         )
     return held if any_time else None
 

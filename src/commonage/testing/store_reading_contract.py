@@ -71,8 +71,8 @@ def a_crowd() -> list[Workload]:
             submitted_at=make.NOW + number * 0.5,
         )
         if workload.attempt is not None:
-            lease = replace(workload.attempt.lease, node=_NODES[number % 3])
-            workload = replace(workload, attempt=replace(workload.attempt, lease=lease))
+            allocation = replace(workload.attempt.allocation, node=_NODES[number % 3])
+            workload = replace(workload, attempt=replace(workload.attempt, allocation=allocation))
         made.append(workload)
     return made
 
@@ -80,7 +80,7 @@ def a_crowd() -> list[Workload]:
 def fits(workload: Workload, which: Filter) -> bool:
     """A plain implementation of a filter."""
     spec = workload.spec
-    node = workload.attempt.lease.node if workload.attempt else None
+    node = workload.attempt.allocation.node if workload.attempt else None
     text = None if which.text is None else which.text.casefold()
     return all(
         (
@@ -175,15 +175,15 @@ def _use(draw: st.DrawFn, owner: str) -> Held:
             for _ in range(draw(st.integers(0, 2)))
         ]
         attempt = make.attempt(workload.id, number)
-        lease = replace(
-            attempt.lease,
+        allocation = replace(
+            attempt.allocation,
             at=float(draw(st.integers(0, 50))),
             shares=tuple(shares),
             cpus_milli=draw(st.integers(0, 64_000)),
             memory_mib=draw(st.integers(0, 2**20)),
         )
         ended = draw(st.none() | st.integers(0, 50))
-        tries.append(replace(attempt, lease=lease, ended_at=None if ended is None else float(ended)))
+        tries.append(replace(attempt, allocation=allocation, ended_at=None if ended is None else float(ended)))
     return workload, tries
 
 
@@ -317,8 +317,10 @@ class StoreReadingContract:
         crowd = []
         for number, ended_at in enumerate((None, 10.0, 30.0, 20.0)):
             one = make.workload(State.RUNNING, owner=f"user-{number}", tenant="lab")
-            lease = make.lease(f"{one.id}-1", shares=[make.share(device, memory_mib=make.DEVICE_MIB // 2)], at=5.0)
-            tried = make.attempt(one.id, lease=lease, ended_at=ended_at)
+            allocation = make.allocation(
+                f"{one.id}-1", shares=[make.share(device, memory_mib=make.DEVICE_MIB // 2)], at=5.0
+            )
+            tried = make.attempt(one.id, allocation=allocation, ended_at=ended_at)
             crowd.append(replace(one, attempt=tried))
         await store.commit(Batch(crowd))
         half = Amounts(1000, 1024, 500, make.DEVICE_MIB // 2)
@@ -338,13 +340,13 @@ def _second_by_second(crowd: Iterable[Held], since: int, until: int, by: str) ->
         subject = workload.id if by == "workload" else getattr(workload.spec, by)
         for attempt in tries:
             for second in range(since, until):
-                if attempt.lease.at <= second and (attempt.ended_at is None or second < attempt.ended_at):
+                if attempt.allocation.at <= second and (attempt.ended_at is None or second < attempt.ended_at):
                     held = sums.setdefault(subject, [0.0] * 4)
                     who.setdefault(subject, set()).add(workload.id)
-                    held[0] += sum(share.memory_mib for share in attempt.lease.shares) / 1024 / 3600
-                    held[1] += sum(share.compute_milli for share in attempt.lease.shares) / 1000 / 3600
-                    held[2] += attempt.lease.cpus_milli / 1000 / 3600
-                    held[3] += attempt.lease.memory_mib / 1024 / 3600
+                    held[0] += sum(share.memory_mib for share in attempt.allocation.shares) / 1024 / 3600
+                    held[1] += sum(share.compute_milli for share in attempt.allocation.shares) / 1000 / 3600
+                    held[2] += attempt.allocation.cpus_milli / 1000 / 3600
+                    held[3] += attempt.allocation.memory_mib / 1024 / 3600
     return {subject: Usage(subject, len(who[subject]), *held) for subject, held in sums.items()}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Device, Isolation, Lease, Node, NodeReport, NodeState, Share
+from commonage.domain.fleet import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import attempt_id
 from commonage.domain.images import Image, Kernel, Provenance, Removal, SourceFile
 from commonage.domain.reasons import Reason
@@ -134,13 +134,13 @@ def attempts_of(draw: st.DrawFn, workload: str) -> Attempt:
     number = draw(st.integers(1, 1000))
     name = attempt_id(workload, number)
     held = draw(st.lists(shares(), max_size=3).map(tuple))
-    lease = Lease(name, draw(texts(min_size=1)), draw(amounts()), draw(amounts()), held, draw(instants()))
+    allocation = Allocation(name, draw(texts(min_size=1)), draw(amounts()), draw(amounts()), held, draw(instants()))
     return Attempt(
         id=name,
         workload_id=workload,
         number=number,
         state=draw(st.sampled_from([state for state in State if not state.waits])),
-        lease=lease,
+        allocation=allocation,
         started_at=draw(st.none() | instants()),
         ended_at=draw(st.none() | instants()),
         exit_code=draw(st.none() | st.integers(-255, 255)),

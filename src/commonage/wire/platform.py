@@ -29,7 +29,7 @@ class NodeOut(BaseModel):
     memory_mib: int
     free_memory_mib: int
     devices: list[DeviceOut]
-    workloads: int = Field(description="Attempts that hold a lease here.")
+    workloads: int = Field(description="Attempts that hold an allocation here.")
     labels: dict[str, str] = Field(default_factory=dict, description="What `on` of a workload may ask for.")
     notes: list[str]
     leave_by: float | None = Field(None, description="When all that still runs on it, as it is drained, must leave.")

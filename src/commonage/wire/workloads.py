@@ -163,7 +163,7 @@ class AttemptOut(BaseModel):
     state: StateName
     node: str
     shares: list[ShareOut]
-    leased_at: float
+    allocated_at: float
     started_at: float | None
     ended_at: float | None
     exit_code: int | None

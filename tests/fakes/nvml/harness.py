@@ -16,7 +16,7 @@ from typing import Any
 
 import pynvml
 
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Share
 from commonage.ports.devices import DeviceSample, Hold
 
 SOURCES = Path(__file__).with_name("source")
@@ -111,8 +111,8 @@ class NvmlProcess:
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         return self.call("environment", shares)
 
-    def note_held(self, leases: Sequence[Lease]) -> None:
-        self.call("note_held", leases)
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
+        self.call("note_held", allocations)
 
     def resume(self, uuid: str | None = None) -> None:
         self.call("resume", uuid)

@@ -13,7 +13,7 @@ from commonage.agent import devices as module
 from commonage.agent.config import AgentConfig
 from commonage.agent.devices import AgentDevices
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Share
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.dockerd.gpus import services_fault
 from commonage.gpus.detect import Opened
@@ -48,7 +48,7 @@ async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
     share = part(look.devices[0])
     variables = await devices.confine(Hold("a-1", (share,), in_container=True))
     assert isinstance(variables, dict)
-    await devices.note_held([Lease("a-1", "w1", 1000, 1024, (share,), 0.0)])
+    await devices.note_held([Allocation("a-1", "w1", 1000, 1024, (share,), 0.0)])
     look = await devices.look(nobody)
     assert [one.attempt_id for one in look.samples[0].processes] == ["a-1"]
     await devices.release(["a-1", "never-there"])

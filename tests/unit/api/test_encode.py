@@ -41,8 +41,10 @@ def test_one_that_waits_has_a_place_in_the_queue_and_none_on_a_node() -> None:
 
 def test_one_that_runs_shows_where_and_with_what() -> None:
     device = factories.device(isolation=Isolation.MPS)
-    lease = factories.lease(shares=[factories.share(device, memory_mib=6144)])
-    running = factories.workload(State.RUNNING, attempt=factories.attempt(lease=lease), gpus="6GiB", time_limit_s=60)
+    allocation = factories.allocation(shares=[factories.share(device, memory_mib=6144)])
+    running = factories.workload(
+        State.RUNNING, attempt=factories.attempt(allocation=allocation), gpus="6GiB", time_limit_s=60
+    )
     found = encode.workload(running, Standing(Running(node="node-1")))
     (share,) = found.shares
     assert (found.node, share.memory_mib, share.isolation, share.whole) == ("node-1", 6144, "mps", False)

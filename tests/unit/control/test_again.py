@@ -60,7 +60,7 @@ def told(site: Site, one: Workload) -> list[Reason]:
 async def lose(site: Site, one: Workload, after_s: float = 20) -> None:
     attempt = site.there(one).attempt
     assert attempt is not None
-    site.engine.end(attempt.id, None, NodeLost(node=attempt.lease.node))
+    site.engine.end(attempt.id, None, NodeLost(node=attempt.allocation.node))
     await site.clock.advance(after_s)
 
 
@@ -112,13 +112,13 @@ async def test_a_drain_with_requeue_moves_it() -> None:
         first = await session(site, control)
         at = site.there(first).attempt
         assert at is not None
-        await control.departures.drain(ROOT, at.lease.node, requeue=True)
+        await control.departures.drain(ROOT, at.allocation.node, requeue=True)
         await site.clock.advance(30)
         second = site.all()[1]
         assert (site.there(first).state, second.state) == (State.STOPPED, State.RUNNING)
-        assert site.there(first).reason == NodeDrained(node=at.lease.node, by="root")
+        assert site.there(first).reason == NodeDrained(node=at.allocation.node, by="root")
         assert second.attempt is not None
-        assert second.attempt.lease.node != at.lease.node
+        assert second.attempt.allocation.node != at.allocation.node
 
 
 @pytest.mark.parametrize("error", [Unavailable("the hub does not answer"), Conflict("main is pending stop")])

@@ -12,7 +12,7 @@ from tests.unit.control.world import ANN, ROOT, Site, job
 from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import attribute
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import Lease, NodeReport
+from commonage.domain.fleet import Allocation, NodeReport
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
@@ -30,7 +30,7 @@ class Elsewhere:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.told: list[Sequence[Lease]] = []
+        self.told: list[Sequence[Allocation]] = []
         self.warnings: list[tuple[str, str, str]] = []
         self.resumed: list[str] = []
         self.connected = True
@@ -44,8 +44,8 @@ class Elsewhere:
         now = self.site.clock.now()
         return [Heard("far", report, now, now, self.connected, samples=(sample,), owners=(owner,))]
 
-    async def note_held(self, leases: Sequence[Lease]) -> None:
-        self.told.append(leases)
+    async def note_held(self, allocations: Sequence[Allocation]) -> None:
+        self.told.append(allocations)
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
         taken, self.warnings = self.warnings, []
@@ -74,7 +74,7 @@ async def test_what_its_agent_measures_is_shown_and_written_down() -> None:
         assert view.devices[0].utilisation == 0.5
         assert view.devices[0].unattributed == ()
         assert control.sampling.vram == {f"{mine.id}-1": 3000}
-        assert [lease.attempt_id for lease in far.told[-1]] == [f"{mine.id}-1"]
+        assert [allocation.attempt_id for allocation in far.told[-1]] == [f"{mine.id}-1"]
 
 
 async def test_processes_of_nobody_there_are_told() -> None:
@@ -124,7 +124,7 @@ class Neighbor:
     def heard(self) -> Sequence[Heard]:
         return [self._heard]
 
-    async def note_held(self, leases: Sequence[Lease]) -> None:
+    async def note_held(self, allocations: Sequence[Allocation]) -> None:
         pass
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
@@ -135,8 +135,10 @@ async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node
     here: Any = SimpleNamespace(note_held=lambda _: None, take_warnings=lambda: ())
     neighbor: Any = Neighbor()
     devices = AllDevices(here, neighbor)
-    leases = {"theirs-1": "victim", "mine-1": "attacker"}
-    await devices.note_held([Lease(attempt, node, 1000, 256, (), 0.0) for attempt, node in leases.items()], [])
+    allocations = {"theirs-1": "victim", "mine-1": "attacker"}
+    await devices.note_held(
+        [Allocation(attempt, node, 1000, 256, (), 0.0) for attempt, node in allocations.items()], []
+    )
     round_ = devices.add_elsewhere(attribute([], [], 0.0), 0.0)
     assert round_.samples.keys() == {"GPU-attacker"}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"

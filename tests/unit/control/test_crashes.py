@@ -179,7 +179,7 @@ class Lives:
             run for run in self.site.world.runs.values() if run.phase(now) is not Phase.ENDED and not run.is_gone(now)
         ]
         for node in NODES:
-            used = sum(run.order.lease.cpus_milli for run in alive if run.order.lease.node == node.name)
+            used = sum(run.order.allocation.cpus_milli for run in alive if run.order.allocation.node == node.name)
             assert used <= node.report.cpus_milli
         twice = Counter(run.order.workload_id for run in alive)
         assert not twice or max(twice.values()) == 1, "two attempts of one workload run at once"

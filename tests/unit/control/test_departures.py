@@ -64,7 +64,7 @@ async def started(site: Site, control: Control, ask: Submission, on: str = "one"
 
 def node_of(site: Site, one: Workload) -> str | None:
     attempt = site.there(one).attempt
-    return attempt.lease.node if attempt is not None and site.there(one).state is State.RUNNING else None
+    return attempt.allocation.node if attempt is not None and site.there(one).state is State.RUNNING else None
 
 
 def session(**fields: object) -> Submission:

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.control.world import ANN, FOREVER, Site, job
 
 from commonage.control.control import Control
-from commonage.domain.lifecycle import Leased, StopRequested
+from commonage.domain.lifecycle import AllocationGiven, StopRequested
 from commonage.domain.reasons import attempts
 from commonage.domain.reasons.waiting import Requeued
 from commonage.domain.workloads import RetryPolicy, State, StopCause, StopRequest, Workload
@@ -47,7 +47,7 @@ async def test_they_start_at_once_and_know_each_other() -> None:
         members = await submit(control)
         await site.clock.advance(1)
         orders = [dict(site.world.runs[f"{one.id}-1"].order.variables) for one in members]
-    nodes = [site.there(one).attempt.lease.node for one in members]  # type: ignore[union-attr]  # they all started
+    nodes = [site.there(one).attempt.allocation.node for one in members]  # type: ignore[union-attr]  # they all started
     assert sorted(nodes) == ["n0", "n1", "n2"]
     assert [order["COMMONAGE_GANG_RANK"] for order in orders] == ["0", "1", "2"]
     assert {order["COMMONAGE_GANG_SIZE"] for order in orders} == {"3"}
@@ -80,7 +80,7 @@ async def test_one_fails_and_all_are_tried_again_together() -> None:
         await site.clock.advance(12)
         assert states(site) == [State.RUNNING] * 3
         assert {one.attempts for one in site.all()} == {2}
-        assert len({one.attempt.lease.at for one in site.all() if one.attempt}) == 1
+        assert len({one.attempt.allocation.at for one in site.all() if one.attempt}) == 1
 
 
 async def test_the_retries_are_those_of_the_gang_not_of_each() -> None:
@@ -156,8 +156,8 @@ async def test_what_a_crash_left_started_in_part_is_sent_back_and_starts_whole()
     async with site.open() as control:
         control.schedule.pause()
         members = await submit(control, 2)
-        half = factories.lease(f"{members[0].id}-1", node="n0", at=site.clock.now())
-        control.ledger.note(members[0].id, Leased(half))
+        half = factories.allocation(f"{members[0].id}-1", node="n0", at=site.clock.now())
+        control.ledger.note(members[0].id, AllocationGiven(half))
         await site.clock.advance(2)
         assert not site.world.runs, "no order is made for a gang that is not whole"
         await site.clock.advance(40)

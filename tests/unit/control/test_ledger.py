@@ -11,7 +11,7 @@ from commonage.control.feed import Feed
 from commonage.control.ledger import Ledger
 from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
 from commonage.domain.events import Event
-from commonage.domain.lifecycle import Leased, StartRun, StopRequested
+from commonage.domain.lifecycle import AllocationGiven, StartRun, StopRequested
 from commonage.domain.reasons.attempts import StoppedBy
 from commonage.domain.workloads import State, StopRequest
 from commonage.ports.store import Batch
@@ -79,11 +79,11 @@ async def test_several_happenings_to_one_workload_are_one_write() -> None:
     async with opened() as desk:
         one = factories.workload()
         await desk.ledger.insert([one])
-        lease = factories.lease(f"{one.id}-1")
-        leased = desk.ledger.note(one.id, Leased(lease))
+        allocation = factories.allocation(f"{one.id}-1")
+        allocated = desk.ledger.note(one.id, AllocationGiven(allocation))
         stopped = await desk.ledger.happen(one.id, stop())
         assert stopped is not None
-        assert (stopped.version, stopped.state, await leased) == (2, State.STARTING, stopped)
+        assert (stopped.version, stopped.state, await allocated) == (2, State.STARTING, stopped)
         assert isinstance(desk.effects[0], StartRun)
         assert desk.store.shelf.workloads[one.id] == stopped == desk.board.get(one.id)
 
@@ -105,7 +105,7 @@ async def test_what_means_nothing_writes_nothing() -> None:
         one = factories.workload()
         await desk.ledger.insert([one])
         commits = desk.store.commits
-        assert await desk.ledger.happen(one.id, Leased(factories.lease("other-1"))) == one
+        assert await desk.ledger.happen(one.id, AllocationGiven(factories.allocation("other-1"))) == one
         assert await desk.ledger.happen("nobody", stop()) is None
         assert desk.store.commits == commits
 
@@ -189,11 +189,11 @@ async def test_what_was_written_though_the_answer_was_lost_counts() -> None:
             await inserting  # nobody could know then
         assert desk.board.get(one.id) == one, "but it is there, and so it runs"
         desk.store.after = Unavailable("the connection broke")
-        leased = desk.ledger.note(one.id, Leased(factories.lease(f"{one.id}-1")))
+        allocated = desk.ledger.note(one.id, AllocationGiven(factories.allocation(f"{one.id}-1")))
         await settle()
         desk.store.after = None
         await desk.clock.advance(2)
-        assert (await leased).version == 2  # type: ignore[union-attr]
+        assert (await allocated).version == 2  # type: ignore[union-attr]
         assert desk.effects == [StartRun(f"{one.id}-1")]
         assert len(desk.store.shelf.events) == 2
 

@@ -124,15 +124,15 @@ async def test_samples_of_attempts_devices_and_nodes() -> None:
             (f"attempt:{attempt}", "gpu_utilisation"): 0.5,
             ("device:GPU-gpu-1-0", "gpu_memory_mib"): 5100,
             ("device:GPU-gpu-1-0", "power_w"): 100.0,
-            ("node:gpu-1", "leased_cpu_cores"): 1.0,
-            ("node:gpu-1", "leased_memory_mib"): 1024,
+            ("node:gpu-1", "allocated_cpu_cores"): 1.0,
+            ("node:gpu-1", "allocated_memory_mib"): 1024,
             ("platform", "running"): 1,
             ("platform", "queue_length"): 0,
         }.items()
     )
     assert newest[f"attempt:{attempt}", "cpu_cores"] == pytest.approx(1.0)
     assert ("device:GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
-    assert [lease.attempt_id for lease in site.devices.held] == [attempt]
+    assert [allocation.attempt_id for allocation in site.devices.held] == [attempt]
 
 
 async def test_simulated_devices_show_use_from_the_start_of_the_program_on() -> None:

@@ -246,7 +246,7 @@ async def test_waiting_for_an_array_of_others() -> None:
         last = await submit(control, job(depends_on=tuple(Dependency(one.id) for one in members)))
         await site.clock.advance(20)
     assert site.there(last).state is State.SUCCEEDED
-    assert site.there(last).attempt.lease.at >= max(site.there(one).since for one in members)  # type: ignore[union-attr]
+    assert site.there(last).attempt.allocation.at >= max(site.there(one).since for one in members)  # type: ignore[union-attr]
 
 
 async def test_refused_start() -> None:
@@ -429,12 +429,12 @@ async def test_an_engine_that_does_not_answer_loses_nothing() -> None:
     assert site.there(one).state is State.RUNNING
 
 
-async def test_what_runs_without_a_lease_is_ended() -> None:
+async def test_what_runs_without_a_allocation_is_ended() -> None:
     site = Site()
     stray = factories.workload(State.QUEUED)
     async with site.open() as control:
-        lease = factories.lease(f"{stray.id}-1", node="cpu-1")
-        attempt = factories.attempt(stray.id, state=State.STARTING, lease=lease)
+        allocation = factories.allocation(f"{stray.id}-1", node="cpu-1")
+        attempt = factories.attempt(stray.id, state=State.STARTING, allocation=allocation)
         starting = factories.workload(State.STARTING, id=stray.id, environment="base", attempt=attempt)
         order = control._orders.of(starting)
         await site.engine.start(order)

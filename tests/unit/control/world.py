@@ -13,7 +13,7 @@ from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Allocation, Share
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.ports.devices import Devices, DeviceSample
@@ -64,7 +64,7 @@ class NoDevices(Devices):
     """The GPUs' port: nothing is measured, and the share's VRAM is the only variable."""
 
     def __init__(self) -> None:
-        self.held: Sequence[Lease] = ()
+        self.held: Sequence[Allocation] = ()
         self.measured: list[DeviceSample] = []
         self.warnings: list[tuple[str, str]] = []
 
@@ -77,8 +77,8 @@ class NoDevices(Devices):
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         return {"COMMONAGE_GPU_MEMORY_MIB": str(sum(share.memory_mib for share in shares))}
 
-    def note_held(self, leases: Sequence[Lease]) -> None:
-        self.held = leases
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
+        self.held = allocations
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         taken, self.warnings = self.warnings, []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
+    AllocationGiven,
     Happening,
-    Leased,
     Refused,
     Released,
     StatusReported,
@@ -26,8 +26,8 @@ from commonage.testing import factories
 NOW = factories.NOW
 
 
-def lease_for(workload: Workload, at: float = NOW) -> Lease:
-    return factories.lease(attempt_id(workload.id, workload.attempts + 1), at=at)
+def allocation_for(workload: Workload, at: float = NOW) -> Allocation:
+    return factories.allocation(attempt_id(workload.id, workload.attempts + 1), at=at)
 
 
 def stop(cause: StopCause = StopCause.USER, at: float = NOW) -> StopRequest:
@@ -45,7 +45,7 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
     return {
         "released": Released(),
         "withheld": Withheld(waiting.EnvironmentNotFound(environment="torch")),
-        "leased": Leased(lease_for(workload, at)),
+        "allocated": AllocationGiven(allocation_for(workload, at)),
         "seen starting": status_reported(attempt, Phase.STARTING, at),
         "seen running": status_reported(attempt, Phase.RUNNING, at),
         "seen ended, exit code 0": status_reported(attempt, Phase.ENDED, at, 0),
@@ -63,7 +63,7 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
 def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Workload]]:
     """Workloads by the columns of docs/concepts/states.md."""
     queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries), requeue=requeue)
-    starting = step(queued, Leased(lease_for(queued)), NOW).workload
+    starting = step(queued, AllocationGiven(allocation_for(queued)), NOW).workload
     assert starting.attempt is not None
     running = step(starting, status_reported(starting.attempt.id, Phase.RUNNING, NOW), NOW).workload
     lived = [starting, running]

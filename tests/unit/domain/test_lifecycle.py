@@ -4,13 +4,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.domain.happenings import NOW, happenings, lease_for, situations, status_reported, stop
+from tests.unit.domain.happenings import NOW, allocation_for, happenings, situations, status_reported, stop
 
 from commonage.domain.events import EventKind
 from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
+    AllocationGiven,
     Happening,
-    Leased,
     Record,
     Refused,
     Released,
@@ -87,11 +87,11 @@ class Life(RuleBasedStateMachine):
         starts = [one for one in effects if isinstance(one, StartRun)]
         stops = [one for one in effects if isinstance(one, StopRun)]
         if starts:
-            assert isinstance(happening, Leased)
-            assert starts == [StartRun(happening.lease.attempt_id)]
+            assert isinstance(happening, AllocationGiven)
+            assert starts == [StartRun(happening.allocation.attempt_id)]
             assert after.attempt is not None
-            assert after.attempt.id == happening.lease.attempt_id
-        if isinstance(happening, Leased) and after != before:
+            assert after.attempt.id == happening.allocation.attempt_id
+        if isinstance(happening, AllocationGiven) and after != before:
             assert starts
         for one in stops:
             present = before.attempt is not None and before.attempt.id == one.attempt_id
@@ -109,14 +109,14 @@ class Life(RuleBasedStateMachine):
         self.happen(Released())
 
     @rule(ahead=st.integers(0, 2))
-    def leased(self, ahead: int) -> None:
+    def allocated(self, ahead: int) -> None:
         name = attempt_id(self.workload.id, self.workload.attempts + ahead)
-        self.happen(Leased(factories.lease(name, at=self.now)))
+        self.happen(AllocationGiven(factories.allocation(name, at=self.now)))
 
     @precondition(lambda self: self.workload.state is State.QUEUED)
     @rule()
-    def leased_in_turn(self) -> None:
-        self.happen(Leased(lease_for(self.workload, self.now)))
+    def allocated_in_turn(self) -> None:
+        self.happen(AllocationGiven(allocation_for(self.workload, self.now)))
         assert self.workload.state is State.STARTING
 
     @rule(
@@ -149,7 +149,7 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def holds_together(self) -> None:
         one = self.workload
-        if one.state.holds_lease:
+        if one.state.holds_allocation:
             assert one.attempt is not None
             assert one.attempt.state is one.state
         elif one.attempt is not None:
@@ -198,8 +198,8 @@ class Nodes(RuleBasedStateMachine):
 
     @precondition(lambda self: self.workload.state is State.QUEUED)
     @rule()
-    def leased(self) -> None:
-        self.happen(Leased(lease_for(self.workload, self.now)))
+    def allocated(self) -> None:
+        self.happen(AllocationGiven(allocation_for(self.workload, self.now)))
 
     @precondition(lambda self: self.workload.state is State.HELD)
     @rule()
@@ -226,7 +226,7 @@ class Nodes(RuleBasedStateMachine):
     @rule()
     def its_node_is_lost(self) -> None:
         """What runs there is fenced, and what was ordered never starts: then, and only then, it is said to be lost."""
-        if self.workload.attempt is not None and self.workload.state.holds_lease:
+        if self.workload.attempt is not None and self.workload.state.holds_allocation:
             self.runs.discard(self.workload.attempt.id)
             self.ended.setdefault(self.workload.attempt.id, None)
 
@@ -245,7 +245,7 @@ class Nodes(RuleBasedStateMachine):
     @invariant()
     def never_two_at_once(self) -> None:
         assert len(self.runs) <= 1
-        waits_or_ended = not self.workload.state.holds_lease
+        waits_or_ended = not self.workload.state.holds_allocation
         assert not (waits_or_ended and self.runs), "nothing runs of what waits or has ended"
 
 
@@ -258,7 +258,7 @@ TestLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=
 
 def running(**fields: object) -> Workload:
     queued = factories.workload(State.QUEUED, **fields)
-    starting = step(queued, Leased(lease_for(queued)), NOW).workload
+    starting = step(queued, AllocationGiven(allocation_for(queued)), NOW).workload
     assert starting.attempt is not None
     return step(starting, status_reported(starting.attempt.id, Phase.RUNNING, NOW), NOW).workload
 
@@ -299,7 +299,7 @@ def test_retries_pause_longer_each_time_and_then_it_is_final() -> None:
             assert (one.reason.retry, one.reason.retries) == (one.attempts, 2)
             assert one.reason.cause == attempts.ExitCode(exit_code=1)
             one = step(one, Released(), NOW).workload
-            one = step(one, Leased(lease_for(one)), NOW).workload
+            one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
     assert pauses == [10.0, 20.0]
     assert (one.state, one.attempts) == (State.FAILED, 3)
 
@@ -384,7 +384,7 @@ def test_a_recall_is_no_retry() -> None:
     one = step(running(retry=RetryPolicy(1, 10.0)), StopRequested(stop(StopCause.RECALL)), NOW).workload
     one = see(one, Phase.ENDED, code=143)
     assert (one.state, one.retried) == (State.QUEUED, 0)
-    one = step(one, Leased(lease_for(one)), NOW).workload
+    one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
     one = see(one, Phase.ENDED, code=1)
     assert (one.state, one.retried) == (State.HELD, 1)
 
@@ -396,7 +396,7 @@ def test_who_stops_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(k
     assert one.reason == waiting.Requeued(cause=DOWN)
     assert one.attempt is not None
     assert one.attempt.state is State.LOST
-    one = step(one, Leased(lease_for(one)), NOW).workload
+    one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
     one = step(one, Vanished(f"{one.id}-2", GONE), NOW).workload
     assert (one.state, one.losses) == (State.QUEUED, 2)
 
@@ -406,7 +406,7 @@ def test_what_is_lost_again_and_again_is_given_up() -> None:
     while not one.state.is_terminal:
         one = see(one, Phase.ENDED, reason=DOWN)
         if one.state is State.QUEUED:
-            one = step(one, Leased(lease_for(one)), NOW).workload
+            one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
     assert (one.state, one.attempts, one.losses) == (State.LOST, MOST_LOSSES + 1, MOST_LOSSES)
     assert one.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 

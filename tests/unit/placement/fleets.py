@@ -51,7 +51,7 @@ class Scene:
     def grid(self, held: Sequence[Held] | None = None) -> Grid:
         grid = Grid(self.nodes)
         for one in self.held if held is None else held:
-            grid.take(one.lease)
+            grid.take(one.allocation)
         return grid
 
     def after(self, outcome: Plan) -> Scene:
@@ -159,8 +159,10 @@ def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
 
 
 def _old(held: Held) -> Held:
-    lease = replace(held.lease, attempt_id="h" + held.lease.attempt_id[1:])
-    return replace(held, lease=lease, workload_id="h" + held.workload_id[1:], name="old", owner="ann", gang=None)
+    allocation = replace(held.allocation, attempt_id="h" + held.allocation.attempt_id[1:])
+    return replace(
+        held, allocation=allocation, workload_id="h" + held.workload_id[1:], name="old", owner="ann", gang=None
+    )
 
 
 @st.composite
@@ -191,16 +193,18 @@ def essence(outcome: Plan) -> tuple[object, ...]:
 
 
 def overdrawn(scene: Scene) -> list[str]:
-    """Of what more is held than there is, counted lease by lease and by nothing of the planner's own."""
+    """Of what more is held than there is, counted allocation by allocation and by nothing of the planner's own."""
     found = []
     for node in scene.nodes:
-        leases = [one.lease for one in scene.held if one.lease.node == node.name]
-        if sum(lease.cpus_milli for lease in leases) > node.report.cpus_milli:
+        allocations = [one.allocation for one in scene.held if one.allocation.node == node.name]
+        if sum(allocation.cpus_milli for allocation in allocations) > node.report.cpus_milli:
             found.append(f"cpus of {node.name}")
-        if sum(lease.memory_mib for lease in leases) > node.report.memory_mib:
+        if sum(allocation.memory_mib for allocation in allocations) > node.report.memory_mib:
             found.append(f"memory of {node.name}")
         for device in node.report.devices:
-            shares = [share for lease in leases for share in lease.shares if share.device_uuid == device.uuid]
+            shares = [
+                share for allocation in allocations for share in allocation.shares if share.device_uuid == device.uuid
+            ]
             if sum(share.memory_mib for share in shares) > device.memory_mib:
                 found.append(f"VRAM of {device.uuid}")
             if sum(share.compute_milli for share in shares) > 1000:

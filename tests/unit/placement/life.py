@@ -103,7 +103,7 @@ class Life:
         held, _ = self.held.pop(workload_id)
         self.snapshot.release(workload_id, self.now)
         if held.recalled_for:
-            number = int(held.lease.attempt_id.rpartition("-")[2]) + 1
+            number = int(held.allocation.attempt_id.rpartition("-")[2]) + 1
             again = replace(self.asked[workload_id], attempt_id=f"{workload_id}-{number}")
             self.asked[workload_id] = self.waiting[workload_id] = again
             self.snapshot.arrive(again)
@@ -114,7 +114,7 @@ class Life:
         self.snapshot.put([node])
         self.head = None
         if node.state is NodeState.LOST:
-            gone = {name for name, (held, _) in self.held.items() if held.lease.node == node.name}
+            gone = {name for name, (held, _) in self.held.items() if held.allocation.node == node.name}
             gangs = {self.held[name][0].gang for name in gone} - {None}
             for name in [name for name, (held, _) in self.held.items() if name in gone or held.gang in gangs]:
                 del self.held[name]
@@ -180,12 +180,12 @@ class Life:
             ask = self.waiting[name]
             together = [one for one in outcome.started.values() if one.gang == ask.gang] if ask.gang else [held]
             assert len(together) == ask.gang_size, "a gang is whole or absent"
-            assert len({one.lease.node for one in together}) == ask.gang_size, "each on a node of its own"
+            assert len({one.allocation.node for one in together}) == ask.gang_size, "each on a node of its own"
         for eviction in outcome.evictions:
             victim = self.held[eviction.workload_id][0]
             assert victim.preemptible
             assert not victim.ending
-            assert self.now - victim.lease.at >= self.sort.rules.guaranteed_s
+            assert self.now - victim.allocation.at >= self.sort.rules.guaranteed_s
             assert victim.priority < self.waiting[eviction.for_id].priority
         self._head(outcome)
 

@@ -53,7 +53,7 @@ def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: Maker, monkeypa
     places = []
     for number in range(5):
         node = int(np.argmin(policy.costs(shape)))
-        grid.take(grid.lease(shape, node, policy.devices(shape, node), f"attempt-{number}", 0.0))
+        grid.take(grid.allocation(shape, node, policy.devices(shape, node), f"attempt-{number}", 0.0))
         places.append(grid.nodes[node].name)
     assert places == ["near", "far", "near", "far", "near"]
 

@@ -36,7 +36,7 @@ def test_a_gang_is_promised_the_time_when_all_have_a_node() -> None:
     gang = [replace(ask(number, "1", limit=50), gang="g", gang_size=2) for number in range(2)]
     outcome = Scene(NOW, nodes, busy, gang).plan()
     (promise,) = outcome.promises.values()
-    assert (promise.at, [lease.node for lease in promise.leases]) == (NOW + 200, ["a", "b"])
+    assert (promise.at, [allocation.node for allocation in promise.allocations]) == (NOW + 200, ["a", "b"])
 
 
 def test_half_a_gang_is_promised_nothing() -> None:
@@ -84,7 +84,7 @@ def test_the_node_is_kept_where_least_must_end() -> None:
     nodes = [factories.node("a", 2), factories.node("b", 2)]
     outcome = Scene(NOW, nodes, busy, waiting_in_vain(601), PATIENT).plan()
     (promise,) = outcome.promises.values()
-    assert [lease.node for lease in promise.leases] == ["b"]
+    assert [allocation.node for allocation in promise.allocations] == ["b"]
     assert outcome.started == {}
 
 
@@ -92,7 +92,7 @@ def test_beside_what_is_kept_there_is_room() -> None:
     """Of three GPUs two are wanted: on the third something may start."""
     busy = held(0, "n", {"GPU-n-0": 12 * GIB, "GPU-n-1": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 3)], [busy], waiting_in_vain(601), PATIENT).plan()
-    (lease,) = (one.lease for one in outcome.started.values())
+    (allocation,) = (one.allocation for one in outcome.started.values())
     (promise,) = outcome.promises.values()
-    kept = {share.device_uuid for share in promise.leases[0].shares}
-    assert lease.shares[0].device_uuid not in kept
+    kept = {share.device_uuid for share in promise.allocations[0].shares}
+    assert allocation.shares[0].device_uuid not in kept

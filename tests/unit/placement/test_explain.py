@@ -192,7 +192,7 @@ def test_a_device_without_compute_left() -> None:
     node = factories.node("n", 1)
     busy = held(0, "n")
     share = factories.share(node.report.devices[0], memory_mib=1024, compute_milli=900)
-    busy = replace(busy, lease=replace(busy.lease, shares=(share,)))
+    busy = replace(busy, allocation=replace(busy.allocation, shares=(share,)))
     one = ask(1, "0.25")
     told = Scene(NOW, [node], [busy], [one]).explain(one)
     assert told.reasons == (

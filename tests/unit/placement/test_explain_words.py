@@ -110,7 +110,7 @@ def test_a_gang_is_told_what_it_lacks_and_what_all_of_it_could_have() -> None:
 def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
     """One that waits for a session without a time limit, of which such are known to have taken so long."""
     session = replace(held(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
-    session = replace(session, lease=replace(session.lease, at=NOW - ran_s))
+    session = replace(session, allocation=replace(session.allocation, at=NOW - ran_s))
     one = ask(1, "1")
     snapshot = Scene(NOW, [factories.node("n", 1)], [session], [one]).snapshot()
     for seconds in durations:

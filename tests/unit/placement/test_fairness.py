@@ -20,7 +20,7 @@ def usage(penalty_s: float = 0.0) -> Usage:
     return Usage(half_life_s=HOUR, entry_penalty_s=penalty_s)
 
 
-def test_a_debt_grows_while_a_lease_is_held_and_halves_after() -> None:
+def test_a_debt_grows_while_a_allocation_is_held_and_halves_after() -> None:
     books = usage()
     books.begin("a-1", "lab", "ann", 0.5, NOW)
     assert books.debt("lab", "ann", NOW + 10) == pytest.approx(0.5 * 10, rel=1e-2)

@@ -29,7 +29,7 @@ def test_they_follow_the_grid(nodes: list[Node], requests: list[Request], data: 
         what = data.draw(st.sampled_from(["take", "put", "new"]))
         if what == "take" and grid.nodes:
             node = data.draw(st.sampled_from(grid.nodes))
-            grid.take(factories.lease(f"a-{number}", node=node.name, cpus_milli=500))
+            grid.take(factories.allocation(f"a-{number}", node=node.name, cpus_milli=500))
         elif what == "put" and grid.nodes:
             node = data.draw(st.sampled_from(grid.nodes))
             grid.put([replace(node, state=data.draw(st.sampled_from(NodeState)))])

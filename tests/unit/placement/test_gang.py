@@ -56,7 +56,7 @@ def gang(count: int, size: int) -> Snapshot:
 
 
 def test_a_gang_starts_whole_on_as_many_nodes() -> None:
-    assert sorted(lease.node for _, lease in plan(gang(3, 3), 1.0).starts) == ["n0", "n1", "n2"]
+    assert sorted(allocation.node for _, allocation in plan(gang(3, 3), 1.0).starts) == ["n0", "n1", "n2"]
 
 
 def test_a_gang_does_not_start_that_is_not_there_yet_or_too_large() -> None:

@@ -188,7 +188,7 @@ def _scenes(seed: int) -> None:
 
 
 BROKEN = {
-    "leases take nothing": (Grid, "_apply", lambda *_: None, live),
+    "allocations take nothing": (Grid, "_apply", lambda *_: None, live),
     "promises bind nobody": (Claims, "promise", lambda *_: None, _known_streams),
     "backfill without its gate": (Gate, "mask", _no_gate, _scenes),
     "no node is kept": (Gate, "keep", lambda *_: None, large_starts),

@@ -37,12 +37,12 @@ def held(
 ) -> Held:
     name = f"h{number:012}"
     shares = [factories.share(factories.device(0, uuid=uuid), memory_mib=mib) for uuid, mib in (gpus_mib or {}).items()]
-    lease = factories.lease(attempt_id(name, 1), node=node, shares=shares, cpus_milli=cpus)
-    return Held(lease, name, "train", "ann", "job", ends_at)
+    allocation = factories.allocation(attempt_id(name, 1), node=node, shares=shares, cpus_milli=cpus)
+    return Held(allocation, name, "train", "ann", "job", ends_at)
 
 
 def starts(scene: Scene) -> dict[str, str]:
-    return {workload_id: lease.node for workload_id, lease in scene.plan().starts}
+    return {workload_id: allocation.node for workload_id, allocation in scene.plan().starts}
 
 
 @SLOWLY
@@ -57,19 +57,19 @@ def test_capacity_is_never_exceeded(scene: Scene) -> None:
 def test_a_start_gets_what_it_asked_for_where_work_is_taken(scene: Scene) -> None:
     asked = {one.workload_id: one for one in scene.queue}
     nodes = {node.name: node for node in scene.nodes}
-    for workload_id, lease in scene.plan().starts:
-        request, node = asked[workload_id].request, nodes[lease.node]
+    for workload_id, allocation in scene.plan().starts:
+        request, node = asked[workload_id].request, nodes[allocation.node]
         devices = {device.uuid: device for device in node.report.devices}
         assert node.state is NodeState.READY
         assert set(request.labels) <= set(node.report.labels)
-        assert (lease.cpus_milli, lease.memory_mib) == (request.cpus_milli, request.memory_mib)
-        assert lease.attempt_id == asked[workload_id].attempt_id
+        assert (allocation.cpus_milli, allocation.memory_mib) == (request.cpus_milli, request.memory_mib)
+        assert allocation.attempt_id == asked[workload_id].attempt_id
         gpu = request.gpu
-        assert len(lease.shares) == (0 if gpu is None else gpu.whole or 1)
-        assert len({share.device_uuid for share in lease.shares}) == len(lease.shares)
+        assert len(allocation.shares) == (0 if gpu is None else gpu.whole or 1)
+        assert len({share.device_uuid for share in allocation.shares}) == len(allocation.shares)
         if request.one_numa:
-            assert len({devices[share.device_uuid].numa for share in lease.shares}) <= 1
-        for share in lease.shares:
+            assert len({devices[share.device_uuid].numa for share in allocation.shares}) <= 1
+        for share in allocation.shares:
             device = devices[share.device_uuid]
             assert gpu is not None
             part = part_of(device, gpu)
@@ -105,7 +105,7 @@ def test_equal_asks_start_in_their_order(scene: Scene) -> None:
 def test_nothing_that_could_start_is_left_waiting_but_for_who_waits_longer(scene: Scene) -> None:
     outcome = scene.plan()
     left = scene.grid(scene.after(outcome).held)
-    promised = {lease.node for promise in outcome.promises.values() for lease in promise.leases}
+    promised = {allocation.node for promise in outcome.promises.values() for allocation in promise.allocations}
     for one in scene.queue:
         if one.workload_id not in outcome.started:
             fit = left.fits(left.shape(one.request), np.arange(len(left.nodes)))
@@ -196,7 +196,7 @@ def test_models_are_matched_by_any_part_of_their_name() -> None:
     ]
     queue = [ask(1, "a100:1"), ask(2, "l4:4GiB"), ask(3, "H100")]
     outcome = Scene(NOW, [factories.node("n", devices)], [], queue).plan()
-    assert [lease.shares[0].device_uuid for _, lease in outcome.starts] == ["a", "b"]
+    assert [allocation.shares[0].device_uuid for _, allocation in outcome.starts] == ["a", "b"]
 
 
 def test_priority_then_age() -> None:
@@ -229,7 +229,7 @@ def test_another_device_is_taken_where_the_best_one_is_promised() -> None:
     node = factories.node("n", 2)
     before = [held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), held(1, "n", {"GPU-n-1": 8 * GIB})]
     outcome = Scene(NOW, [node], before, [ask(1, "20GiB"), ask(2, "6GiB")]).plan()
-    assert [lease.shares[0].device_uuid for _, lease in outcome.starts] == ["GPU-n-1"]
+    assert [allocation.shares[0].device_uuid for _, allocation in outcome.starts] == ["GPU-n-1"]
 
 
 def test_a_limit_that_is_over_already_promises_from_now() -> None:
@@ -244,7 +244,7 @@ def test_a_node_that_shrank_takes_nothing_until_it_has_room() -> None:
     assert starts(Scene(NOW, [node], [held(0, "n", cpus=4000)], [ask(1)])) == {}
 
 
-def test_leases_on_nodes_nobody_knows_do_no_harm() -> None:
+def test_allocations_on_nodes_nobody_knows_do_no_harm() -> None:
     assert starts(Scene(NOW, [factories.node("n")], [held(0, "gone", ends_at=NOW + 5)], [ask(1)])) == {
         "w000000000001": "n"
     }

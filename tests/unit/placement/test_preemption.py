@@ -41,10 +41,10 @@ class World:
             return None
         number = int(fit[0])
         devices = pick_devices(self.grid, shape, number, free_rows(self.grid, np.array([number]))[0])
-        lease = self.grid.lease(shape, number, devices, f"a{next(NUMBERS):04}", at)
-        base = Held(lease, "w", "", "bob", "job", tenant="art", priority=-50, preemptible=True)
+        allocation = self.grid.allocation(shape, number, devices, f"a{next(NUMBERS):04}", at)
+        base = Held(allocation, "w", "", "bob", "job", tenant="art", priority=-50, preemptible=True)
         held = replace(base, **fields)  # type: ignore[arg-type]  # fields of Held
-        self.grid.take(lease)
+        self.grid.take(allocation)
         self.holdings.take(held)
         self.quotas.take(held)
         return held
@@ -58,11 +58,11 @@ class World:
 
 def gone(eviction: Eviction | None) -> list[str]:
     assert eviction is not None
-    return sorted(victim.held.lease.attempt_id for victim in eviction.victims)
+    return sorted(victim.held.allocation.attempt_id for victim in eviction.victims)
 
 
 def ids(*held: Held | None) -> list[str]:
-    return sorted(one.lease.attempt_id for one in held if one is not None)
+    return sorted(one.allocation.attempt_id for one in held if one is not None)
 
 
 def part(gpus: str) -> Request:
@@ -229,15 +229,15 @@ def test_after_an_eviction_the_ask_fits_and_nobody_went_in_vain_or_against_the_r
     if eviction is None:
         return
     victims = [victim.held for victim in eviction.victims]
-    assert all(one.preemptible and one.lease.at + 600 <= NOW for one in victims)
+    assert all(one.preemptible and one.allocation.at + 600 <= NOW for one in victims)
     assert all(one.priority < priority or (world.quotas.bounded("bio") and one.tenant != "bio") for one in victims)
     assert len(set(eviction.nodes)) == size
-    units = {one.gang or one.lease.attempt_id for one in victims}
+    units = {one.gang or one.allocation.attempt_id for one in victims}
     for gang in units & {"g1", "g2"}:
-        assert {one.lease.attempt_id for one in world.holdings if one.gang == gang} <= set(gone(eviction))
+        assert {one.allocation.attempt_id for one in world.holdings if one.gang == gang} <= set(gone(eviction))
     assert suffices(world, request, eviction.nodes, victims, size)
     for unit in units:
-        fewer = [one for one in victims if (one.gang or one.lease.attempt_id) != unit]
+        fewer = [one for one in victims if (one.gang or one.allocation.attempt_id) != unit]
         assert not suffices(world, request, eviction.nodes, fewer, size)
 
 
@@ -248,7 +248,7 @@ def suffices(world: World, request: Request, numbers: tuple[int, ...], going: li
         amounts = amounts.plus(least)
     with world.grid.trial(), world.quotas.without(going):
         for one in going:
-            world.grid.give(one.lease)
+            world.grid.give(one.allocation)
         starts = world.quotas.standing("bio", "alice", amounts).starts
         return starts and bool(world.grid.fits(shape, np.array(numbers)).all())
 
@@ -259,9 +259,9 @@ def test_without_quotas_and_gangs_the_fewest_go(
 ) -> None:
     world = world_of(nodes, (), [(*one[:5], None) for one in running])
     eviction = world.evict(request=request)
-    may = [one for one in world.holdings if one.preemptible and one.priority < 0 and one.lease.at + 600 <= NOW]
+    may = [one for one in world.holdings if one.preemptible and one.priority < 0 and one.allocation.at + 600 <= NOW]
     shape, nodes_ = world.grid.shape(request), everywhere(world.grid)
-    slots = [world.holdings.slot[one.lease.attempt_id] for one in may]
+    slots = [world.holdings.slot[one.allocation.attempt_id] for one in may]
     for number in range(len(may) + 1):
         for some in combinations(slots, number):
             rows = free_rows(world.grid, nodes_) + world.holdings.sum(np.array(some, np.int64))

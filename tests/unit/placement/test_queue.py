@@ -28,8 +28,8 @@ def ask(number: int, owner: str = "ann", tenant: str = "lab", **fields: object) 
 
 
 def holds(snapshot: Snapshot, owner: str, cores: int, since: float, tenant: str = "lab") -> Held:
-    lease = factories.lease(f"h-{tenant}-{owner}-1", node="n0", cpus_milli=1000 * cores, at=since)
-    held = Held(lease, f"h-{tenant}-{owner}", "", owner, "job", tenant=tenant)
+    allocation = factories.allocation(f"h-{tenant}-{owner}-1", node="n0", cpus_milli=1000 * cores, at=since)
+    held = Held(allocation, f"h-{tenant}-{owner}", "", owner, "job", tenant=tenant)
     snapshot.hold(held)
     return held
 

@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import refusals, waiting
 from commonage.domain.reasons.waiting import Resource
 from commonage.domain.requests import GpuRequest
@@ -31,11 +31,13 @@ def tenant(name: str, nominal: int | None, **bounds: int | None) -> Tenant:
 
 def held(name: str, n: float, owner: str = "ann") -> Held:
     share = replace(factories.share(), compute_milli=round(n * 1000), memory_mib=round(n * 1024))
-    return Held(Lease(f"a{next(NUMBERS)}", "node-1", 1000, 1024, (share,), 0.0), "w", "", owner, "job", tenant=name)
+    return Held(
+        Allocation(f"a{next(NUMBERS)}", "node-1", 1000, 1024, (share,), 0.0), "w", "", owner, "job", tenant=name
+    )
 
 
 def amounts(n: float) -> Amounts:
-    return Amounts.of(held("", n).lease)
+    return Amounts.of(held("", n).allocation)
 
 
 LAB = (tenant("bio", 8, borrowing=2), tenant("physics", 4, lending=3))
@@ -135,7 +137,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_
 
 
 def in_all(name: str, running: list[Held]) -> int:
-    return sum(Amounts.of(one.lease).gpu_milli for one in running if one.tenant == name)
+    return sum(Amounts.of(one.allocation).gpu_milli for one in running if one.tenant == name)
 
 
 @given(TENANTS, MOVES, st.data())
@@ -153,7 +155,8 @@ def test_all_together_never_hold_more_than_is_theirs(
             running.append(held(name, n, owner))
             quotas.take(running[-1])
         used = {
-            one.name: sum(Amounts.of(h.lease).gpu_milli for h in running if h.tenant == one.name) for one in tenants
+            one.name: sum(Amounts.of(h.allocation).gpu_milli for h in running if h.tenant == one.name)
+            for one in tenants
         }
         assert sum(used.values()) <= sum(one.quota.nominal.gpu_milli or 0 for one in tenants)
         for one in tenants:

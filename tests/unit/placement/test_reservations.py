@@ -53,8 +53,8 @@ class World:
         self.kept.update(self.reservations, now)
 
     def end(self, held: Held) -> None:
-        self.grid.give(held.lease)
-        self.holdings.give(held.lease.attempt_id)
+        self.grid.give(held.allocation)
+        self.holdings.give(held.allocation.attempt_id)
         self.kept.give(held)
 
     def start(
@@ -76,10 +76,10 @@ class World:
         if devices is None:
             with self.kept.aside(ask, shape, node):
                 devices = self.policy.devices(shape, node)
-        lease = self.grid.lease(shape, node, devices, ask.attempt_id, self.now)
+        allocation = self.grid.allocation(shape, node, devices, ask.attempt_id, self.now)
         ends_at = None if limit is None else self.now + limit
-        held = Held(lease, ask.workload_id, "", ask.owner, "job", ends_at, ask.tenant)
-        self.grid.take(lease)
+        held = Held(allocation, ask.workload_id, "", ask.owner, "job", ends_at, ask.tenant)
+        self.grid.take(allocation)
         self.holdings.take(held)
         self.kept.take(held)
         return held

@@ -51,7 +51,7 @@ def test_the_first_in_the_order_of_the_rules_that_is_free_takes_it() -> None:
 def test_the_cheapest_or_the_least_used_of_those_that_are_free_where_the_rules_say_so() -> None:
     grid = Grid(fleet("a", "b"))
     share = factories.share(grid.nodes[0].report.devices[0], memory_mib=1024)
-    grid.take(factories.lease(node="n0", shares=[share]))
+    grid.take(factories.allocation(node="n0", shares=[share]))
     least = Sites(grid, Rules(site_policy=SitePolicy.LEAST_USED))
     assert where(least, "w", bools(1, 1), bools(1, 1)) == ("b", True)
     cheap = Sites(grid, Rules(sites=(("b", 2.0), ("a", 1.5)), site_policy=SitePolicy.CHEAPEST))
@@ -127,7 +127,7 @@ def test_a_plan_takes_the_site_that_is_free_and_an_explanation_names_the_one_it_
     for number in range(3):
         snapshot.arrive(Ask(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
     outcome = plan(snapshot, 10.0)
-    assert [lease.node for _, lease in outcome.starts] == ["n1", "n0"]
+    assert [allocation.node for _, allocation in outcome.starts] == ["n1", "n0"]
     for workload_id, held in outcome.started.items():
         snapshot.leave(workload_id)
         snapshot.hold(held)

@@ -24,10 +24,10 @@ def fill(grid: Grid, requests: list[Request]) -> Holdings:
         shape = grid.shape(request)
         for node in np.flatnonzero(grid.fits(shape, everywhere(grid))).tolist()[:1]:
             devices = pick_devices(grid, shape, node, free_rows(grid, np.array([node]))[0])
-            lease = grid.lease(shape, node, devices, f"a{number}", 0.0)
+            allocation = grid.allocation(shape, node, devices, f"a{number}", 0.0)
             ends_at = float(number) if number % 2 else None
-            grid.take(lease)
-            holdings.take(Held(lease, f"w{number}", "", "ann", "job", ends_at))
+            grid.take(allocation)
+            holdings.take(Held(allocation, f"w{number}", "", "ann", "job", ends_at))
     return holdings
 
 
@@ -45,7 +45,7 @@ def test_what_fits_into_what_is_free_is_what_the_grid_says(
         fitted = 0
         while grid.fits(shape, np.array([number]))[0]:
             devices = pick_devices(grid, shape, number, free_rows(grid, np.array([number]))[0])
-            grid.take(grid.lease(shape, number, devices, f"new{number}/{fitted}", 0.0))
+            grid.take(grid.allocation(shape, number, devices, f"new{number}/{fitted}", 0.0))
             fitted += 1
         assert fitted == most
 
@@ -54,7 +54,7 @@ def test_what_fits_into_what_is_free_is_what_the_grid_says(
 def test_what_is_free_and_what_is_held_are_all_there_is(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
     holdings = fill(grid, running)
-    slots = np.array([holdings.slot[held.lease.attempt_id] for held in holdings], np.int64)
+    slots = np.array([holdings.slot[held.allocation.attempt_id] for held in holdings], np.int64)
     all_nodes = everywhere(grid)
     assert np.array_equal(free_rows(grid, all_nodes) + holdings.sum(slots), whole_rows(grid, all_nodes))
 
@@ -68,8 +68,8 @@ def test_what_time_limits_free_is_what_is_free_once_they_are_over(
     expected = free_rows(grid, everywhere(grid)) + holdings.ended_by(at)
     for held in list(holdings):
         if held.ends_at is not None and held.ends_at <= at:
-            grid.give(held.lease)
-            assert holdings.give(held.lease.attempt_id) is held
+            grid.give(held.allocation)
+            assert holdings.give(held.allocation.attempt_id) is held
     assert np.array_equal(free_rows(grid, everywhere(grid)), expected)
     assert not holdings.ended_by(at).any()
     assert holdings.give("nobody") is None
@@ -80,7 +80,7 @@ def test_holdings_follow_a_grid_whose_nodes_come_and_go(nodes: list[Node], runni
     grid = Grid(nodes)
     holdings = fill(grid, running)
     grid.remove(nodes[0].name)
-    left = [held for held in holdings if held.lease.node != nodes[0].name]
+    left = [held for held in holdings if held.allocation.node != nodes[0].name]
     assert np.array_equal(holdings.ended_by(1e9), Holdings(grid, left).ended_by(1e9))
     assert len(holdings) >= len(left)
     grid.put([nodes[0]])

@@ -30,7 +30,7 @@ def snapshot(*nodes: Node) -> Snapshot:
 
 
 def started(made: Snapshot) -> dict[str, str]:
-    return {workload_id.partition("-")[0]: lease.node for workload_id, lease in plan(made, NOW).starts}
+    return {workload_id.partition("-")[0]: allocation.node for workload_id, allocation in plan(made, NOW).starts}
 
 
 def test_only_sessions_start_where_the_disk_is_full() -> None:

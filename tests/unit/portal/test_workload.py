@@ -74,7 +74,7 @@ async def test_stopping_what_has_ended_is_told(portal: Portal, ann: Person, subm
 async def test_the_stream_of_an_ended_one_tells_all_and_ends(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(prints=("first", "\x1b[31msecond\x1b[0m", "<b>third</b>"), exit_code=2), name="x")
     one = await submit(name="x", ended=True)
-    at = one.attempt.lease.at
+    at = one.attempt.allocation.at
     await portal.metrics.write([Sample("memory_mib", f"attempt:{one.attempt.id}", at, 64.0)])
     found = events((await ann.get(f"workloads/{one.id}/live")).text)
     assert [name for name, _, _ in found] == ["", "series", "log-begin", "log", "end"]

@@ -30,7 +30,7 @@ def test_values_of_secrets_stand_in_nothing_but_their_own_text() -> None:
 def test_attempt_comes_back(attempt: Attempt) -> None:
     row = codec.attempt_row(attempt, make.spec())
     assert codec.attempt_from_row([row[name] for name in codec.ATTEMPT_COLUMNS]) == attempt
-    assert row["gpu_mib"] == sum(share.memory_mib for share in attempt.lease.shares)
+    assert row["gpu_mib"] == sum(share.memory_mib for share in attempt.allocation.shares)
 
 
 @given(some.nodes())

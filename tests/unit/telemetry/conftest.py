@@ -70,9 +70,9 @@ async def control(anyio_backend: str, node: Any) -> Control:
     await made.open()
     made.board.put_nodes([node, factories.node("node-2", 1, state=NodeState.LOST)])
     device = node.report.devices[0]
-    held = factories.lease(shares=[factories.share(device, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
+    held = factories.allocation(shares=[factories.share(device, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
     running = factories.workload(State.RUNNING, kind=Kind.SESSION, owner="ann")
-    running = factories.changed(running, attempt=factories.attempt(running.id, lease=held))
+    running = factories.changed(running, attempt=factories.attempt(running.id, allocation=held))
     waiting = factories.workload(State.QUEUED, owner="bob", since=factories.NOW - 90)
     made.board.load([running, waiting, factories.workload(State.HELD, owner="bob")], [])
     measured = DeviceSample(

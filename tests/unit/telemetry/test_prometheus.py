@@ -97,12 +97,12 @@ async def test_shares_are_watched(control: Control) -> None:
 async def test_nodes_and_devices_say_what_is_held_and_what_is_used(control: Control) -> None:
     families = await scraped(control)
     assert value(families, "commonage_node_cpu_cores", node="node-1") == 8
-    assert value(families, "commonage_node_leased_cpu_cores", node="node-1") == 2
-    assert value(families, "commonage_node_leased_memory_bytes", node="node-1") == 4096 * MIB
+    assert value(families, "commonage_node_allocated_cpu_cores", node="node-1") == 2
+    assert value(families, "commonage_node_allocated_memory_bytes", node="node-1") == 4096 * MIB
     assert value(families, "commonage_node_free_disk_bytes", node="node-1") == 1024 * MIB
-    assert value(families, "commonage_device_leased_memory_bytes", **DEVICE) == 6 * 1024 * MIB
+    assert value(families, "commonage_device_allocated_memory_bytes", **DEVICE) == 6 * 1024 * MIB
     assert value(families, "commonage_device_used_memory_bytes", **DEVICE) == 2048 * MIB
-    assert value(families, "commonage_device_leased_compute_ratio", **DEVICE) == 0.25
+    assert value(families, "commonage_device_allocated_compute_ratio", **DEVICE) == 0.25
     assert value(families, "commonage_device_utilisation_ratio", **DEVICE) == 0.75
     assert value(families, "commonage_device_power_watts", **DEVICE) == 120
     assert value(families, "commonage_device_energy_joules_total", **DEVICE) == 5000

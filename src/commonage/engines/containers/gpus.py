@@ -24,7 +24,7 @@ _MORE = tuple(
 
 def visible(order: Order) -> dict[str, str]:
     """GPU uuids of its shares; `void`, which means none, without a share or with simulated GPUs."""
-    real = dict.fromkeys(share.device_uuid for share in order.lease.shares if not share.simulated)
+    real = dict.fromkeys(share.device_uuid for share in order.allocation.shares if not share.simulated)
     return {VISIBLE: ",".join(real) or "void"}
 
 

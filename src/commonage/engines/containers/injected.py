@@ -24,7 +24,7 @@ _FILES = {
 
 def folders_of(order: Order) -> tuple[Path, ...]:
     """The folders that a request needs."""
-    limited = any(not share.whole for share in order.lease.shares)
+    limited = any(not share.whole for share in order.allocation.shares)
     return (*([PYTHON] if limited else []), *([JUPYTER] if order.kind is Kind.SESSION else []))
 
 

@@ -52,7 +52,7 @@ class Looker:
                 return self._running(run, seen)
             if isinstance(seen, Over):
                 end, now = await seen.end(), time.time()
-                ended_at = _within(end.at, _began(run, seen, now) or run.order.lease.at, now)
+                ended_at = _within(end.at, _began(run, seen, now) or run.order.allocation.at, now)
                 written = await self._write(run, replace(end, at=ended_at))
             else:
                 unread = await self._of_what_did_not_run(run, seen)
@@ -112,11 +112,13 @@ def write_end(folder: RunFolder, end: Exit) -> None:
 
 
 def _began(run: Run, seen: Look, latest: float) -> float | None:
-    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation (lease)."""
+    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation
+    (allocation).
+    """
     told = seen.started_at if isinstance(seen, Lives | Over) else None
     if told is None or run.status.started_at is not None:
         return run.status.started_at
-    return _within(told, run.order.lease.at, latest)
+    return _within(told, run.order.allocation.at, latest)
 
 
 def _within(moment: float, earliest: float, latest: float) -> float:

@@ -123,7 +123,7 @@ def _reachable(text: str, inside: Inside) -> str:
 
 
 def _ours(order: Order, home: str, port: int) -> dict[str, str]:
-    cores = str(max(1, -(-order.lease.cpus_milli // 1000)))
+    cores = str(max(1, -(-order.allocation.cpus_milli // 1000)))
     variables = {
         "HOME": home,
         "USER": order.owner,

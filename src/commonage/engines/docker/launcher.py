@@ -64,7 +64,7 @@ class Launcher:
     async def release(self, run: Run) -> None:
         """Release the shares of its attempt at the GPU driver."""
         devices = self._devices
-        if devices is not None and run.order.lease.shares:
+        if devices is not None and run.order.allocation.shares:
             await self._in_thread(lambda: devices.release(run.id))
 
     async def launch(self, run: Run, told: Told) -> None:
@@ -114,8 +114,8 @@ class Launcher:
     def _program(self, run: Run, network: Network) -> Program:
         order = run.order
         held: Mapping[str, str] = {}
-        if self._devices is not None and order.lease.shares:
-            held = self._devices.confine(Hold(run.id, order.lease.shares, in_container=True))
+        if self._devices is not None and order.allocation.shares:
+            held = self._devices.confine(Hold(run.id, order.allocation.shares, in_container=True))
             if run.box.claim() is Claim.NEVER:  # it was stopped meanwhile, and its shares may have been released before
                 self._devices.release(run.id)
         inside = Inside(network.gateway, frozenset(self._settings.reaches))

@@ -86,7 +86,7 @@ def container_config(
                 *injected_mounts(order, around.injected),
                 *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
             ],
-            "DeviceRequests": _device_requests(order.lease.shares, around.gpus),
+            "DeviceRequests": _device_requests(order.allocation.shares, around.gpus),
             # The output goes to our log file; this is for errors before that.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
         },
@@ -94,8 +94,8 @@ def container_config(
 
 
 def _limits(order: Order, settings: DockerSettings) -> dict[str, Any]:
-    memory = order.lease.memory_mib * MIB
-    cpus = order.lease.cpus_milli
+    memory = order.allocation.memory_mib * MIB
+    cpus = order.allocation.cpus_milli
     held = (
         {"NanoCpus": cpus * 1_000_000} if settings.cpu_hold == "quota" else {"CpuShares": max(2, cpus * 1024 // 1000)}
     )

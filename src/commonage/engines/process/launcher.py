@@ -116,7 +116,7 @@ class Launcher:
     def _launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         place = self._place(order, folder, port, python)
         program = program_of(order, place, self._shared)
-        groups = self._groups.make(order.attempt_id, order.lease.cpus_milli, order.lease.memory_mib)
+        groups = self._groups.make(order.attempt_id, order.allocation.cpus_milli, order.allocation.memory_mib)
         try:
             program = self._confine(order, program, groups)
             pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, place.cwd)
@@ -152,14 +152,14 @@ class Launcher:
 
     def _confine(self, order: Order, program: Program, groups: Collection[str]) -> Program:
         """Enforce its shares before its command runs: its groups exist, and are still empty."""
-        if self._devices is None or not order.lease.shares:
+        if self._devices is None or not order.allocation.shares:
             return program
         folders = tuple(str(Path(path).parent) for path in groups)
-        return confined(program, self._devices.confine(Hold(order.attempt_id, order.lease.shares, folders)))
+        return confined(program, self._devices.confine(Hold(order.attempt_id, order.allocation.shares, folders)))
 
     def _release(self, order: Order) -> None:
         """Call it when it has no process left, and before its groups are removed: the driver counts by them."""
-        if self._devices is not None and order.lease.shares:
+        if self._devices is not None and order.allocation.shares:
             self._devices.release(order.attempt_id)
 
     def find(self, order: Order, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Status:
@@ -207,7 +207,7 @@ class Launcher:
         end = written or self._guess(folder, claim, was_oom)
         if was_oom and end.code != 0:
             end = replace(end, oom=True)
-        if order.lease.shares and self._devices is not None:
+        if order.allocation.shares and self._devices is not None:
             if self._groups.pids(order.attempt_id):
                 self._groups.kill(order.attempt_id)
             self._release(order)

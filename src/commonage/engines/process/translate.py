@@ -100,7 +100,7 @@ def confined(program: Program, variables: Mapping[str, str]) -> Program:
 
 
 def _ours(order: Order, place: Place) -> dict[str, str]:
-    cores = str(max(1, -(-order.lease.cpus_milli // 1000)))
+    cores = str(max(1, -(-order.allocation.cpus_milli // 1000)))
     variables = {
         "HOME": str(place.workspace),
         "TMPDIR": str(place.tmp),

@@ -242,7 +242,7 @@ class SwarmEngine(ContainerEngine):
 
     async def measure(self) -> Sequence[Measurement]:
         """Current usage of each running attempt, as far as agents report it."""
-        running = {run.id: run.order.lease.node for run in self._board if run.is_running}
+        running = {run.id: run.order.allocation.node for run in self._board if run.is_running}
         asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._fleet.agent_of(node))]
         answers = await asyncio.gather(
             *(agents.measure(self._fleet.id_of(node)) for agents, node in asked), return_exceptions=True
@@ -264,7 +264,7 @@ class SwarmEngine(ContainerEngine):
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Run a command through the agent of its node, because only that reaches its container."""
-        node = run.order.lease.node
+        node = run.order.allocation.node
         agents = self._fleet.agent_of(node)
         if agents is None:
             why = (

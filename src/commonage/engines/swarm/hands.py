@@ -95,7 +95,7 @@ class SwarmHands:
 
     def node_of(self, order: Order) -> str:
         """The node that the planner chose."""
-        return order.lease.node
+        return order.allocation.node
 
     def port_for(self, order: Order, taken: Collection[int]) -> int | None:
         """A port of the settings' range that is not known to be taken; the search begins at a hash of the attempt."""
@@ -107,7 +107,7 @@ class SwarmHands:
         for offset in range(count):
             if (port := first + (begin + offset) % count) not in taken:
                 return port
-        raise EngineFailure(f"all ports of {order.lease.node} from {first} to {last} are taken", retryable=True)
+        raise EngineFailure(f"all ports of {order.allocation.node} from {first} to {last} are taken", retryable=True)
 
     def note(self, attempt_id: str, service: str) -> None:
         """Record the attempt's service."""
@@ -132,7 +132,7 @@ class SwarmHands:
         if task is None:
             return await self._without_task(run)
         self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
-        node, node_id = run.order.lease.node, str(task.get("NodeID", ""))
+        node, node_id = run.order.allocation.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.box.ran_at)
         forgotten = is_orphaned(task) and self._fleet.is_down(node_id)
         if has_ended(task) and not forgotten and not self._fleet.was_fenced(run.id, node):
@@ -164,12 +164,12 @@ class SwarmHands:
             return Lives(ran_at or changed_at(task))
         swarm_node = self._fleet.by_id.get(str(task.get("NodeID", "")))
         if swarm_node is None:
-            return Waiting(Starting(node=run.order.lease.node))
+            return Waiting(Starting(node=run.order.allocation.node))
         return Lives(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
 
     async def _waiting(self, run: Run, task: Json) -> Look:
         swarm_node = self._fleet.by_id.get(str(task.get("NodeID", ""))) or self._fleet.swarm_nodes.get(
-            run.order.lease.node
+            run.order.allocation.node
         )
         declares = swarm_node is not None and swarm_node.vram_mib is not None
         reason = waiting_reason(task, run.order, declares_vram=declares)
@@ -189,7 +189,7 @@ class SwarmHands:
             lambda: (box.claim(), box.was_run_again(), box.end(), box.could_not_tell())
         )
         wished = service is not None and bool(service.asked)
-        about = Circumstances(run.order.lease.node, claim, again, end, could_not, wished, time.time())
+        about = Circumstances(run.order.allocation.node, claim, again, end, could_not, wished, time.time())
         return end_of(task, about)
 
     async def _give_up(self, run: Run, why: Reason) -> Exit:
@@ -204,7 +204,7 @@ class SwarmHands:
             # An attempt that was seen running has run, whatever it did to its box since: it may still run.
             if await self._in_thread(run.box.claim_never) and not run.is_running:
                 return Exit(None, why, time.time())
-        if not await self._fleet.have_ended(run.id, run.order.lease.node):
+        if not await self._fleet.have_ended(run.id, run.order.allocation.node):
             with suppress(OSError):
                 await self._in_thread(partial(run.box.stop, "kill"))
             await self._until_it_ends(run.box)
@@ -241,7 +241,7 @@ class SwarmHands:
             service.force_at = now + _SURELY_S
         if now < service.force_at:
             return
-        node = run.order.lease.node
+        node = run.order.allocation.node
         if (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
                 await agents.fence(self._fleet.id_of(node), [run.id])
@@ -286,11 +286,11 @@ class SwarmHands:
 
     async def release(self, run: Run) -> None:
         """Release at its node's agent; an agent that is away does so by itself when it returns."""
-        node = run.order.lease.node
+        node = run.order.allocation.node
         if (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
                 await agents.unmount(self._fleet.id_of(node), run.id)
-            if run.order.lease.shares:
+            if run.order.allocation.shares:
                 with suppress(EngineFailure):
                     await agents.release(self._fleet.id_of(node), run.id)
 

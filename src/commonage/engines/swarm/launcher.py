@@ -125,7 +125,7 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         order = run.order
-        swarm_node = self._fleet.swarm_node(order.lease.node)
+        swarm_node = self._fleet.swarm_node(order.allocation.node)
         await self.have_image(order.environment, swarm_node.name, told)
         await have_files(run, self._place, self._owner, told)
         await self._turns.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, told)
@@ -201,15 +201,15 @@ class Launcher:
             await self._client.remove_service(service)
 
     async def _confine(self, order: Order, swarm_node: SwarmNode) -> Mapping[str, str]:
-        if not order.lease.shares:
+        if not order.allocation.shares:
             return {}
         agents = self._fleet.agent_of(swarm_node.name)
         if agents is not None:
             with self._talking_to(swarm_node):
                 return await agents.confine(
-                    swarm_node.id, Hold(order.attempt_id, order.lease.shares, in_container=True)
+                    swarm_node.id, Hold(order.attempt_id, order.allocation.shares, in_container=True)
                 )
-        if all(share.simulated for share in order.lease.shares):
+        if all(share.simulated for share in order.allocation.shares):
             return {}
         raise AgentAway(f"the agent of {swarm_node.name}, which holds shares of GPUs, does not answer")
 

@@ -96,16 +96,16 @@ def is_refused_room(task: Json) -> bool:
 
 def waiting_reason(task: Json, order: Order, *, declares_vram: bool) -> Reason:
     """Why a task that does not run yet is waiting."""
-    node = order.lease.node
+    node = order.allocation.node
     if not is_refused_room(task):
         return WaitingForSwarm() if state_of(task) in _WAITS else _BEFORE.get(state_of(task), Starting)(node=node)
     said = str(task["Status"]["Err"])
     if "insufficient resources" not in said:
         return SwarmRefuses(node=node, error=said)
-    vram = vram_of(order.lease, declared=declares_vram)
+    vram = vram_of(order.allocation, declared=declares_vram)
     if vram and not declares_vram:
         return SwarmSeesNoGpuMemory(node=node)
-    return SwarmSeesNoRoom(node=node, memory_mib=order.lease.memory_mib, gpu_memory_mib=vram)
+    return SwarmSeesNoRoom(node=node, memory_mib=order.allocation.memory_mib, gpu_memory_mib=vram)
 
 
 def changed_at(task: Json) -> float | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Program
@@ -105,7 +105,7 @@ def service_spec(order: Order, program: Program, around: Surroundings, settings:
         },
         "TaskTemplate": {
             "ContainerSpec": _container(order, program, around, settings),
-            "Resources": _resources(order.lease, around, settings),
+            "Resources": _resources(order.allocation, around, settings),
             "RestartPolicy": {"Condition": "none", "MaxAttempts": 0},
             "Placement": {"Constraints": [f"node.id=={around.node}"]},
             "Networks": [{"Target": around.network}],
@@ -120,7 +120,7 @@ def service_spec(order: Order, program: Program, around: Surroundings, settings:
 
 def _container(order: Order, program: Program, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
     # The agent on the node enforces the share of cores by this, because a service can only have a quota.
-    cpus = {f"{LABEL}.cpus-milli": str(order.lease.cpus_milli)}
+    cpus = {f"{LABEL}.cpus-milli": str(order.allocation.cpus_milli)}
     told = replace(program, variables={**program.variables, "TINI_KILL_PROCESS_GROUP": "1"})  # see entry.sh
     return {
         "Image": order.environment.image,
@@ -150,7 +150,7 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
             {
                 "Type": "tmpfs",
                 "Target": "/dev/shm",  # noqa: S108 - shared memory of the container, not a file of ours
-                "TmpfsOptions": {"SizeBytes": order.lease.memory_mib * MIB // SHM_PART, "Mode": 0o1777},
+                "TmpfsOptions": {"SizeBytes": order.allocation.memory_mib * MIB // SHM_PART, "Mode": 0o1777},
             },
             *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
         ],
@@ -162,11 +162,11 @@ def _delivered(kind: str, delivery: Delivery, target: str, owner: tuple[int, int
     return {f"{kind}ID": delivery.id, f"{kind}Name": delivery.name, "File": file}
 
 
-def _resources(lease: Lease, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
-    held: dict[str, Any] = {"MemoryBytes": lease.memory_mib * MIB}
+def _resources(allocation: Allocation, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
+    held: dict[str, Any] = {"MemoryBytes": allocation.memory_mib * MIB}
     if settings.cpu_hold == "quota":
-        held["NanoCPUs"] = lease.cpus_milli * 1_000_000
-    vram = vram_of(lease, declared=around.declares_vram)
+        held["NanoCPUs"] = allocation.cpus_milli * 1_000_000
+    vram = vram_of(allocation, declared=around.declares_vram)
     # Whenever a node changes, Swarm checks whether tasks still fit, with the wrong sign: it ends the task that takes
     # the last of the declared amount. Leaving one MiB of each share unreserved avoids that.
     spec = {"Kind": VRAM, "Value": max(1, vram - 1)}
@@ -174,6 +174,6 @@ def _resources(lease: Lease, around: Surroundings, settings: SwarmSettings) -> d
     return {"Limits": {**held, "Pids": settings.processes_max}, "Reservations": {**held, **reserved}}
 
 
-def vram_of(lease: Lease, *, declared: bool) -> int:
+def vram_of(allocation: Allocation, *, declared: bool) -> int:
     """MiB that Swarm reserves: of real GPUs always, of simulated ones if the node declares any."""
-    return sum(share.memory_mib for share in lease.shares if declared or not share.simulated)
+    return sum(share.memory_mib for share in allocation.shares if declared or not share.simulated)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from commonage.domain.fleet import Device, Isolation, Lease, Share
+from commonage.domain.fleet import Allocation, Device, Isolation, Share
 from commonage.gpus.environment import share_environment
 from commonage.gpus.isolation.claims import Claims
 from commonage.gpus.isolation.contexts import Contexts
@@ -149,9 +149,9 @@ class IsolatedDevices:
         """The variables of `inner` for these shares, with the measured context sizes."""
         return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
 
-    def note_held(self, leases: Sequence[Lease]) -> None:
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
         """Forwarded to `inner`."""
-        self._inner.note_held(leases)
+        self._inner.note_held(allocations)
 
     def resume(self, uuid: str | None = None) -> None:
         """Forwarded to `inner`."""

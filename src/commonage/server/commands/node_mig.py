@@ -88,7 +88,9 @@ def _check_idle(settings: Settings, name: str, gpu: Gpu) -> None:
     folders = [runs.folder(attempt_id) for attempt_id in runs.all()] if runs.root.is_dir() else []
     orders = [whole[0] for folder in folders if folder.exit() is None and (whole := folder.order()) is not None]
     holding = [
-        order.workload_id for order in orders if any(share.device_uuid in gpu.uuids for share in order.lease.shares)
+        order.workload_id
+        for order in orders
+        if any(share.device_uuid in gpu.uuids for share in order.allocation.shares)
     ]
     if holding:
         raise Conflict(f"there is work on GPU {gpu.index}: {', '.join(holding)}; wait for its end, or stop it")

@@ -9,7 +9,7 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Isolation, Lease, Share
+from commonage.domain.fleet import Allocation, Isolation, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
@@ -27,7 +27,7 @@ ORDER = Order(
     tenant="lab",
     environment=Environment("base", "Base", requirements=("numpy",), kinds=(Kind.JOB,), variables=(("A", "b"),)),
     command=("python", "a\n'\"b"),
-    lease=Lease("a-1", "here", 1500, 1024, (SHARE,), 12.5),
+    allocation=Allocation("a-1", "here", 1500, 1024, (SHARE,), 12.5),
     variables=(("X", "y"),),
     secrets=(("KEY", "sesame"),),
     wants_port=True,

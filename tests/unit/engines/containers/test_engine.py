@@ -12,7 +12,7 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
 from commonage.domain.statuses import Order, Phase, Status
@@ -45,7 +45,7 @@ class FakeHands:
         """Anything may run."""
 
     def node_of(self, order: Order) -> str:
-        return order.lease.node
+        return order.allocation.node
 
     def port_for(self, order: Order, taken: Collection[int]) -> int | None:
         return None
@@ -307,7 +307,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
 async def test_nobody_writes_his_own_times(engine: Engine, hands: FakeHands, lie: float) -> None:
     given = time.time()
     hands.started_at = given + lie
-    await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
+    await engine.start(order(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
     running = await engine.phase(is_running)
     hands.started_at, hands.over = given - lie, Exit(0, None, given + lie)
     await engine.hear()
@@ -321,7 +321,7 @@ async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
     engine: Engine, hands: FakeHands, tmp_path: Path
 ) -> None:
     given = time.time()
-    await engine.start(order(lease=Lease("w-1", "here", 1500, 64, (), given)))
+    await engine.start(order(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
     await engine.phase(is_running)
     hands.started_at, hands.over = given + 3600, Exit(0, None, given - 3600)
     after = Engine(tmp_path, hands)

@@ -4,7 +4,7 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Allocation, Share
 from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, Program, program_of, shared_variables
@@ -23,7 +23,7 @@ def order(**changes: object) -> Order:
         "tenant": "lab",
         "environment": Environment("e", "E", image="i", variables=(("FROM", "environment"),)),
         "command": ("run",),
-        "lease": Lease("w-1", "here", 1500, 64, (), 0.0),
+        "allocation": Allocation("w-1", "here", 1500, 64, (), 0.0),
         **changes,
     }
     return Order(**fields)  # type: ignore[arg-type]  # fields of an order
@@ -52,7 +52,7 @@ def share(uuid: str, *, simulated: bool = False) -> Share:
 
 
 def with_shares(*shares: Share) -> dict[str, object]:
-    return {"lease": Lease("w-1", "here", 1500, 64, shares, 0.0)}
+    return {"allocation": Allocation("w-1", "here", 1500, 64, shares, 0.0)}
 
 
 @pytest.mark.parametrize(

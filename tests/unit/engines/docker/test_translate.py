@@ -7,7 +7,7 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Allocation, Share
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.docker.settings import DockerSettings
@@ -20,7 +20,7 @@ AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The container of an order with these shares."""
-    stop = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    stop = order(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
     return container_config(stop, program, around, "entry", DockerSettings(**settings))
 
@@ -77,7 +77,7 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
 
 def injected(shares: tuple[Share, ...] = (), kind: Kind = Kind.JOB) -> dict[str, str]:
     """Our files that a container of this kind gets, all read-only."""
-    stop = order(kind=kind, lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    stop = order(kind=kind, allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
     mounts = container_config(stop, program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
     found = {one["Target"]: one for one in mounts if one["Source"].startswith("/injected/")}

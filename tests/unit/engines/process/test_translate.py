@@ -7,7 +7,7 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Lease
+from commonage.domain.fleet import Allocation
 from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
 from commonage.engines.process.translate import Place, Program, confined, program_of, shared_variables, url_of
@@ -23,7 +23,7 @@ ORDER = Order(
     tenant="lab",
     environment=Environment("base", "Base", variables=(("WHO", "environment"), ("KEPT", "yes"))),
     command=("python", "train.py"),
-    lease=Lease("a-1", "here", 1500, 1024, (), 0.0),
+    allocation=Allocation("a-1", "here", 1500, 1024, (), 0.0),
 )
 
 
@@ -41,7 +41,7 @@ def test_a_workload_finds_itself_in_its_variables() -> None:
 
 def test_threads_are_as_many_as_cores_were_asked_for() -> None:
     assert program_of(ORDER, PLACE, {}).variables["OMP_NUM_THREADS"] == "2"
-    tiny = replace(ORDER, lease=replace(ORDER.lease, cpus_milli=100))
+    tiny = replace(ORDER, allocation=replace(ORDER.allocation, cpus_milli=100))
     assert program_of(tiny, PLACE, {}).variables["OMP_NUM_THREADS"] == "1"
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.engines.containers.test_program import order
 
 from commonage.agent.containers import CPUS_LABEL
-from commonage.domain.fleet import Lease, Share
+from commonage.domain.fleet import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
@@ -38,7 +38,7 @@ NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The service of an order with these shares."""
-    stop = order(lease=Lease("w-1", "here", 1500, 64, shares, 0.0))
+    stop = order(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
     return service_spec(stop, program, around, SwarmSettings(**settings))
 
@@ -94,7 +94,7 @@ def test_vram_is_reserved_of_real_gpus_and_where_any_is_declared(
     found = described(around, shares)["TaskTemplate"]["Resources"]["Reservations"].get("GenericResources", [])
     # One less: of a task that takes the very last Swarm says at the next look that it fits no longer.
     assert found == ([{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": reserved - 1}}] if reserved else [])
-    assert vram_of(Lease("w-1", "here", 1, 1, shares, 0.0), declared=declared) == reserved
+    assert vram_of(Allocation("w-1", "here", 1, 1, shares, 0.0), declared=declared) == reserved
 
 
 def test_a_port_is_its_nodes_and_the_same_inside() -> None:

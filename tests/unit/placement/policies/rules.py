@@ -28,7 +28,7 @@ def places_what_fits(maker: Maker, fleet: list[Node], asked: list[Request]) -> N
             devices = list(policy.devices(shape, best))
             assert len(set(devices)) == shape.devices
             assert all(grid.devices_fit(shape, np.array([best]))[0, devices])
-            grid.take(grid.lease(shape, best, devices, str(number), 0.0))
+            grid.take(grid.allocation(shape, best, devices, str(number), 0.0))
     assert (grid.free_milli >= 0).all() and (grid.free_mib >= 0).all() and (grid.cpus >= 0).all()
 
 

@@ -108,7 +108,7 @@ def upgrade() -> None:
         sa.Column("gpu_mib", sa.BigInteger(), nullable=False),
         sa.Column("gpu_milli", sa.BigInteger(), nullable=False),
         sa.Column("shares", sa.Text(), nullable=False),
-        sa.Column("leased_at", sa.Double(), nullable=False),
+        sa.Column("allocated_at", sa.Double(), nullable=False),
         sa.Column("started_at", sa.Double(), nullable=True),
         sa.Column("ended_at", sa.Double(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
