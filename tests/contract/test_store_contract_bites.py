@@ -8,9 +8,9 @@ import pytest
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.images import Image
-from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import Usage
+from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page, Store
 from commonage.testing.memory_store import MemoryStore, Shelf
@@ -99,14 +99,14 @@ class OneKeyForAll(MemoryStore):
 
 class KeepsTheFirstFigures(MemoryStore):
     def write(self, batch: Batch) -> None:
-        kept = dict(self.shelf.receipts)
+        kept = dict(self.shelf.usage_reports)
         super().write(batch)
-        self.shelf.receipts.update(kept)
+        self.shelf.usage_reports.update(kept)
 
 
 class TellsOthersFigures(MemoryStore):
-    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
-        return [each for each in self.shelf.receipts.values() if each.likeness == likeness][:limit]
+    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
+        return [each for each in self.shelf.usage_reports.values() if each.likeness == likeness][:limit]
 
 
 class KeepsWhatIsTakenAway(MemoryStore):
@@ -158,7 +158,7 @@ Test = Callable[[Store], Awaitable[None]]
         (ShowsEmptyStates, suite.test_new_store_is_empty),
         (CountsBeyondTheWindow, suite.test_usage_of_everybody_is_in_order),
         (KeepsTheFirstFigures, suite.test_the_newest_figures_of_a_try_replace_the_older),
-        (TellsOthersFigures, suite.test_receipts_alike_are_ended_ones_of_one_owner_newest_first),
+        (TellsOthersFigures, suite.test_usage_reports_alike_are_ended_ones_of_one_owner_newest_first),
         (KeepsWhatIsTakenAway, suite.test_what_is_taken_away_is_gone_and_the_rest_stays),
         (GivesWhatIsOver, suite.test_those_that_are_over_are_left_out),
         (OneKeyForAll, suite.test_a_key_leads_to_what_was_submitted_with_it),

@@ -117,6 +117,6 @@ async def test_the_culprit_is_ended_with_its_detached_child_and_its_neighbour_go
     else:
         os.kill(child, signal.SIGKILL)  # without them one that hides like this outlives its workload
     assert site.there(theirs) is State.RUNNING
-    receipt = await site.control.receipts.of(ended)
-    assert receipt is not None
-    assert receipt.vram_peak_mib == 10 * GIB
+    usage_report = await site.control.usage_reports.of(ended)
+    assert usage_report is not None
+    assert usage_report.vram_peak_mib == 10 * GIB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commonage.api import encode_receipts
+from commonage.api import encode_usage_reports
 from commonage.control.attribution import unattributed
 from commonage.control.fleet import DeviceView
 from commonage.messages.notes import unattributed as unattributed_in_words
@@ -29,7 +29,7 @@ def device(view: DeviceView) -> DeviceOut:
         unavailable=[UnavailableOut(isolation=level.value, why=why) for level, why in device.unavailable],
         faults=list(device.faults),
         notices=[*device.notices, *([strays] if strays else [])],
-        unattributed=[encode_receipts.stray(one) for one in view.unattributed],
+        unattributed=[encode_usage_reports.stray(one) for one in view.unattributed],
         driver=device.driver,
         cuda=device.cuda,
         compute_capability=device.compute_capability,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from commonage.api import decode, encode, encode_receipts
+from commonage.api import decode, encode, encode_usage_reports
 from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.routing import Door, Guarded, answer, body_of, caller, door, problems, read_json
 from commonage.domain.principals import Principal
@@ -113,7 +113,7 @@ async def dry_run(request: Request) -> Response:
     message = encode.explanation(found, None, who)
     suggestion = await at.control.advice.on(who, ask)
     if suggestion is not None:
-        message = message.model_copy(update={"suggestion": encode_receipts.suggestion(suggestion)})
+        message = message.model_copy(update={"suggestion": encode_usage_reports.suggestion(suggestion)})
     return answer(message)
 
 
@@ -143,9 +143,9 @@ async def one_workload(request: Request, workload_id: str) -> Response:
     """Its state, the reason for it, where it runs, and what it used."""
     at, who = door(request), caller(request)
     found = await at.control.look.workload(who, known_form(workload_id))
-    message, receipt = shown(at, who, found), await at.control.receipts.of(found)
-    if receipt is not None:
-        message = message.model_copy(update={"receipt": encode_receipts.receipt(receipt)})
+    message, usage_report = shown(at, who, found), await at.control.usage_reports.of(found)
+    if usage_report is not None:
+        message = message.model_copy(update={"usage_report": encode_usage_reports.usage_report(usage_report)})
     return answer(message)
 
 

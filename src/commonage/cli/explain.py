@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from commonage.cli import receipts, show
+from commonage.cli import show, usage_reports
 from commonage.cli.asks import message, of_request, request_options
 from commonage.cli.connection import as_json, asks_server, connect, find_workload
 from commonage.cli.credentials import Server
@@ -30,10 +30,10 @@ def explain(server: Server, workload: str | None, as_json: bool, **ask: Any) -> 
     if workload is not None and given:
         raise click.UsageError("give an id or a request, not both")
     with connect(server) as client:
-        receipt = None
+        usage_report = None
         if workload is not None:
             found = client.workload(find_workload(client, workload).id)
-            said, receipt = client.explain(found.id), receipts.used(found)
+            said, usage_report = client.explain(found.id), usage_reports.used(found)
         else:
             command = ["true"] if ask["kind"] == "job" else []
             said = client.dry_run(message({**given, "kind": ask["kind"], "command": command}))
@@ -41,4 +41,4 @@ def explain(server: Server, workload: str | None, as_json: bool, **ask: Any) -> 
         show.print_json(said)
     else:
         lines = show.explanation(said)
-        click.echo("\n".join([*lines, f"It {receipt}."] if receipt else lines))
+        click.echo("\n".join([*lines, f"It {usage_report}."] if usage_report else lines))

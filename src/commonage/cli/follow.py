@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli import receipts, show
+from commonage.cli import show, usage_reports
 from commonage.cli.failures import FAILED
 from commonage.sdk.errors import ApiError
 
@@ -68,9 +68,9 @@ class _Follower:
         self._say.done()
         if self.workload.state != "succeeded":
             self._say.line(f"{self.workload.id} {_ended(self.workload.state, self.workload.reason)}")
-        receipt = receipts.used(self.workload)
-        if receipt is not None:
-            self._say.line(f"{self.workload.id} {receipt}")
+        usage_report = usage_reports.used(self.workload)
+        if usage_report is not None:
+            self._say.line(f"{self.workload.id} {usage_report}")
         return exit_code(self.workload)
 
     def pause(self) -> None:

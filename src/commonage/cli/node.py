@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from commonage.sdk import Client
     from commonage.wire.devices import DeviceOut
     from commonage.wire.platform import NodeOut
-    from commonage.wire.receipts import StrayOut
+    from commonage.wire.usage_reports import StrayOut
 
 
 class _Group(click.Group):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commonage.cli import receipts, show
+from commonage.cli import show, usage_reports
 from commonage.cli.asks import message, of_request, request_options, variables
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
@@ -20,7 +20,7 @@ from commonage.cli.run import send_files
 if TYPE_CHECKING:
     from commonage.sdk import Client
     from commonage.wire.platform import NodeOut
-    from commonage.wire.receipts import ReceiptOut
+    from commonage.wire.usage_reports import UsageReportOut
 
 _MEMORY_STEP_MIB = 256
 
@@ -70,15 +70,17 @@ def profile(
         with _output_on_stderr():
             code = follow(client, made)
         ended = client.workload(made.id)
-    receipt = ended.receipt
-    if receipt is None:
+    usage_report = ended.usage_report
+    if usage_report is None:
         raise Failure("it ended before it was measured, which is done every few seconds; give it more to do", FAILED)
     if as_json:
-        show.print_json({"request": receipts.request_line(receipt), "receipt": receipt.model_dump(mode="json")})
+        show.print_json(
+            {"request": usage_reports.request_line(usage_report), "usage_report": usage_report.model_dump(mode="json")}
+        )
     else:
-        for line in _measured(receipt):
+        for line in _measured(usage_report):
             click.echo(f"commonage: {line}", err=True)
-        click.echo(receipts.request_line(receipt))
+        click.echo(usage_reports.request_line(usage_report))
     sys.exit(code)
 
 
@@ -109,17 +111,21 @@ def _free_device(node: NodeOut) -> bool:
     return any(one.free_mib == one.memory_mib and one.free_compute_milli == 1000 for one in node.devices)
 
 
-def _measured(receipt: ReceiptOut) -> list[str]:
+def _measured(usage_report: UsageReportOut) -> list[str]:
     """What it used at most, and what to think of that."""
     lines = [
-        f"cores: {show.cpus(receipt.cpu_peak_milli)} at most",
-        f"memory: {show.memory(receipt.memory_peak_mib)} at most",
+        f"cores: {show.cpus(usage_report.cpu_peak_milli)} at most",
+        f"memory: {show.memory(usage_report.memory_peak_mib)} at most",
     ]
-    if receipt.devices:
-        peak = receipt.vram_peak_mib
+    if usage_report.devices:
+        peak = usage_report.vram_peak_mib
         vram = "not measured" if peak is None else f"{show.memory(peak)} at most" if peak else "none used"
-        idle = "" if receipt.gpu_idle_share is None else f"; the GPU idled {receipt.gpu_idle_share:.0%} of the time"
+        idle = (
+            ""
+            if usage_report.gpu_idle_share is None
+            else f"; the GPU idled {usage_report.gpu_idle_share:.0%} of the time"
+        )
         lines.append(f"VRAM: {vram}{idle}")
-    if receipt.simulated:
+    if usage_report.simulated:
         lines.append("the GPU is simulated: what is said of VRAM means nothing real")
     return lines

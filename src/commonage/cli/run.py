@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commonage.cli import receipts, show
+from commonage.cli import show, usage_reports
 from commonage.cli.asks import dependencies, message, of_request, request_options, variables, with_units
 from commonage.cli.connection import as_json, asks_server, connect
 from commonage.cli.credentials import Server
@@ -73,7 +73,7 @@ def run(
     with connect(server, patience_s=120.0 if not detach else 5.0) as client:
         if not no_files:
             values["bundle"] = send_files(client, Path.cwd(), files)
-        hint = receipts.hint(client, message(values))
+        hint = usage_reports.hint(client, message(values))
         if hint is not None:
             Teller().line(hint)
         made = client.submit(message(values))

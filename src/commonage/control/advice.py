@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commonage.control.catalogue import Catalogue
-from commonage.control.receipts import Receipts
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
+from commonage.control.usage_reports import UsageReports
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.suggestions import Suggestion, suggestion_of
 
 
 @dataclass(slots=True)
 class Advice:
-    """Reads usage reports (receipts); changes nothing."""
+    """Reads usage reports (usage reports); changes nothing."""
 
-    receipts: Receipts
+    usage_reports: UsageReports
     catalogue: Catalogue
     settings: ControlSettings
 
@@ -24,5 +24,5 @@ class Advice:
         """Suggest from the owner's last runs; None without earlier runs. Raises the errors of `submit`."""
         who.need(Scope.SUBMIT)
         spec = spec_of(ask, who, self.catalogue, self.settings)
-        found = await self.receipts.alike(spec.owner, spec.environment, spec.command)
+        found = await self.usage_reports.alike(spec.owner, spec.environment, spec.command)
         return suggestion_of(found, spec.request.gpu)

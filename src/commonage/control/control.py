@@ -29,7 +29,6 @@ from commonage.control.look import Look
 from commonage.control.orders import Orders
 from commonage.control.prepulls import Prepulls
 from commonage.control.rates import requests_of_users
-from commonage.control.receipts import Receipts
 from commonage.control.reconcile import Reconcile
 from commonage.control.reservations import Reservations
 from commonage.control.sample import Sampling
@@ -37,6 +36,7 @@ from commonage.control.schedule import Schedule
 from commonage.control.settings import ControlSettings
 from commonage.control.tenant_views import TenantViews
 from commonage.control.timers import Timers
+from commonage.control.usage_reports import UsageReports
 from commonage.control.volumes import Volumes
 from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
@@ -121,9 +121,11 @@ class Control:
         self.timers = Timers(
             world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s, self.catalogue.lack
         )
-        self.receipts = Receipts(world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s)
+        self.usage_reports = UsageReports(
+            world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s
+        )
         self.device_warnings = DeviceWarnings(devices, self.board, self.ledger, world.clock)
-        self.advice = Advice(self.receipts, self.catalogue, self.settings)
+        self.advice = Advice(self.usage_reports, self.catalogue, self.settings)
         self.sampling = Sampling(
             self._engines, devices, self.board, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,
             self._measured,
@@ -149,11 +151,11 @@ class Control:
         """Connect the signals to their followers."""
         for follower in (
             self.timers.changed, self.fleet.changed, self.gangs.changed, self.again.changed,
-            self.reconcile.forget_misses, self.receipts.changed,
+            self.reconcile.forget_misses, self.usage_reports.changed,
         ):  # fmt: skip
             self.ledger.written.follow(follower)
         self.ledger.effects.follow(self.reconcile.effect)
-        self.reconcile.last_uses.follow(self.receipts.note_last_use)
+        self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
         self.catalogue.changes.follow(self.timers.catalogue_changed)
 
     async def _measured(self, round_: Round) -> None:
@@ -163,7 +165,7 @@ class Control:
             await self.device_warnings.look()
         except CommonageError as error:
             lost = error
-        await self.receipts.look(round_, frozenset(one.attempt_id for one in self.watchdog.over))
+        await self.usage_reports.look(round_, frozenset(one.attempt_id for one in self.watchdog.over))
         if lost is not None:
             raise lost
 
@@ -171,7 +173,7 @@ class Control:
         """Resume from the store's contents and the workloads that the engines still run. Call once, before run()."""
         await self.ledger.open()
         await self.bundles.open()
-        await self.receipts.open()
+        await self.usage_reports.open()
         await self.images.open()
         await self.reservations.open()
         await self.gangs.open()
@@ -200,7 +202,7 @@ class Control:
         """
         self.schedule.pause()
         left = await self.work.stand_down(within_s)
-        await self.receipts.keep()
+        await self.usage_reports.keep()
         return left
 
     async def close(self) -> None:

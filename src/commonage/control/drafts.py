@@ -15,8 +15,8 @@ from commonage.domain.fleet import Node
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening, Record, step
 from commonage.domain.reasons import notes
-from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
+from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Workload
 from commonage.ports.store import Batch
 
@@ -32,7 +32,7 @@ class Change:
     events: Sequence[Event] = ()
     nodes: Sequence[Node] = ()
     departed: Sequence[tuple[str, str]] = ()
-    receipts: Sequence[Receipt] = ()
+    usage_reports: Sequence[UsageReport] = ()
     reservations: Sequence[Reservation] = ()
     unreserved: Sequence[str] = ()
     images: Sequence[Image] = ()
@@ -70,7 +70,7 @@ def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int
     for change in changes:
         draft.batch.nodes.extend(change.nodes)
         draft.batch.departed.extend(change.departed)
-        draft.batch.receipts.extend(change.receipts)
+        draft.batch.usage_reports.extend(change.usage_reports)
         draft.batch.reservations.extend(change.reservations)
         draft.batch.unreserved.extend(change.unreserved)
         draft.batch.images.extend(change.images)

@@ -23,9 +23,9 @@ from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening
-from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.turns import Turns
+from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Filter, Store
@@ -90,10 +90,10 @@ class Ledger:
         return self._put(Change(self._future(), workload_id=workload_id, happening=happening))
 
     async def write(
-        self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), receipts: Sequence[Receipt] = ()
+        self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), usage_reports: Sequence[UsageReport] = ()
     ) -> None:
         """Write nodes, usage reports, and events that belong to no step."""
-        await self._put(Change(self._future(), events=events, nodes=nodes, receipts=receipts))
+        await self._put(Change(self._future(), events=events, nodes=nodes, usage_reports=usage_reports))
 
     async def depart(self, node: Node, events: Sequence[Event]) -> None:
         """Delete a node, and write the events about it."""

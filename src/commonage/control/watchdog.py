@@ -23,8 +23,8 @@ from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
-from commonage.domain.receipts import enough_for
 from commonage.domain.requests import GpuRequest
+from commonage.domain.usage_reports import enough_for
 from commonage.domain.workloads import State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 

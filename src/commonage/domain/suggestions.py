@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from commonage.domain.quantities import format_duration, format_memory
-from commonage.domain.receipts import Receipt, enough_for
 from commonage.domain.requests import GpuRequest
+from commonage.domain.usage_reports import UsageReport, enough_for
 
 MUCH_MORE = 1.5  # times the sufficient amount
 MUCH_MORE_MIB = 1024
@@ -34,10 +34,10 @@ class Suggestion:
     summary: str
 
 
-def suggestion_of(receipts: Sequence[Receipt], asked: GpuRequest | None) -> Suggestion | None:
+def suggestion_of(usage_reports: Sequence[UsageReport], asked: GpuRequest | None) -> Suggestion | None:
     """The suggestion from usage reports of the same work, newest first. None if nothing was measured."""
-    real = [each for each in receipts if not each.simulated]
-    chosen = real or receipts
+    real = [each for each in usage_reports if not each.simulated]
+    chosen = real or usage_reports
     on_devices = [each for each in chosen if each.devices == 1 and each.vram_peak_mib]
     if not chosen or not (on_devices or any(each.figures.memory_peak_mib for each in chosen)):
         return None
@@ -65,7 +65,7 @@ def _of_model(asked: GpuRequest | None, amount: str) -> str:
     return f"{asked.model}:{amount}" if asked is not None and asked.model else amount
 
 
-def _summary(most: Receipt | None, runs: int, wanted_mib: int) -> str:
+def _summary(most: UsageReport | None, runs: int, wanted_mib: int) -> str:
     if most is None or most.would_do_mib is None or most.vram_peak_mib is None:
         return ""
     last = "last time it used" if runs == 1 else f"the last {runs} runs of it used"
@@ -86,37 +86,37 @@ def memory_text(mib: int) -> str:
     return f"{mib / 1024:g}GiB" if mib >= 1024 and mib % 512 == 0 else f"{mib}MiB"
 
 
-def receipt_in_words(receipt: Receipt) -> str:
+def usage_report_in_words(usage_report: UsageReport) -> str:
     """One line: requested, used and sufficient resources, and the cost in hours and energy."""
-    parts = [_vram(receipt)] if receipt.devices else []
-    parts += [_memory(receipt)] if not receipt.devices else []
-    if receipt.devices:
-        parts.append(f"{_figure(receipt.gpu_h)} GPU-hours")
-    if receipt.energy_wh is not None and receipt.devices:
-        parts.append(f"{_figure(receipt.energy_wh)} Wh")
-    if receipt.idle_share is not None:
-        parts.append(f"idle {receipt.idle_share:.0%} of the time")
-    if receipt.figures.over_share_s:
-        parts.append(f"over its share for {format_duration(receipt.figures.over_share_s)}")
-    return f"{'; '.join(parts)}{' (simulated GPU)' if receipt.simulated else ''}"
+    parts = [_vram(usage_report)] if usage_report.devices else []
+    parts += [_memory(usage_report)] if not usage_report.devices else []
+    if usage_report.devices:
+        parts.append(f"{_figure(usage_report.gpu_h)} GPU-hours")
+    if usage_report.energy_wh is not None and usage_report.devices:
+        parts.append(f"{_figure(usage_report.energy_wh)} Wh")
+    if usage_report.idle_share is not None:
+        parts.append(f"idle {usage_report.idle_share:.0%} of the time")
+    if usage_report.figures.over_share_s:
+        parts.append(f"over its share for {format_duration(usage_report.figures.over_share_s)}")
+    return f"{'; '.join(parts)}{' (simulated GPU)' if usage_report.simulated else ''}"
 
 
-def _vram(receipt: Receipt) -> str:
-    each = f" on each of {receipt.devices} GPUs" if receipt.devices > 1 else ""
-    asked = f"asked {format_memory(receipt.vram_mib)} of VRAM{each}"
-    peak, enough = receipt.vram_peak_mib, receipt.would_do_mib
+def _vram(usage_report: UsageReport) -> str:
+    each = f" on each of {usage_report.devices} GPUs" if usage_report.devices > 1 else ""
+    asked = f"asked {format_memory(usage_report.vram_mib)} of VRAM{each}"
+    peak, enough = usage_report.vram_peak_mib, usage_report.would_do_mib
     if peak is None:
         return f"{asked}, used: not measured"
     if enough is None:
         return f"{asked}, used none"
     used = f"{asked}, peak {format_memory(peak)}"
-    return f"{used}, {format_memory(enough)} would have done" if enough < receipt.vram_mib else used
+    return f"{used}, {format_memory(enough)} would have done" if enough < usage_report.vram_mib else used
 
 
-def _memory(receipt: Receipt) -> str:
-    peak, enough = receipt.figures.memory_peak_mib, receipt.memory_would_do_mib
-    used = f"asked {format_memory(receipt.memory_mib)} of memory, peak {format_memory(peak)}"
-    return f"{used}, {format_memory(enough)} would have done" if enough and enough < receipt.memory_mib else used
+def _memory(usage_report: UsageReport) -> str:
+    peak, enough = usage_report.figures.memory_peak_mib, usage_report.memory_would_do_mib
+    used = f"asked {format_memory(usage_report.memory_mib)} of memory, peak {format_memory(peak)}"
+    return f"{used}, {format_memory(enough)} would have done" if enough and enough < usage_report.memory_mib else used
 
 
 def _figure(value: float) -> str:

@@ -28,7 +28,7 @@ from commonage.portal.words import title_of
 
 _PARTS = "parts/workload.html"
 _FIGURES = re.compile(r"\d+(\.\d+)?")
-_LIVE = ("head", "why", "facts", "attempts", "receipt", "usage", "events")
+_LIVE = ("head", "why", "facts", "attempts", "usage_report", "usage", "events")
 _TAIL = 5_000  # lines of a long log that are shown at first
 _EVENTS = 100
 _POINTS = 240
@@ -108,7 +108,7 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
         "shown": shown_attempt,
         "number": number,
         "simulated": allocation is not None and any(share.simulated for share in allocation.shares),
-        "receipt": await control.receipts.of(workload),
+        "usage_report": await control.usage_reports.of(workload),
         "usage": usage,
         "cost": control.settings.prices.cost(usage),
         "now": control.clock.now(),

@@ -12,9 +12,9 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.images import Image
-from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastHold, Usage
+from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Batch:
 
     `inserts` are new workloads (version 1). `updates` carry the version they were read with plus one; the row must
     still have the former; several updates of one workload follow each other. A workload's `attempt` is written with it:
-    inserted or replaced by its id; `receipts` likewise. `events` already have their `seq`. `nodes` are inserted or
+    inserted or replaced by its id; `usage_reports` likewise. `events` already have their `seq`. `nodes` are inserted or
     replaced by (site, name), `reservations` by their id, `images` by their name; `departed` names nodes and
     `unreserved` reservations to delete.
 
@@ -38,7 +38,7 @@ class Batch:
     updates: list[Workload] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
-    receipts: list[Receipt] = field(default_factory=list)
+    usage_reports: list[UsageReport] = field(default_factory=list)
     reservations: list[Reservation] = field(default_factory=list)
     unreserved: list[str] = field(default_factory=list)
     departed: list[tuple[str, str]] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Batch:
 
     def __bool__(self) -> bool:
         work = self.inserts or self.updates or self.events
-        rest = self.nodes or self.departed or self.receipts or self.reservations or self.unreserved or self.images
+        rest = self.nodes or self.departed or self.usage_reports or self.reservations or self.unreserved or self.images
         return bool(work or rest)
 
 
@@ -148,15 +148,15 @@ class Store(Protocol):
         """Every node ever seen and not removed."""
         ...
 
-    async def receipts(self, workload_id: str) -> Sequence[Receipt]:
+    async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
         """Usage reports of its measured attempts, oldest first; that of a running one as last written."""
         ...
 
-    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
+    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
         """Reports of ended attempts of this owner and likeness, newest first."""
         ...
 
-    async def open_receipts(self) -> Sequence[Receipt]:
+    async def open_usage_reports(self) -> Sequence[UsageReport]:
         """Reports that are not closed, oldest first."""
         ...
 

@@ -9,8 +9,8 @@ from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
 from commonage.store import codec
 from commonage.store.images import image_row
-from commonage.store.receipts import receipt_row
 from commonage.store.reservations import reservation_row
+from commonage.store.usage_reports import usage_report_row
 
 
 class Changes:
@@ -36,7 +36,9 @@ class Changes:
         self.unreserved = list(batch.unreserved)
         self.images = [image_row(each) for each in {each.name: each for each in batch.images}.values()]
         self.departed = [{"of_site": codec.clean(site), "of_name": codec.clean(name)} for site, name in batch.departed]
-        self.receipts = [receipt_row(each) for each in {each.attempt_id: each for each in batch.receipts}.values()]
+        self.usage_reports = [
+            usage_report_row(each) for each in {each.attempt_id: each for each in batch.usage_reports}.values()
+        ]
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:
         """The last state of each workload in the batch. Raises StaleVersion, or Conflict for a duplicate new id."""

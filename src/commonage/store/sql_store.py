@@ -14,9 +14,9 @@ from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.images import Image
-from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastHold, Usage
+from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.attempts import Attempts
@@ -25,10 +25,10 @@ from commonage.store.database import Database, connect
 from commonage.store.events import Events
 from commonage.store.images import Images
 from commonage.store.nodes import Nodes
-from commonage.store.receipts import Receipts
 from commonage.store.reservations import Reservations
 from commonage.store.upgrade import require_current
 from commonage.store.urls import database_url
+from commonage.store.usage_reports import UsageReports
 from commonage.store.workloads import Workloads
 
 
@@ -114,17 +114,17 @@ class SqlStore:
         """All nodes, by site and name."""
         return await self._parts.nodes.all()
 
-    async def receipts(self, workload_id: str) -> Sequence[Receipt]:
+    async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
         """Usage reports of the workload's attempts, oldest first."""
-        return await self._parts.receipts.of(workload_id)
+        return await self._parts.usage_reports.of(workload_id)
 
-    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
+    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
         """Ended ones with the same likeness, newest first."""
-        return await self._parts.receipts.like(owner, likeness, limit)
+        return await self._parts.usage_reports.like(owner, likeness, limit)
 
-    async def open_receipts(self) -> Sequence[Receipt]:
+    async def open_usage_reports(self) -> Sequence[UsageReport]:
         """Usage reports that have not ended."""
-        return await self._parts.receipts.open()
+        return await self._parts.usage_reports.open()
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:
         """Reservations that end after `after`, in order of their begin."""
@@ -144,7 +144,7 @@ class _Parts:
         self.attempts = Attempts(database)
         self.events = Events(database)
         self.nodes = Nodes(database)
-        self.receipts = Receipts(database)
+        self.usage_reports = UsageReports(database)
         self.reservations = Reservations(database)
         self.images = Images(database)
 
@@ -157,7 +157,7 @@ class _Parts:
             self.attempts.write(connection, changes)
             self.events.write(connection, changes)
             self.nodes.write(connection, changes)
-            self.receipts.write(connection, changes.receipts)
+            self.usage_reports.write(connection, changes.usage_reports)
             self.reservations.write(connection, changes.reservations, changes.unreserved)
             self.images.write(connection, changes.images)
 

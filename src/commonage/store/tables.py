@@ -188,8 +188,8 @@ nodes = Table(
 )
 
 # One for each measured attempt. `ended_at` is absent while it runs: then the figures in `body` are those so far.
-receipts = Table(
-    "receipts",
+usage_reports = Table(
+    "usage_reports",
     metadata,
     Column("attempt_id", Id, primary_key=True),
     Column("workload_id", Id, ForeignKey("workloads.id"), nullable=False),
@@ -200,11 +200,11 @@ receipts = Table(
     Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )
-Index(None, receipts.c.workload_id, receipts.c.began_at)
-Index(None, receipts.c.owner, receipts.c.likeness, receipts.c.ended_at)
+Index(None, usage_reports.c.workload_id, usage_reports.c.began_at)
+Index(None, usage_reports.c.owner, usage_reports.c.likeness, usage_reports.c.ended_at)
 Index(
     None,
-    receipts.c.began_at,
+    usage_reports.c.began_at,
     sqlite_where=text("ended_at IS NULL"),
     postgresql_where=text("ended_at IS NULL"),
 )

@@ -16,9 +16,9 @@ from commonage.domain.fleet import Allocation, Device, Node, NodeReport, NodeSta
 from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.images import Image, Kernel, Provenance
 from commonage.domain.reasons.waiting import InQueue
-from commonage.domain.receipts import Receipt, likeness_of
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
+from commonage.domain.usage_reports import UsageReport, likeness_of
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 
 NOW: Final = 1_700_000_000.0
@@ -189,12 +189,12 @@ def environment(name: str = "python", **fields: Any) -> Environment:
     return replace(Environment(name, name.capitalize(), python="python3", kinds=tuple(Kind)), **fields)
 
 
-def receipt(workload: Workload, number: int = 1, **fields: Any) -> Receipt:
+def usage_report(workload: Workload, number: int = 1, **fields: Any) -> UsageReport:
     """The usage report of attempt `number`, which holds 8 GiB of a GPU and has not ended; `fields` are those of
-    Receipt.
+    Usage report.
     """
     spec = workload.spec
-    base = Receipt(
+    base = UsageReport(
         attempt_id=attempt_id(workload.id, number),
         workload_id=workload.id,
         owner=spec.owner,

@@ -15,9 +15,9 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.images import Image
-from commonage.domain.receipts import Receipt
 from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastHold, Usage
+from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
@@ -40,7 +40,7 @@ class Shelf:
     numbers: set[int] = field(default_factory=set)
     nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
-    receipts: dict[str, Receipt] = field(default_factory=dict)
+    usage_reports: dict[str, UsageReport] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
 
@@ -132,7 +132,7 @@ class MemoryStore:
             shelf.nodes[node.site, node.name] = node
         for departed in batch.departed:
             shelf.nodes.pop(departed, None)
-        shelf.receipts.update((each.attempt_id, each) for each in batch.receipts)
+        shelf.usage_reports.update((each.attempt_id, each) for each in batch.usage_reports)
         shelf.reservations.update((each.id, each) for each in batch.reservations)
         for gone in batch.unreserved:
             shelf.reservations.pop(gone, None)
@@ -252,26 +252,26 @@ class MemoryStore:
         await self._turn()
         return [self.shelf.nodes[key] for key in sorted(self.shelf.nodes)]
 
-    async def receipts(self, workload_id: str) -> Sequence[Receipt]:
+    async def usage_reports(self, workload_id: str) -> Sequence[UsageReport]:
         """The usage reports of its attempts, oldest first."""
         await self._turn()
-        found = (each for each in self.shelf.receipts.values() if each.workload_id == workload_id)
+        found = (each for each in self.shelf.usage_reports.values() if each.workload_id == workload_id)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
 
-    async def receipts_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[Receipt]:
+    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
         """Ended usage reports of the same work, newest first."""
         await self._turn()
         found = [
             each
-            for each in self.shelf.receipts.values()
+            for each in self.shelf.usage_reports.values()
             if each.ended_at is not None and (each.owner, each.likeness) == (owner, likeness)
         ]
         return sorted(found, key=lambda each: (each.ended_at, each.attempt_id), reverse=True)[:limit]
 
-    async def open_receipts(self) -> Sequence[Receipt]:
+    async def open_usage_reports(self) -> Sequence[UsageReport]:
         """Usage reports of attempts that have not ended."""
         await self._turn()
-        found = (each for each in self.shelf.receipts.values() if each.ended_at is None)
+        found = (each for each in self.shelf.usage_reports.values() if each.ended_at is None)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
 
     async def reservations(self, *, after: float) -> Sequence[Reservation]:

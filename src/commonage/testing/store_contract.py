@@ -1,6 +1,7 @@
 """Contract tests for every store. Inherit StoreContract in a test class and supply the fixture `store`, empty and open.
 
-This file covers writing; `store_reading_contract`, `store_receipts_contract` and `store_reservations_contract` cover
+This file covers writing; `store_reading_contract`, `store_usage_reports_contract` and `store_reservations_contract`
+cover
 the rest.
 """
 
@@ -22,8 +23,8 @@ from commonage.testing import factories as make
 from commonage.testing import strategies as some
 from commonage.testing.store_images_contract import StoreImagesContract
 from commonage.testing.store_reading_contract import StoreReadingContract, some_examples
-from commonage.testing.store_receipts_contract import StoreReceiptsContract
 from commonage.testing.store_reservations_contract import StoreReservationsContract
+from commonage.testing.store_usage_reports_contract import StoreUsageReportsContract
 
 _EVERYTHING = Filter()
 
@@ -43,7 +44,7 @@ async def outcome(store: Store, batch: Batch) -> str | None:
 
 
 @pytest.mark.anyio
-class StoreContract(StoreReadingContract, StoreReceiptsContract, StoreReservationsContract, StoreImagesContract):
+class StoreContract(StoreReadingContract, StoreUsageReportsContract, StoreReservationsContract, StoreImagesContract):
     """Writing is atomic, durable, and loses no concurrent change."""
 
     async def test_new_store_is_empty(self, store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from commonage.wire.receipts import StrayOut
+from commonage.wire.usage_reports import StrayOut
 
 
 class UnavailableOut(BaseModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from commonage.units import MAX_DURATION_S
-from commonage.wire.receipts import ReceiptOut, SuggestionOut
+from commonage.wire.usage_reports import SuggestionOut, UsageReportOut
 
 KindName = Literal["session", "job", "service"]
 StateName = Literal["held", "queued", "starting", "running", "succeeded", "failed", "stopped", "timed_out", "lost"]
@@ -219,7 +219,7 @@ class WorkloadOut(BaseModel):
     url: str | None
     bundle: str | None
     key: str | None
-    receipt: ReceiptOut | None = Field(
+    usage_report: UsageReportOut | None = Field(
         None, description="Of one workload alone, not in lists: what it used; null where it was never measured."
     )
     internal_url: str | None = Field(None, description="Where a service answers on its site's network.")

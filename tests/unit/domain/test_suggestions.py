@@ -1,4 +1,4 @@
-"""What receipts say, in words and as the next request."""
+"""What usage reports say, in words and as the next request."""
 
 from dataclasses import replace
 
@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.quantities import parse_memory
-from commonage.domain.receipts import Figures, Receipt
 from commonage.domain.requests import parse_gpus
-from commonage.domain.suggestions import cores_enough_for, memory_text, receipt_in_words, suggestion_of
+from commonage.domain.suggestions import cores_enough_for, memory_text, suggestion_of, usage_report_in_words
+from commonage.domain.usage_reports import Figures, UsageReport
 from commonage.testing import factories as make
 
 USED = Figures(measured_s=60, vram_s=60, vram_peak_mib=5000, gpu_s=60, gpu_busy_s=30, gpu_idle_s=6, energy_s=60,
                energy_j=36_000, memory_peak_mib=700, cpu_peak_milli=1900)  # fmt: skip
 
 
-def receipt(**fields: object) -> Receipt:
-    return make.receipt(make.workload(), **{"figures": USED, "gpu_h": 0.42, **fields})
+def usage_report(**fields: object) -> UsageReport:
+    return make.usage_report(make.workload(), **{"figures": USED, "gpu_h": 0.42, **fields})
 
 
 def test_the_highest_peak_of_the_last_runs_counts() -> None:
-    low, high = receipt(figures=replace(USED, vram_peak_mib=1000)), receipt()
+    low, high = usage_report(figures=replace(USED, vram_peak_mib=1000)), usage_report()
     found = suggestion_of([low, high, low], parse_gpus("20GiB"))
     assert found is not None
     assert (found.gpus, found.peak_mib, found.workload_id, found.runs) == ("5.5GiB", 5000, high.workload_id, 3)
@@ -33,20 +33,20 @@ def test_the_highest_peak_of_the_last_runs_counts() -> None:
     ("asked", "too_much"), [("6GiB", False), ("8GiB", False), ("9GiB", True), ("1", True), ("0.5", True), (None, False)]
 )
 def test_much_more_than_would_do(asked: str | None, too_much: bool) -> None:
-    found = suggestion_of([receipt()], parse_gpus(asked))
+    found = suggestion_of([usage_report()], parse_gpus(asked))
     assert found is not None
     assert found.too_much is too_much
 
 
 def test_too_little_is_said() -> None:
-    found = suggestion_of([receipt()], parse_gpus("4GiB"))
+    found = suggestion_of([usage_report()], parse_gpus("4GiB"))
     assert found is not None
     assert found.summary.endswith("4 GiB may be too little, 5.5 GiB will do")
 
 
 def test_real_figures_come_before_simulated_ones() -> None:
-    invented = receipt(simulated=True, figures=replace(USED, vram_peak_mib=20_000))
-    found = suggestion_of([invented, receipt()], None)
+    invented = usage_report(simulated=True, figures=replace(USED, vram_peak_mib=20_000))
+    found = suggestion_of([invented, usage_report()], None)
     assert found is not None and not found.simulated and found.peak_mib == 5000
     alone = suggestion_of([invented], None)
     assert alone is not None and alone.simulated and "means nothing" in alone.summary
@@ -54,8 +54,8 @@ def test_real_figures_come_before_simulated_ones() -> None:
 
 def test_nothing_measured_nothing_said() -> None:
     assert suggestion_of([], None) is None
-    assert suggestion_of([receipt(figures=Figures())], None) is None
-    without_device = suggestion_of([receipt(devices=0, vram_mib=0)], None)
+    assert suggestion_of([usage_report(figures=Figures())], None) is None
+    without_device = suggestion_of([usage_report(devices=0, vram_mib=0)], None)
     assert without_device is not None and (without_device.gpus, without_device.summary) == (None, "")
 
 
@@ -76,8 +76,8 @@ def test_nothing_measured_nothing_said() -> None:
         ({"devices": 0}, "asked 1 GiB of memory, peak 700 MiB"),
     ],
 )
-def test_a_receipt_in_words(fields: dict[str, object], words: str) -> None:
-    assert words in receipt_in_words(receipt(**fields))
+def test_a_usage_report_in_words(fields: dict[str, object], words: str) -> None:
+    assert words in usage_report_in_words(usage_report(**fields))
 
 
 @given(st.integers(1, 10**6))

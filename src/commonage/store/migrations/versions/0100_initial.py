@@ -130,7 +130,7 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_table(
-        "receipts",
+        "usage_reports",
         sa.Column("attempt_id", ID, nullable=False),
         sa.Column("workload_id", ID, nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
@@ -138,13 +138,13 @@ def upgrade() -> None:
         sa.Column("began_at", sa.Double(), nullable=False),
         sa.Column("ended_at", sa.Double(), nullable=True),
         sa.Column("body", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(["workload_id"], ["workloads.id"], name="fk_receipts_workload_id"),
-        sa.PrimaryKeyConstraint("attempt_id", name="pk_receipts"),
+        sa.ForeignKeyConstraint(["workload_id"], ["workloads.id"], name="fk_usage_reports_workload_id"),
+        sa.PrimaryKeyConstraint("attempt_id", name="pk_usage_reports"),
         sqlite_with_rowid=False,
     )
-    op.create_index("ix_receipts_workload_id_began_at", "receipts", ["workload_id", "began_at"])
-    op.create_index("ix_receipts_owner_likeness_ended_at", "receipts", ["owner", "likeness", "ended_at"])
-    op.create_index("ix_receipts_began_at", "receipts", ["began_at"], **_where("ended_at IS NULL"))
+    op.create_index("ix_usage_reports_workload_id_began_at", "usage_reports", ["workload_id", "began_at"])
+    op.create_index("ix_usage_reports_owner_likeness_ended_at", "usage_reports", ["owner", "likeness", "ended_at"])
+    op.create_index("ix_usage_reports_began_at", "usage_reports", ["began_at"], **_where("ended_at IS NULL"))
     op.create_table(
         "reservations",
         sa.Column("id", ID, nullable=False),

@@ -1,4 +1,4 @@
-"""Receipts in the terminal: a line at the end of `run`, a hint before it, and `profile`."""
+"""Usage reports in the terminal: a line at the end of `run`, a hint before it, and `profile`."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def commonage(url: str, tmp_path: Path) -> Run:
     return run
 
 
-def test_run_ends_with_the_receipt_and_hints_the_next_time(commonage: Run) -> None:
+def test_run_ends_with_the_usage_report_and_hints_the_next_time(commonage: Run) -> None:
     ask = ("run", "--no-files", "--gpus", "12GiB", "--", "train")
     first = commonage(*ask)
     assert first.exit_code == 0, first.stderr
     assert first.stdout == "hello\n"
     assert "asked 12 GiB of VRAM, peak 3000 MiB, 3.5 GiB would have done; " in first.stderr
     assert "will do" not in first.stderr
-    for _ in range(10):  # the receipt is written a moment after the end
+    for _ in range(10):  # the usage report is written a moment after the end
         again = commonage(*ask)
         if "will do" in again.stderr:
             break
@@ -96,7 +96,7 @@ def test_profile_prints_the_request_to_make(commonage: Run) -> None:
     assert "VRAM: 3000 MiB at most" in done.stderr or "VRAM: 2.9 GiB at most" in done.stderr
     assert "simulated" not in done.stderr
     as_json = commonage("profile", "--json", "--no-files", "--cpus", "2", "--", "train")
-    assert json.loads(as_json.stdout)["receipt"]["cpus_milli"] == 2000
+    assert json.loads(as_json.stdout)["usage_report"]["cpus_milli"] == 2000
 
 
 def test_profile_of_what_ends_at_once_says_so(commonage: Run) -> None:

@@ -1,11 +1,11 @@
-"""Receipts, suggestions and what sits on GPUs without a workload."""
+"""Usage reports, suggestions and what sits on GPUs without a workload."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
 
-class ReceiptOut(BaseModel):
+class UsageReportOut(BaseModel):
     """What a workload used of what it had asked, in all its tries. null: not known. MiB, and thousandths of a core."""
 
     final: bool = Field(description="False while it runs: then these are the figures so far.")

@@ -1,6 +1,6 @@
 """Usage reports: the figures of an attempt that grow while it runs, and the report of used against requested resources.
 
-Pure. Updated by `control.receipts`, kept by the store, shown by API, portal and command line.
+Pure. Updated by `control.usage_reports`, kept by the store, shown by API, portal and command line.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def completed(figures: Figures, used: LastUse, ran_s: float) -> Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class UsageReport:
     """The usage report of one attempt (or, summed, of all attempts of a workload): requested and used resources.
 
     `likeness` identifies repetitions of the same work by the same owner: see `likeness_of`. `devices` is the number of
@@ -208,14 +208,14 @@ def likeness_of(environment: str, command: Sequence[str]) -> str:
     return hashlib.sha256(said).hexdigest()[:32]
 
 
-def sum_of(receipts: Iterable[Receipt]) -> Receipt | None:
+def sum_of(usage_reports: Iterable[UsageReport]) -> UsageReport | None:
     """The sum for all attempts of a workload, oldest first: requested as in the last, used in all. None for no
     attempts.
 
     It has ended when the last has.
     """
-    total: Receipt | None = None
-    for each in receipts:
+    total: UsageReport | None = None
+    for each in usage_reports:
         if total is None:
             total = each
             continue

@@ -1,4 +1,4 @@
-"""Receipts grow with every round, are made at the end, and outlive a restart."""
+"""Usage reports grow with every round, are made at the end, and outlive a restart."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tests.unit.control.world import ANN, BOB, Site, job
 
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
-from commonage.domain.receipts import Receipt
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import LastUse, Phase, Status
+from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import RetryPolicy, State, Workload
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.behaviour import Behaviour
@@ -42,8 +42,8 @@ def measured(site: Site, energy_j: float | None = None, **held: tuple[int | None
     site.devices.measured = [DeviceSample(DEVICE, used, None, power_w=100.0, processes=listed, energy_j=energy_j)]
 
 
-async def of(control: Control, workload: Workload) -> Receipt:
-    found = await control.receipts.of(control.board.get(workload.id) or await control.store.workload(workload.id))
+async def of(control: Control, workload: Workload) -> UsageReport:
+    found = await control.usage_reports.of(control.board.get(workload.id) or await control.store.workload(workload.id))
     assert found is not None
     return found
 
@@ -59,23 +59,28 @@ async def test_what_was_asked_and_what_was_used() -> None:
             await site.sampled(control, 20)
         site.engine.end(f"{one.id}-1")
         await site.sampled(control, 1)
-        receipt = await of(control, one)
+        usage_report = await of(control, one)
         await site.sampled(control, 10)
-    figures = receipt.figures
-    assert receipt == site.store.shelf.receipts[f"{one.id}-1"], "and so it is kept"
-    assert receipt.ended_at is not None
-    assert (receipt.vram_mib, receipt.device_mib, receipt.devices, receipt.gpu_milli) == (8192, 24576, 1, 333)
+    figures = usage_report.figures
+    assert usage_report == site.store.shelf.usage_reports[f"{one.id}-1"], "and so it is kept"
+    assert usage_report.ended_at is not None
+    assert (usage_report.vram_mib, usage_report.device_mib, usage_report.devices, usage_report.gpu_milli) == (
+        8192,
+        24576,
+        1,
+        333,
+    )
     assert figures.measured_s == pytest.approx(110, abs=12)
-    assert receipt.vram_peak_mib == 5000
-    assert receipt.vram_mean_mib == pytest.approx(2500, rel=0.2)
-    assert receipt.would_do_mib == 5632
+    assert usage_report.vram_peak_mib == 5000
+    assert usage_report.vram_mean_mib == pytest.approx(2500, rel=0.2)
+    assert usage_report.would_do_mib == 5632
     assert figures.memory_peak_mib == 300
     assert figures.cpu_peak_milli == pytest.approx(1000, rel=0.3)
-    assert receipt.idle_share == pytest.approx(0.4, abs=0.15)
+    assert usage_report.idle_share == pytest.approx(0.4, abs=0.15)
     assert figures.first_gpu_s == pytest.approx(50, abs=12)
-    assert receipt.energy_wh == pytest.approx(100 * 100 / 3600, rel=0.25)
-    assert receipt.gpu_h == pytest.approx(0.333 * 111 / 3600, rel=0.1)
-    assert receipt.simulated
+    assert usage_report.energy_wh == pytest.approx(100 * 100 / 3600, rel=0.25)
+    assert usage_report.gpu_h == pytest.approx(0.333 * 111 / 3600, rel=0.1)
+    assert usage_report.simulated
 
 
 async def test_two_on_one_device_pay_for_what_each_computes() -> None:
@@ -102,8 +107,8 @@ async def test_a_counter_that_was_reset_is_not_believed() -> None:
         for energy in (9e9, 5.0, 5.0):
             measured(site, energy, **{f"{one.id}_1": (100, 0.6)})
             await site.sampled(control, 5)
-        receipt = await of(control, one)
-    assert 0 <= receipt.figures.energy_j <= 100 * 20
+        usage_report = await of(control, one)
+    assert 0 <= usage_report.figures.energy_j <= 100 * 20
 
 
 async def test_without_a_device_there_are_no_figures_of_one() -> None:
@@ -112,10 +117,12 @@ async def test_without_a_device_there_are_no_figures_of_one() -> None:
     async with site.open() as control:
         one = await submitted(control, gpus=None)
         await site.sampled(control, 30)
-        receipt = await of(control, one)
-    assert (receipt.vram_peak_mib, receipt.would_do_mib, receipt.idle_share, receipt.energy_wh) == (None,) * 4
-    assert receipt.memory_would_do_mib == 768
-    assert receipt.ended_at is None
+        usage_report = await of(control, one)
+    assert (usage_report.vram_peak_mib, usage_report.would_do_mib, usage_report.idle_share, usage_report.energy_wh) == (
+        None,
+    ) * 4
+    assert usage_report.memory_would_do_mib == 768
+    assert usage_report.ended_at is None
 
 
 async def test_one_that_ended_before_anybody_looked_has_none() -> None:
@@ -126,10 +133,10 @@ async def test_one_that_ended_before_anybody_looked_has_none() -> None:
         one = await submitted(control)
         await site.sampled(control, 2)
         assert site.there(one).state is State.SUCCEEDED
-        assert await control.receipts.of(site.there(one)) is None
+        assert await control.usage_reports.of(site.there(one)) is None
 
 
-async def test_all_tries_are_on_one_receipt() -> None:
+async def test_all_tries_are_on_one_usage_report() -> None:
     site = a_site()
     async with site.open() as control:
         one = await submitted(control, retry=RetryPolicy(1, 5.0))
@@ -142,10 +149,10 @@ async def test_all_tries_are_on_one_receipt() -> None:
         await site.sampled(control, 20)
         site.engine.end(f"{one.id}-2")
         await site.sampled(control, 10)
-        receipt = await of(control, one)
-    assert len(site.store.shelf.receipts) == 2
-    assert receipt.vram_peak_mib == 5000
-    assert receipt.figures.measured_s == pytest.approx(40, abs=12)
+        usage_report = await of(control, one)
+    assert len(site.store.shelf.usage_reports) == 2
+    assert usage_report.vram_peak_mib == 5000
+    assert usage_report.figures.measured_s == pytest.approx(40, abs=12)
 
 
 async def test_figures_outlive_a_restart() -> None:
@@ -155,18 +162,18 @@ async def test_figures_outlive_a_restart() -> None:
         await site.sampled(control, 1)
         measured(site, **{f"{one.id}_1": (5000, 0.5), f"{other.id}_1": (100, 0.1)})
         await site.sampled(control, 130)
-    assert site.store.shelf.receipts[f"{one.id}-1"].ended_at is None
+    assert site.store.shelf.usage_reports[f"{one.id}-1"].ended_at is None
     site.engine.end(f"{other.id}-1")
     async with site.open() as control:
         measured(site, **{f"{one.id}_1": (1000, 0.5)})
         await site.sampled(control, 100)
         site.engine.end(f"{one.id}-1")
         await site.sampled(control, 10)
-        receipt, gone = await of(control, one), await of(control, other)
-    assert receipt.vram_peak_mib == 5000
-    assert receipt.figures.measured_s == pytest.approx(230, abs=75), "a minute at most is lost"
+        usage_report, gone = await of(control, one), await of(control, other)
+    assert usage_report.vram_peak_mib == 5000
+    assert usage_report.figures.measured_s == pytest.approx(230, abs=75), "a minute at most is lost"
     assert gone.ended_at is not None
-    assert all(each.ended_at for each in site.store.shelf.receipts.values())
+    assert all(each.ended_at for each in site.store.shelf.usage_reports.values())
 
 
 async def test_while_the_store_is_away_figures_are_kept_in_memory() -> None:
@@ -181,9 +188,9 @@ async def test_while_the_store_is_away_figures_are_kept_in_memory() -> None:
         await site.sampled(control, 100)
         site.store.trouble = None
         await site.sampled(control, 20)
-        receipt = await of(control, one)
-    assert receipt.vram_peak_mib == 5000
-    assert site.store.shelf.receipts[f"{one.id}-1"] == receipt
+        usage_report = await of(control, one)
+    assert usage_report.vram_peak_mib == 5000
+    assert site.store.shelf.usage_reports[f"{one.id}-1"] == usage_report
 
 
 async def test_alike_are_those_of_one_owner_environment_and_command() -> None:
@@ -196,9 +203,9 @@ async def test_alike_are_those_of_one_owner_environment_and_command() -> None:
             await site.sampled(control, 10)
             site.engine.end(f"{one.id}-1")
             await site.sampled(control, 1)
-            assert len(await control.receipts.alike("ann", "base", ["train"])) == 1, "also before it is written"
-        assert await control.receipts.alike("ann", "notebook", ["train"]) == []
-        assert await control.receipts.alike("carl", "base", ["train"]) == []
+            assert len(await control.usage_reports.alike("ann", "base", ["train"])) == 1, "also before it is written"
+        assert await control.usage_reports.alike("ann", "notebook", ["train"]) == []
+        assert await control.usage_reports.alike("carl", "base", ["train"]) == []
 
 
 async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_the_end() -> None:
@@ -214,11 +221,11 @@ async def test_one_that_ends_before_the_first_round_has_what_its_engine_read_at_
         ended = Status(attempt.id, Phase.ENDED, now, exit_code=0, started_at=attempt.started_at, used=LastUse(1.5, 200))
         control.reconcile._tell(site.engine, ended)
         await site.sampled(control, 1)
-        receipt = await of(control, one)
-        assert (receipt.figures.cpu_s, receipt.figures.memory_peak_mib) == (1.5, 200)
-        assert receipt.figures.cpu_peak_milli == round(1500 / (now - attempt.started_at))
-        assert (receipt.ended_at, receipt.vram_peak_mib) == (now, None)
-        assert [each.attempt_id for each in await control.store.receipts(one.id)] == [attempt.id]
+        usage_report = await of(control, one)
+        assert (usage_report.figures.cpu_s, usage_report.figures.memory_peak_mib) == (1.5, 200)
+        assert usage_report.figures.cpu_peak_milli == round(1500 / (now - attempt.started_at))
+        assert (usage_report.ended_at, usage_report.vram_peak_mib) == (now, None)
+        assert [each.attempt_id for each in await control.store.usage_reports(one.id)] == [attempt.id]
 
 
 async def test_the_last_use_completes_what_was_measured() -> None:
@@ -228,7 +235,7 @@ async def test_the_last_use_completes_what_was_measured() -> None:
         one = await submitted(control)
         await site.sampled(control, 30)
         before = (await of(control, one)).figures
-        control.receipts.note_last_use(f"{one.id}-1", LastUse(before.cpu_s + 3, 9000))
+        control.usage_reports.note_last_use(f"{one.id}-1", LastUse(before.cpu_s + 3, 9000))
         site.engine.end(f"{one.id}-1")
         await site.sampled(control, 1)
         after = (await of(control, one)).figures
@@ -244,5 +251,5 @@ async def test_the_last_use_of_an_attempt_that_has_ended_already_is_not_kept() -
         site.engine.end(f"{one.id}-1")
         await site.clock.advance(2)
         assert site.there(one).state is State.SUCCEEDED
-        control.receipts.note_last_use(f"{one.id}-1", LastUse(1.0, 1))
-        assert control.receipts._last_use == {}
+        control.usage_reports.note_last_use(f"{one.id}-1", LastUse(1.0, 1))
+        assert control.usage_reports._last_use == {}

@@ -1,4 +1,6 @@
-"""Shares of a GPU through the API: who is over is told, what was used is on the receipt, the next ask is advised."""
+"""Shares of a GPU through the API: who is over is told, what was used is on the usage report, the next ask is
+advised.
+"""
 
 from __future__ import annotations
 
@@ -62,20 +64,24 @@ async def test_asked_used_and_advised(api: Api, device: Device) -> None:
     one = await started(api, ASK)
     await measured(api, device, one, 4000)
     async with api.client("ann") as ann, api.client("bob") as bob:
-        so_far = (await ann.get(f"/workloads/{one}")).json()["receipt"]
+        so_far = (await ann.get(f"/workloads/{one}")).json()["usage_report"]
         assert (so_far["final"], so_far["vram_mib"], so_far["vram_peak_mib"]) == (False, 8192, 4000)
         api.engine.end(f"{one}-1")
         await until(lambda: api.control.board.get(one) is None)
-        receipt = (await ann.get(f"/workloads/{one}")).json()["receipt"]
-        assert receipt["final"] is True
-        assert (receipt["devices"], receipt["would_do_mib"], receipt["memory_peak_mib"]) == (1, 4608, 300)
-        assert receipt["summary"].startswith("asked 8 GiB of VRAM, peak 4000 MiB, 4.5 GiB would have done; ")
-        assert receipt["gpu_utilisation"] == pytest.approx(0.5)
-        assert receipt["energy_wh"] > 0
+        usage_report = (await ann.get(f"/workloads/{one}")).json()["usage_report"]
+        assert usage_report["final"] is True
+        assert (usage_report["devices"], usage_report["would_do_mib"], usage_report["memory_peak_mib"]) == (
+            1,
+            4608,
+            300,
+        )
+        assert usage_report["summary"].startswith("asked 8 GiB of VRAM, peak 4000 MiB, 4.5 GiB would have done; ")
+        assert usage_report["gpu_utilisation"] == pytest.approx(0.5)
+        assert usage_report["energy_wh"] > 0
         await api.control.sampling.tick()
-        assert (await ann.get(f"/workloads/{one}")).json()["receipt"] == receipt, "also from the database"
+        assert (await ann.get(f"/workloads/{one}")).json()["usage_report"] == usage_report, "also from the database"
         listed = (await ann.get("/workloads")).json()["items"]
-        assert [each["receipt"] for each in listed] == [None]
+        assert [each["usage_report"] for each in listed] == [None]
 
         advised = (await ann.post("/workloads/dry-run", json=ASK)).json()["suggestion"]
         assert (advised["gpus"], advised["peak_mib"], advised["runs"]) == ("4.5GiB", 4000, 1)

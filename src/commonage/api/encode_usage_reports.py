@@ -1,19 +1,19 @@
-"""Receipts, suggestions and strays, from the domain to the wire. Part of `encode`, which is long enough."""
+"""Usage reports, suggestions and strays, from the domain to the wire. Part of `encode`, which is long enough."""
 
 from __future__ import annotations
 
 from commonage.control.attribution import Stray
-from commonage.domain.receipts import Receipt
-from commonage.domain.suggestions import Suggestion, receipt_in_words
-from commonage.wire.receipts import ReceiptOut, StrayOut, SuggestionOut
+from commonage.domain.suggestions import Suggestion, usage_report_in_words
+from commonage.domain.usage_reports import UsageReport
+from commonage.wire.usage_reports import StrayOut, SuggestionOut, UsageReportOut
 
 
-def receipt(found: Receipt) -> ReceiptOut:
+def usage_report(found: UsageReport) -> UsageReportOut:
     """What a workload used."""
     figures = found.figures
-    return ReceiptOut(
+    return UsageReportOut(
         final=found.ended_at is not None,
-        summary=receipt_in_words(found),
+        summary=usage_report_in_words(found),
         measured_s=figures.measured_s,
         cpus_milli=found.cpus_milli,
         cpu_peak_milli=figures.cpu_peak_milli,

@@ -8,14 +8,14 @@ from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
     from commonage.sdk import Client
-    from commonage.wire.receipts import ReceiptOut
+    from commonage.wire.usage_reports import UsageReportOut
     from commonage.wire.workloads import SubmitIn, WorkloadOut
 
 
 def used(workload: WorkloadOut) -> str | None:
     """What it used of its GPUs; None without GPUs, or where nothing was measured."""
-    receipt = workload.receipt
-    return receipt.summary if receipt is not None and receipt.devices else None
+    usage_report = workload.usage_report
+    return usage_report.summary if usage_report is not None and usage_report.devices else None
 
 
 def hint(client: Client, ask: SubmitIn) -> str | None:
@@ -34,17 +34,17 @@ def hint(client: Client, ask: SubmitIn) -> str | None:
     return f"{suggestion.summary} (--gpus {suggestion.gpus}), and starts sooner"
 
 
-def request_line(receipt: ReceiptOut) -> str:
+def request_line(usage_report: UsageReportOut) -> str:
     """The options of the request to make, from what was measured."""
     options = []
-    if receipt.would_do_mib is not None and receipt.devices == 1:
-        whole = receipt.would_do_mib >= receipt.vram_mib
-        options.append(f"--gpus {'1' if whole else amount(receipt.would_do_mib)}")
-    elif receipt.would_do_mib is not None:
-        options.append(f"--gpus {receipt.devices}")
-    if receipt.memory_would_do_mib is not None:
-        options.append(f"--mem {amount(receipt.memory_would_do_mib)}")
-    return " ".join([*options, f"--cpus {cores(receipt.cpu_peak_milli)}"])
+    if usage_report.would_do_mib is not None and usage_report.devices == 1:
+        whole = usage_report.would_do_mib >= usage_report.vram_mib
+        options.append(f"--gpus {'1' if whole else amount(usage_report.would_do_mib)}")
+    elif usage_report.would_do_mib is not None:
+        options.append(f"--gpus {usage_report.devices}")
+    if usage_report.memory_would_do_mib is not None:
+        options.append(f"--mem {amount(usage_report.memory_would_do_mib)}")
+    return " ".join([*options, f"--cpus {cores(usage_report.cpu_peak_milli)}"])
 
 
 def amount(mib: int) -> str:

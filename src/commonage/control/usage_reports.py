@@ -1,4 +1,4 @@
-"""Usage reports (receipts): adds up what each attempt uses while it runs, and closes the report when it ends.
+"""Usage reports (usage reports): adds up what each attempt uses while it runs, and closes the report when it ends.
 
 The sampling loop calls it with every round of samples. Intermediate figures are written every minute, the final ones
 with the next round after the end. After a restart they are read again, so that a crash loses at most a minute of them.
@@ -15,8 +15,8 @@ from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.ids import workload_of
-from commonage.domain.receipts import Figures, Measured, Receipt, completed, grown, likeness_of, sum_of
 from commonage.domain.statuses import LastUse, Measurement
+from commonage.domain.usage_reports import Figures, Measured, UsageReport, completed, grown, likeness_of, sum_of
 from commonage.domain.workloads import Attempt, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -34,14 +34,14 @@ class _Device:
     parts: Mapping[str, float]
 
 
-class Receipts:
+class UsageReports:
     """The only writer of usage reports. `every_s` is the interval between rounds."""
 
     def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, every_s: float) -> None:
         self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
         self._every_s = every_s
-        self._open: dict[str, Receipt] = {}  # workload -> report of its present attempt
-        self._ended: dict[str, Receipt] = {}  # not written yet
+        self._open: dict[str, UsageReport] = {}  # workload -> report of its present attempt
+        self._ended: dict[str, UsageReport] = {}  # not written yet
         self._cpu: dict[str, tuple[float, float]] = {}  # attempt -> (at, CPU seconds until then)
         self._looked_at: dict[str, float] = {}
         self._last_use: dict[str, LastUse] = {}  # by attempt, until its end is written
@@ -50,17 +50,17 @@ class Receipts:
 
     async def open(self) -> None:
         """Read unfinished reports of the last process; close those that have ended. Call after the ledger is open."""
-        for receipt in await self._store.open_receipts():
-            workload = self._board.get(receipt.workload_id)
+        for usage_report in await self._store.open_usage_reports():
+            workload = self._board.get(usage_report.workload_id)
             attempt = workload.attempt if workload is not None else None
-            if attempt is None or attempt.id != receipt.attempt_id:
-                tries = await self._store.attempts(receipt.workload_id)
-                attempt = next((each for each in tries if each.id == receipt.attempt_id), None)
+            if attempt is None or attempt.id != usage_report.attempt_id:
+                tries = await self._store.attempts(usage_report.workload_id)
+                attempt = next((each for each in tries if each.id == usage_report.attempt_id), None)
             if attempt is not None and not attempt.state.is_terminal:
-                self._open[receipt.workload_id] = receipt
+                self._open[usage_report.workload_id] = usage_report
             else:
                 ended_at = attempt.ended_at if attempt is not None else None
-                self._ended[receipt.attempt_id] = _closed(receipt, ended_at or self._clock.now())
+                self._ended[usage_report.attempt_id] = _closed(usage_report, ended_at or self._clock.now())
 
     # --- running attempts -----------------------------------------------------------------------------------------
 
@@ -106,10 +106,10 @@ class Receipts:
         span = self._span(attempt, round_.at)
         if span <= 0:
             return
-        receipt = self._open.get(workload.id)
-        if receipt is None or receipt.attempt_id != attempt.id:
+        usage_report = self._open.get(workload.id)
+        if usage_report is None or usage_report.attempt_id != attempt.id:
             self.changed(workload)
-            receipt = _begun(workload, attempt)
+            usage_report = _begun(workload, attempt)
         vram = [round_.memory_of(attempt.id, share.device_uuid) for share in allocation.shares]
         known = [mib for mib in vram if mib is not None]
         look = Measured(
@@ -124,7 +124,7 @@ class Receipts:
             energy_j=_energy(attempt.id, allocation, devices),
             over_share=over,
         )
-        self._open[workload.id] = replace(receipt, figures=grown(receipt.figures, look))
+        self._open[workload.id] = replace(usage_report, figures=grown(usage_report.figures, look))
 
     def _span(self, attempt: Attempt, at: float) -> float:
         """Seconds that this round stands for: since the last one, or one interval after a gap of more than three."""
@@ -158,25 +158,25 @@ class Receipts:
 
     def changed(self, workload: Workload) -> None:
         """Called after each write of a workload: closes the report of a measured attempt that has ended."""
-        receipt, attempt = self._open.get(workload.id), workload.attempt
+        usage_report, attempt = self._open.get(workload.id), workload.attempt
         used = self._last_use.pop(attempt.id, None) if attempt is not None and attempt.state.is_terminal else None
         if used is not None and attempt is not None and attempt.started_at is not None:
-            if receipt is not None and receipt.attempt_id != attempt.id:
-                self._ended[receipt.attempt_id] = _closed(receipt, self._clock.now())
-            if receipt is None or receipt.attempt_id != attempt.id:
-                receipt = _begun(workload, attempt)
+            if usage_report is not None and usage_report.attempt_id != attempt.id:
+                self._ended[usage_report.attempt_id] = _closed(usage_report, self._clock.now())
+            if usage_report is None or usage_report.attempt_id != attempt.id:
+                usage_report = _begun(workload, attempt)
             ran_s = max(0.0, (attempt.ended_at or self._clock.now()) - attempt.started_at)
-            receipt = replace(receipt, figures=completed(receipt.figures, used, ran_s))
-            self._open[workload.id] = receipt
-        if receipt is None:
+            usage_report = replace(usage_report, figures=completed(usage_report.figures, used, ran_s))
+            self._open[workload.id] = usage_report
+        if usage_report is None:
             return
-        mine = attempt if attempt is not None and attempt.id == receipt.attempt_id else None
+        mine = attempt if attempt is not None and attempt.id == usage_report.attempt_id else None
         if (
             mine is None or mine.state.is_terminal
         ):  # None: its attempt ended and was followed by another one in the same batch
             del self._open[workload.id]
             ended_at = mine.ended_at if mine is not None else None
-            self._ended[receipt.attempt_id] = _closed(receipt, ended_at or self._clock.now())
+            self._ended[usage_report.attempt_id] = _closed(usage_report, ended_at or self._clock.now())
 
     async def keep(self, *, everything: bool = True) -> None:
         """Write the ended reports and, with `everything`, the unfinished ones. Raises like the ledger."""
@@ -184,7 +184,7 @@ class Receipts:
         now = self._clock.now()
         running = [replace(each, gpu_h=_gpu_h(each, now)) for each in self._open.values()] if everything else []
         if ended or running:
-            await self._ledger.write(receipts=[*ended.values(), *running])
+            await self._ledger.write(usage_reports=[*ended.values(), *running])
         for attempt_id in ended:
             self._ended.pop(attempt_id, None)
         if everything:
@@ -192,7 +192,7 @@ class Receipts:
 
     # --- queries --------------------------------------------------------------------------------------------------
 
-    async def of(self, workload: Workload) -> Receipt | None:
+    async def of(self, workload: Workload) -> UsageReport | None:
         """One report over all attempts of an ended workload; for a live one the figures of its present attempt.
 
         None if nothing was measured.
@@ -200,23 +200,23 @@ class Receipts:
         if not workload.state.is_terminal:
             found = self._open.get(workload.id)
             return replace(found, gpu_h=_gpu_h(found, self._clock.now())) if found is not None else None
-        there = {each.attempt_id: each for each in await self._store.receipts(workload.id)}
+        there = {each.attempt_id: each for each in await self._store.usage_reports(workload.id)}
         there |= {each.attempt_id: each for each in self._ended.values() if each.workload_id == workload.id}
         return sum_of(sorted(there.values(), key=lambda each: each.began_at))
 
-    async def alike(self, owner: str, environment: str, command: Sequence[str]) -> Sequence[Receipt]:
+    async def alike(self, owner: str, environment: str, command: Sequence[str]) -> Sequence[UsageReport]:
         """Last reports of this owner with the same environment and command, newest first."""
         likeness = likeness_of(environment, command)
-        there = {each.attempt_id: each for each in await self._store.receipts_like(owner, likeness, limit=ALIKE)}
+        there = {each.attempt_id: each for each in await self._store.usage_reports_like(owner, likeness, limit=ALIKE)}
         fresh = (each for each in self._ended.values() if (each.owner, each.likeness) == (owner, likeness))
         there |= {each.attempt_id: each for each in fresh}
         return sorted(there.values(), key=lambda each: each.ended_at or 0.0, reverse=True)[:ALIKE]
 
 
-def _begun(workload: Workload, attempt: Attempt) -> Receipt:
+def _begun(workload: Workload, attempt: Attempt) -> UsageReport:
     spec, shares = workload.spec, attempt.allocation.shares
     largest = max(shares, key=lambda share: share.memory_mib, default=None)
-    return Receipt(
+    return UsageReport(
         attempt_id=attempt.id,
         workload_id=workload.id,
         owner=spec.owner,
@@ -235,12 +235,12 @@ def _begun(workload: Workload, attempt: Attempt) -> Receipt:
     )
 
 
-def _closed(receipt: Receipt, ended_at: float) -> Receipt:
-    return replace(receipt, ended_at=ended_at, gpu_h=_gpu_h(receipt, ended_at))
+def _closed(usage_report: UsageReport, ended_at: float) -> UsageReport:
+    return replace(usage_report, ended_at=ended_at, gpu_h=_gpu_h(usage_report, ended_at))
 
 
-def _gpu_h(receipt: Receipt, until: float) -> float:
-    return receipt.gpu_milli / 1000 * max(0.0, until - receipt.began_at) / 3600
+def _gpu_h(usage_report: UsageReport, until: float) -> float:
+    return usage_report.gpu_milli / 1000 * max(0.0, until - usage_report.began_at) / 3600
 
 
 def _utilisation(

@@ -1,11 +1,11 @@
-"""The arithmetic of receipts."""
+"""The arithmetic of usage reports."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.quantities import parse_memory
-from commonage.domain.receipts import Figures, Measured, enough_for, grown, likeness_of, sum_of
+from commonage.domain.usage_reports import Figures, Measured, enough_for, grown, likeness_of, sum_of
 from commonage.testing import factories as make
 
 
@@ -51,8 +51,10 @@ def test_likeness_is_of_environment_and_every_word() -> None:
 
 def test_the_sum_of_tries_is_asked_as_the_last() -> None:
     one = make.workload()
-    first = make.receipt(one, 1, figures=Figures(vram_peak_mib=9, vram_s=1.0, first_gpu_s=3.0), gpu_h=1.0, ended_at=2.0)
-    last = make.receipt(one, 2, figures=Figures(vram_peak_mib=5, vram_s=1.0), gpu_h=0.5, vram_mib=77)
+    first = make.usage_report(
+        one, 1, figures=Figures(vram_peak_mib=9, vram_s=1.0, first_gpu_s=3.0), gpu_h=1.0, ended_at=2.0
+    )
+    last = make.usage_report(one, 2, figures=Figures(vram_peak_mib=5, vram_s=1.0), gpu_h=0.5, vram_mib=77)
     total = sum_of([first, last])
     assert total is not None
     assert (total.vram_peak_mib, total.gpu_h, total.vram_mib, total.ended_at) == (9, 1.5, 77, None)

@@ -32,7 +32,9 @@ async def used(portal: Portal, clock: FakeClock, submit: Submit, mib: int, *, en
     return one
 
 
-async def test_the_receipt_of_one_that_ended(portal: Portal, ann: Person, submit: Submit, clock: FakeClock) -> None:
+async def test_the_usage_report_of_one_that_ended(
+    portal: Portal, ann: Person, submit: Submit, clock: FakeClock
+) -> None:
     one = await used(portal, clock, submit, 5000)
     page = (await ann.get(f"workloads/{one.id}")).text
     assert "<strong>5.5 GiB</strong>" in page
@@ -41,7 +43,7 @@ async def test_the_receipt_of_one_that_ended(portal: Portal, ann: Person, submit
     assert "Measured every few seconds." in page
 
 
-async def test_the_receipt_of_one_that_runs_is_so_far(
+async def test_the_usage_report_of_one_that_runs_is_so_far(
     portal: Portal, ann: Person, submit: Submit, clock: FakeClock
 ) -> None:
     one = await used(portal, clock, submit, 15_000, ends=False)
