@@ -92,7 +92,9 @@ async def test_asked_used_and_advised(api: Api, device: Device) -> None:
         assert (await bob.post("/workloads/dry-run", json=ASK)).json()["suggestion"] is None, "that is Ann's"
 
 
-async def test_who_is_over_its_share_is_told_and_others_strays_are_shown(api: Api, device: Device) -> None:
+async def test_who_is_over_its_share_is_told_and_others_unattributed_processes_are_shown(
+    api: Api, device: Device
+) -> None:
     one = await started(api, ASK)
     await measured(api, device, one, 12_000, rounds=3)
     async with api.client("ann") as ann, api.client("admin:root") as root:

@@ -35,8 +35,8 @@ class Device(NoDevices):
             for allocation in self.held
             if allocation.shares
         )
-        strays = (ProcessMemory(None, 800),)
-        return [DeviceSample(UUID, 3000 * len(listed), 0.5, power_w=200.0, processes=listed + strays)]
+        unattributed_processes = (ProcessMemory(None, 800),)
+        return [DeviceSample(UUID, 3000 * len(listed), 0.5, power_w=200.0, processes=listed + unattributed_processes)]
 
 
 def prepare(api: Api) -> None:

@@ -104,9 +104,9 @@ async def test_the_culprit_is_ended_with_its_detached_child_and_its_neighbour_go
     for _ in range(2):
         await site.control.sampling.tick()
     assert site.control.sampling.vram == {f"{mine.id}-1": 10 * GIB, f"{theirs.id}-1": 8 * GIB}
-    (strays,) = site.control.watchdog.strays.values()
-    assert [(one.pid, one.memory_mib) for one in strays] == [(os.getpid(), 700)]
-    assert strays[0].name
+    (unattributed_processes,) = site.control.watchdog.unattributed_processes.values()
+    assert [(one.pid, one.memory_mib) for one in unattributed_processes] == [(os.getpid(), 700)]
+    assert unattributed_processes[0].name
     await until(lambda: site.there(mine) is None, 30)
     ended = await site.control.store.workload(mine.id)
     assert ended.state is State.STOPPED

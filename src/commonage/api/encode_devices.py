@@ -13,7 +13,7 @@ from commonage.wire.devices import DeviceOut, MeasuredOut, PeerOut, UnavailableO
 def device(view: DeviceView) -> DeviceOut:
     """A GPU."""
     device = view.device
-    strays = unattributed_in_words(unattributed(device, view.unattributed)) if view.unattributed else ""
+    unattributed_processes = unattributed_in_words(unattributed(device, view.unattributed)) if view.unattributed else ""
     return DeviceOut(
         uuid=device.uuid,
         index=device.index,
@@ -28,8 +28,8 @@ def device(view: DeviceView) -> DeviceOut:
         isolation=device.isolation.value,
         unavailable=[UnavailableOut(isolation=level.value, why=why) for level, why in device.unavailable],
         faults=list(device.faults),
-        notices=[*device.notices, *([strays] if strays else [])],
-        unattributed=[encode_usage_reports.stray(one) for one in view.unattributed],
+        notices=[*device.notices, *([unattributed_processes] if unattributed_processes else [])],
+        unattributed=[encode_usage_reports.unattributed_process(one) for one in view.unattributed],
         driver=device.driver,
         cuda=device.cuda,
         compute_capability=device.compute_capability,

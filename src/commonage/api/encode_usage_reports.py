@@ -1,11 +1,13 @@
-"""Usage reports, suggestions and strays, from the domain to the wire. Part of `encode`, which is long enough."""
+"""Usage reports, suggestions and unattributed processes, from the domain to the wire. Part of `encode`, which is long
+enough.
+"""
 
 from __future__ import annotations
 
-from commonage.control.attribution import Stray
+from commonage.control.attribution import UnattributedProcess
 from commonage.domain.suggestions import Suggestion, usage_report_in_words
 from commonage.domain.usage_reports import UsageReport
-from commonage.wire.usage_reports import StrayOut, SuggestionOut, UsageReportOut
+from commonage.wire.usage_reports import SuggestionOut, UnattributedProcessOut, UsageReportOut
 
 
 def usage_report(found: UsageReport) -> UsageReportOut:
@@ -52,6 +54,6 @@ def suggestion(found: Suggestion) -> SuggestionOut:
     )
 
 
-def stray(found: Stray) -> StrayOut:
+def unattributed_process(found: UnattributedProcess) -> UnattributedProcessOut:
     """A process of no workload."""
-    return StrayOut(pid=found.pid, memory_mib=found.memory_mib, name=found.name)
+    return UnattributedProcessOut(pid=found.pid, memory_mib=found.memory_mib, name=found.name)

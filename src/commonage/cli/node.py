@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from commonage.sdk import Client
     from commonage.wire.devices import DeviceOut
     from commonage.wire.platform import NodeOut
-    from commonage.wire.usage_reports import StrayOut
+    from commonage.wire.usage_reports import UnattributedProcessOut
 
 
 class _Group(click.Group):
@@ -201,19 +201,19 @@ def node_table(found: Sequence[NodeOut]) -> Table:
 def node_notes(found: Sequence[NodeOut]) -> list[str]:
     """What is to be said about the nodes, each thing once."""
     reasons = [f"{one.name}: {one.reason}" for one in found if one.reason]
-    strays = [
-        f"{one.name}, GPU {device.label}: {_stray(stray)} holds "
-        f"{'' if stray.memory_mib is None else f'{show.memory(stray.memory_mib)} of '}VRAM, and no workload started it"
+    unattributed_processes = [
+        f"{one.name}, GPU {device.label}: {_unattributed_process(unattributed_process)} holds "
+        f"{'' if unattributed_process.memory_mib is None else f'{show.memory(unattributed_process.memory_mib)} of '}VRAM, and no workload started it"  # noqa: E501
         for one in found
         for device in one.devices
-        for stray in device.unattributed
+        for unattributed_process in device.unattributed
     ]
-    return list(dict.fromkeys([*reasons, *strays, *(note for one in found for note in one.notes)]))
+    return list(dict.fromkeys([*reasons, *unattributed_processes, *(note for one in found for note in one.notes)]))
 
 
-def _stray(stray: StrayOut) -> str:
-    name = show.text(stray.name) or "a process"
-    return name if stray.pid is None else f"{name} (process {stray.pid})"
+def _unattributed_process(unattributed_process: UnattributedProcessOut) -> str:
+    name = show.text(unattributed_process.name) or "a process"
+    return name if unattributed_process.pid is None else f"{name} (process {unattributed_process.pid})"
 
 
 def _device(device: DeviceOut) -> tuple[str, str, str, str]:

@@ -32,7 +32,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class UnattributedProcess:
     """A process that holds VRAM of a GPU but belongs to no attempt. `name` is empty if it cannot be read."""
 
     pid: int | None
@@ -45,13 +45,13 @@ class Round:
     """One round of measurements. `at` is the time just before engines and GPUs were asked.
 
     `samples` by device uuid; `uses` by attempt and device uuid: without an entry, the driver lists no process of that
-    attempt on the device. `strays` by device uuid.
+    attempt on the device. `unattributed_processes` by device uuid.
     """
 
     at: float
     samples: Mapping[str, DeviceSample] = field(default_factory=dict)
     uses: Mapping[tuple[str, str], Use] = field(default_factory=dict)
-    strays: Mapping[str, Sequence[Stray]] = field(default_factory=dict)
+    unattributed_processes: Mapping[str, Sequence[UnattributedProcess]] = field(default_factory=dict)
     measurements: Sequence[Measurement] = ()
 
     def memory_of(self, attempt_id: str, uuid: str) -> int | None:
@@ -81,7 +81,7 @@ def attribute(
             known[each.pid] = each
     by_uuid = {sample.uuid: sample for sample in samples}
     uses: dict[tuple[str, str], Use] = {}
-    strays: dict[str, list[Stray]] = defaultdict(list)
+    unattributed_processes: dict[str, list[UnattributedProcess]] = defaultdict(list)
     for uuid, sample in by_uuid.items():
         for process in _each_once(sample.processes):
             owner = known.get(process.pid) if process.pid is not None else None
@@ -89,10 +89,12 @@ def attribute(
             if process.attempt_id is None and owner is not None and owner.started_at > at:
                 continue  # the process that the driver saw has ended, and its PID was reused
             if attempt is None:
-                strays[uuid].append(Stray(process.pid, process.memory_mib, owner.name if owner else ""))
+                unattributed_processes[uuid].append(
+                    UnattributedProcess(process.pid, process.memory_mib, owner.name if owner else "")
+                )
             else:
                 uses[attempt, uuid] = _added(uses.get((attempt, uuid)), process)
-    return Round(at, by_uuid, uses, strays, measurements)
+    return Round(at, by_uuid, uses, unattributed_processes, measurements)
 
 
 def joined(round_: Round, other: Round) -> Round:
@@ -101,7 +103,7 @@ def joined(round_: Round, other: Round) -> Round:
         round_,
         samples={**round_.samples, **other.samples},
         uses={**round_.uses, **other.uses},
-        strays={**round_.strays, **other.strays},
+        unattributed_processes={**round_.unattributed_processes, **other.unattributed_processes},
     )
 
 
@@ -157,12 +159,12 @@ def utilisation_of(round_: Round, uuid: str, attempt_id: str, part: float) -> fl
     use, sample = round_.uses.get((attempt_id, uuid)), round_.samples.get(uuid)
     if use is not None and use.utilisation is not None:
         return use.utilisation
-    if use is None and (uuid in round_.strays or any(each == uuid for _, each in round_.uses)):
+    if use is None and (uuid in round_.unattributed_processes or any(each == uuid for _, each in round_.uses)):
         return 0.0  # other attempts have processes on the GPU, this one has none
     return None if sample is None or sample.utilisation is None else sample.utilisation * part
 
 
-def unattributed(device: Device, found: Sequence[Stray]) -> UnattributedGpuMemory:
+def unattributed(device: Device, found: Sequence[UnattributedProcess]) -> UnattributedGpuMemory:
     """Reason for admins about unattributed processes; it names at most three of them."""
     known = [one.memory_mib for one in found if one.memory_mib is not None]
     return UnattributedGpuMemory(

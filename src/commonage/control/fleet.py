@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from commonage.control.all_devices import AllDevices
-from commonage.control.attribution import Stray
+from commonage.control.attribution import UnattributedProcess
 from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
 from commonage.control.device_alarms import alarms, device_of
@@ -67,7 +67,7 @@ class DeviceView:
     utilisation: float | None
     holders: tuple[Holder, ...]
     sample: DeviceSample | None = None
-    unattributed: tuple[Stray, ...] = ()  # processes of no attempt that hold VRAM of it
+    unattributed: tuple[UnattributedProcess, ...] = ()  # processes of no attempt that hold VRAM of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class Fleet:
                     utilisation=sample.utilisation if sample else None,
                     holders=tuple(holders.get(device.uuid, ())),
                     sample=sample,
-                    unattributed=tuple(self._watchdog.strays.get(device.uuid, ())),
+                    unattributed=tuple(self._watchdog.unattributed_processes.get(device.uuid, ())),
                 )
             )
         engine = self._engines.get(node.site)

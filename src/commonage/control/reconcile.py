@@ -168,7 +168,7 @@ class Reconcile:
             if attempt_id in allocated:
                 self._tell(engine, status)
             else:
-                self._stray(engine, status)
+                self._unattributed_process(engine, status)
         for attempt_id, workload in allocated.items():
             if attempt_id not in before or attempt_id in self._busy:
                 continue
@@ -184,7 +184,7 @@ class Reconcile:
             if workload.attempt is not None and self._engine_of(workload) is engine
         }
 
-    def _stray(self, engine: Engine, status: Status) -> None:
+    def _unattributed_process(self, engine: Engine, status: Status) -> None:
         """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
         workload = self._board.get(workload_of(status.attempt_id))
         if status.attempt_id in self._busy or _stops(workload, status.attempt_id):

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from commonage.control.attribution import Round, Stray, unattributed
+from commonage.control.attribution import Round, UnattributedProcess, unattributed
 from commonage.control.board import Board
 from commonage.control.ledger import Ledger
 from commonage.control.over_share import Excess, Excesses, OverSharePolicy, who_needs_it
@@ -30,7 +30,7 @@ from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 WARN_AGAIN_S = 600.0
-STRAY_WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, which is harmless
+UNATTRIBUTED_PROCESS_WORTH_A_WARNING_MIB = 64  # a display or a monitor holds a few MiB, which is harmless
 MPS_SERVER = "nvidia-cuda-mps"  # the driver's own process, through which the shares of a GPU run
 _FOLLOWS = {
     OverSharePolicy.STOP: OverGpuShareFollows.STOP,
@@ -41,7 +41,9 @@ _Key = tuple[str, str]
 
 
 class Watchdog:
-    """`strays` are the unattributed processes, by device uuid, as the fleet shows them; `counts` the actions taken."""
+    """`unattributed_processes` are the unattributed processes, by device uuid, as the fleet shows them; `counts` the
+    actions taken.
+    """
 
     def __init__(self, board: Board, ledger: Ledger, clock: Clock, settings: ControlSettings) -> None:
         self._board, self._ledger, self._clock = board, ledger, clock
@@ -50,10 +52,10 @@ class Watchdog:
         self._fresh_s = max(15.0, 3 * settings.sample_every_s)
         self._excesses = Excesses(settings.gpu_over_share_tolerance_mib, self._fresh_s)
         self._warned: dict[_Key, float] = {}
-        self._strays_before: dict[str, set[tuple[int | None, str]]] = {}
-        self._strays_told: dict[str, tuple[frozenset[tuple[int | None, str]], float]] = {}
+        self._unattributed_processes_before: dict[str, set[tuple[int | None, str]]] = {}
+        self._unattributed_processes_told: dict[str, tuple[frozenset[tuple[int | None, str]], float]] = {}
         self.over: list[Excess] = []
-        self.strays: dict[str, tuple[Stray, ...]] = {}
+        self.unattributed_processes: dict[str, tuple[UnattributedProcess, ...]] = {}
         self.counts: Counter[str] = Counter()
 
     async def look(self, round_: Round) -> None:
@@ -67,7 +69,7 @@ class Watchdog:
         for excess in self.over:
             await self._act(excess, round_, now)
         self._warned = {key: at for key, at in self._warned.items() if now - at < WARN_AGAIN_S}
-        await self._tell_of_strays(round_, devices, now)
+        await self._tell_of_unattributed_processes(round_, devices, now)
 
     # --- attempts over their share --------------------------------------------------------------------------------
 
@@ -128,23 +130,29 @@ class Watchdog:
 
     # --- unattributed processes -----------------------------------------------------------------------------------
 
-    async def _tell_of_strays(self, round_: Round, devices: Mapping[str, Device], now: float) -> None:
+    async def _tell_of_unattributed_processes(self, round_: Round, devices: Mapping[str, Device], now: float) -> None:
         """Report processes that were also in the last round: one that is just ending does not matter."""
-        self.strays = {uuid: self._lasting(uuid, found) for uuid, found in round_.strays.items() if uuid in devices}
-        self._strays_before = {uuid: {_key(one) for one in found} for uuid, found in round_.strays.items()}
-        for uuid in {*self.strays, *self._strays_told}:
+        self.unattributed_processes = {
+            uuid: self._lasting(uuid, found) for uuid, found in round_.unattributed_processes.items() if uuid in devices
+        }
+        self._unattributed_processes_before = {
+            uuid: {_key(one) for one in found} for uuid, found in round_.unattributed_processes.items()
+        }
+        for uuid in {*self.unattributed_processes, *self._unattributed_processes_told}:
             if uuid in round_.samples and uuid in devices:
-                await self._tell_of_device(devices[uuid], self.strays.get(uuid, ()), now)
+                await self._tell_of_device(devices[uuid], self.unattributed_processes.get(uuid, ()), now)
 
-    def _lasting(self, uuid: str, found: Sequence[Stray]) -> tuple[Stray, ...]:
-        before = self._strays_before.get(uuid, set())
+    def _lasting(self, uuid: str, found: Sequence[UnattributedProcess]) -> tuple[UnattributedProcess, ...]:
+        before = self._unattributed_processes_before.get(uuid, set())
         mine = (one for one in found if _key(one) in before and not one.name.startswith(MPS_SERVER))
         return tuple(sorted(mine, key=lambda one: -(one.memory_mib or 0)))
 
-    async def _tell_of_device(self, device: Device, found: Sequence[Stray], now: float) -> None:
+    async def _tell_of_device(self, device: Device, found: Sequence[UnattributedProcess], now: float) -> None:
         holds = sum(one.memory_mib or 0 for one in found)
-        there = frozenset(_key(one) for one in found) if holds >= STRAY_WORTH_A_WARNING_MIB else frozenset()
-        before, told_at = self._strays_told.get(device.uuid, (frozenset(), 0.0))
+        there = (
+            frozenset(_key(one) for one in found) if holds >= UNATTRIBUTED_PROCESS_WORTH_A_WARNING_MIB else frozenset()
+        )
+        before, told_at = self._unattributed_processes_told.get(device.uuid, (frozenset(), 0.0))
         if there <= before and (there or not before):
             return
         if there and now - told_at < WARN_AGAIN_S:
@@ -154,8 +162,8 @@ class Watchdog:
         )
         log.warning("%s", told)
         await self._ledger.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, told)])
-        self._strays_told[device.uuid] = (there, now)
+        self._unattributed_processes_told[device.uuid] = (there, now)
 
 
-def _key(stray: Stray) -> tuple[int | None, str]:
-    return stray.pid, stray.name
+def _key(unattributed_process: UnattributedProcess) -> tuple[int | None, str]:
+    return unattributed_process.pid, unattributed_process.name

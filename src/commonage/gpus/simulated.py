@@ -94,7 +94,8 @@ def _invalid(text: str, why: str) -> InvalidInput:
 class SimulatedDevices(Devices):
     """Simulated GPUs of the node `node_name`, with the same uuids each time. `now` gives unix seconds.
 
-    `overruns`: the MiB that an attempt holds of each of its GPUs instead of the curve's value. `strays`: processes of
+    `overruns`: the MiB that an attempt holds of each of its GPUs instead of the curve's value.
+    `unattributed_processes`: processes of
     no attempt, by device uuid.
     """
 
@@ -114,7 +115,7 @@ class SimulatedDevices(Devices):
         self._now = now
         self._allocations: tuple[Allocation, ...] = ()
         self.overruns: dict[str, int] = {}
-        self.strays: dict[str, tuple[ProcessMemory, ...]] = {}
+        self.unattributed_processes: dict[str, tuple[ProcessMemory, ...]] = {}
 
     def inventory(self) -> Sequence[Device]:
         """All GPUs; they never fail."""
@@ -141,7 +142,7 @@ class SimulatedDevices(Devices):
             )
             for allocation, share in held
         )
-        processes += self.strays.get(device.uuid, ())
+        processes += self.unattributed_processes.get(device.uuid, ())
         utilisation = round(min(1.0, sum(process.utilisation or 0.0 for process in processes)), 3)
         used = sum(process.memory_mib or 0 for process in processes)
         return DeviceSample(

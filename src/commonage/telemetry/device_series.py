@@ -31,8 +31,8 @@ def _put_held(node: str, view: DeviceView, families: Families) -> None:
     families.put("commonage_device_allocated_memory_bytes", (device.memory_mib - view.free_mib) * MIB, *labels)
     families.put("commonage_device_allocated_compute_ratio", (1000 - view.free_compute_milli) / 1000, *labels)
     families.put("commonage_device_faults", len(device.faults), *labels)
-    strays = sum(stray.memory_mib or 0 for stray in view.unattributed)
-    families.put("commonage_device_unattributed_memory_bytes", strays * MIB, *labels)
+    unattributed_processes = sum(unattributed_process.memory_mib or 0 for unattributed_process in view.unattributed)
+    families.put("commonage_device_unattributed_memory_bytes", unattributed_processes * MIB, *labels)
 
 
 def _put_measured(node: str, view: DeviceView, families: Families) -> None:

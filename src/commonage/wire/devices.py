@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from commonage.wire.usage_reports import StrayOut
+from commonage.wire.usage_reports import UnattributedProcessOut
 
 
 class UnavailableOut(BaseModel):
@@ -55,7 +55,7 @@ class DeviceOut(BaseModel):
     unavailable: list[UnavailableOut] = Field(default_factory=list, description="Why other levels do not hold.")
     faults: list[str] = Field(description="Why it takes no new work.")
     notices: list[str] = Field(default_factory=list, description="Worth knowing; it takes work.")
-    unattributed: list[StrayOut] = Field(
+    unattributed: list[UnattributedProcessOut] = Field(
         default_factory=list, description="Processes of no workload that hold VRAM of it."
     )
     driver: str = ""

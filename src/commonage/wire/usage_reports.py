@@ -46,7 +46,7 @@ class SuggestionOut(BaseModel):
     simulated: bool
 
 
-class StrayOut(BaseModel):
+class UnattributedProcessOut(BaseModel):
     """A process that no workload started and that holds VRAM of a GPU."""
 
     pid: int | None

@@ -82,8 +82,12 @@ async def test_processes_of_nobody_there_are_told() -> None:
     async with site.open() as control:
         await site.sampled(control, 15)
         [view] = control.fleet.nodes()
-        [stray] = view.devices[0].unattributed
-        assert (stray.pid, stray.memory_mib, stray.name) == (77, 3000, "python3")
+        [unattributed_process] = view.devices[0].unattributed
+        assert (unattributed_process.pid, unattributed_process.memory_mib, unattributed_process.name) == (
+            77,
+            3000,
+            "python3",
+        )
 
 
 async def test_what_is_old_is_no_measurement() -> None:

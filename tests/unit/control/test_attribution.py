@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.control.attribution import Stray, attribute, parts_of, unattributed, unknown_pids, utilisation_of
+from commonage.control.attribution import (
+    UnattributedProcess,
+    attribute,
+    parts_of,
+    unattributed,
+    unknown_pids,
+    utilisation_of,
+)
 from commonage.domain.reasons.notes import ProcessInfo
 from commonage.domain.statuses import ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
@@ -36,14 +43,17 @@ def test_processes_of_an_attempt_are_added_up_on_each_device() -> None:
 
 def test_a_process_of_nobody_is_shown_with_its_name() -> None:
     round_ = attribute([sampled_gpu(ProcessMemory(7, 300), ProcessMemory(8, 20))], [owner(7, None, name="blender")], AT)
-    assert list(round_.strays["GPU-0"]) == [Stray(7, 300, "blender"), Stray(8, 20, "")]
+    assert list(round_.unattributed_processes["GPU-0"]) == [
+        UnattributedProcess(7, 300, "blender"),
+        UnattributedProcess(8, 20, ""),
+    ]
     gpu = make.device(uuid="GPU-0")
-    found = unattributed(gpu, round_.strays["GPU-0"])
+    found = unattributed(gpu, round_.unattributed_processes["GPU-0"])
     assert found.processes == (ProcessInfo(7, "blender"), ProcessInfo(8, ""))
     assert (found.gpu, found.used_mib, found.more) == ("0", 320, 0)
-    many = unattributed(gpu, [Stray(one, 1, "x") for one in range(1, 6)])
+    many = unattributed(gpu, [UnattributedProcess(one, 1, "x") for one in range(1, 6)])
     assert (len(many.processes), many.more) == (3, 2)
-    assert unattributed(gpu, [Stray(1, None, "x")]).used_mib is None
+    assert unattributed(gpu, [UnattributedProcess(1, None, "x")]).used_mib is None
     assert round_.uses == {}
 
 
@@ -52,7 +62,7 @@ def test_a_number_that_passed_to_another_process_counts_for_nobody() -> None:
     sample = sampled_gpu(ProcessMemory(7, 300))
     for whose in ("a-1", None):
         round_ = attribute([sample], [owner(7, whose, started_at=AT + 1)], AT)
-        assert (round_.uses, dict(round_.strays)) == ({}, {})
+        assert (round_.uses, dict(round_.unattributed_processes)) == ({}, {})
 
 
 def test_a_process_that_began_between_two_engines_looks_is_still_owned() -> None:
@@ -106,7 +116,7 @@ PROCESSES = st.builds(
 def test_no_memory_is_counted_twice(listed: list[ProcessMemory], owners: list[ProcessOwner]) -> None:
     round_ = attribute([sampled_gpu(*listed)] * 2, owners, AT)
     counted = sum(use.memory_mib or 0 for use in round_.uses.values())
-    counted += sum(one.memory_mib or 0 for found in round_.strays.values() for one in found)
+    counted += sum(one.memory_mib or 0 for found in round_.unattributed_processes.values() for one in found)
     largest: dict[int, int] = {}
     for process in listed:
         if process.pid is not None:

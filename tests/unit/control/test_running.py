@@ -431,15 +431,15 @@ async def test_an_engine_that_does_not_answer_loses_nothing() -> None:
 
 async def test_what_runs_without_a_allocation_is_ended() -> None:
     site = Site()
-    stray = factories.workload(State.QUEUED)
+    unattributed_process = factories.workload(State.QUEUED)
     async with site.open() as control:
-        allocation = factories.allocation(f"{stray.id}-1", node="cpu-1")
-        attempt = factories.attempt(stray.id, state=State.STARTING, allocation=allocation)
-        starting = factories.workload(State.STARTING, id=stray.id, environment="base", attempt=attempt)
+        allocation = factories.allocation(f"{unattributed_process.id}-1", node="cpu-1")
+        attempt = factories.attempt(unattributed_process.id, state=State.STARTING, allocation=allocation)
+        starting = factories.workload(State.STARTING, id=unattributed_process.id, environment="base", attempt=attempt)
         order = control._orders.of(starting)
         await site.engine.start(order)
         await site.clock.advance(12)
-    run = site.world.runs[f"{stray.id}-1"]
+    run = site.world.runs[f"{unattributed_process.id}-1"]
     assert run.forgotten
 
 

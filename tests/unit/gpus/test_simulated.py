@@ -162,7 +162,7 @@ def test_a_test_can_overrun_a_share_and_put_a_stranger_on_a_device() -> None:
     gpu = devices.inventory()[0]
     devices.note_held([allocation_of("a-1", [share_of(gpu, 8192)])])
     devices.overruns["a-1"] = 12_000
-    devices.strays[gpu.uuid] = (ProcessMemory(99, 500),)
+    devices.unattributed_processes[gpu.uuid] = (ProcessMemory(99, 500),)
     (sample,) = devices.measure()
     assert [(one.attempt_id, one.pid, one.memory_mib) for one in sample.processes] == [
         ("a-1", None, 12_000),

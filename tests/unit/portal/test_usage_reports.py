@@ -86,7 +86,7 @@ async def test_a_process_that_nobody_started_is_shown_on_its_device(
     portal: Portal, ann: Person, clock: FakeClock
 ) -> None:
     device_row = portal.devices.inventory()[2]
-    portal.devices.strays[device_row.uuid] = (ProcessMemory(99, 2048),)
+    portal.devices.unattributed_processes[device_row.uuid] = (ProcessMemory(99, 2048),)
     portal.engine.owned[99] = ProcessOwner(99, None, "<blender>", 0.0)
     for _ in range(3):
         await clock.advance(5)

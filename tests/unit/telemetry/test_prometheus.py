@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from commonage.control.attribution import Stray
+from commonage.control.attribution import UnattributedProcess
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
 from commonage.domain.workloads import State
@@ -84,7 +84,9 @@ async def test_shares_are_watched(control: Control) -> None:
     spec = running.spec
     control.sampling.vram = {running.attempt.id: 300, "1m7ytqacd6d5a-1": 99}
     control.watchdog.counts["warned"] += 2
-    control.watchdog.strays = {"GPU-real": (Stray(99, 70, "blender"), Stray(98, None, ""))}
+    control.watchdog.unattributed_processes = {
+        "GPU-real": (UnattributedProcess(99, 70, "blender"), UnattributedProcess(98, None, ""))
+    }
     families = await scraped(control)
     used = value(families, "commonage_workloads_used_gpu_memory_bytes", tenant=spec.tenant, kind=spec.kind)
     assert used == 300 * MIB

@@ -60,9 +60,12 @@ def test_by_group_and_by_descent(started: list[subprocess.Popen[str]]) -> None:
 
 
 def test_by_its_mark_where_it_left_its_group(started: list[subprocess.Popen[str]]) -> None:
-    stray = run(started, SLEEPS, COMMONAGE_ATTEMPT_ID="a-1")
+    unattributed_process = run(started, SLEEPS, COMMONAGE_ATTEMPT_ID="a-1")
     deadline = time.monotonic() + 20  # until its exec has happened
-    while not (found := owners_of([stray.pid], MarkedProcesses(), []))[0].attempt_id and time.monotonic() < deadline:
+    while (
+        not (found := owners_of([unattributed_process.pid], MarkedProcesses(), []))[0].attempt_id
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     assert found[0].attempt_id == "a-1"
 
