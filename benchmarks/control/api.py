@@ -79,7 +79,7 @@ async def _served(folder: Path, store: str) -> AsyncIterator[str]:
     control, _ = make_control(folder, sql)
     await control.store.open()
     await control.open()
-    ledger = asyncio.create_task(control.ledger.run())
+    writer = asyncio.create_task(control.writer.run())
     await control.fleet.tick()
     port = free_port()
     app = create_app(control, Auth(FakeIdentity()))
@@ -90,7 +90,7 @@ async def _served(folder: Path, store: str) -> AsyncIterator[str]:
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     await serving
-    ledger.cancel()
+    writer.cancel()
 
 
 async def _submits(url: str, connections: int, seconds: float) -> list[Figure]:

@@ -56,10 +56,10 @@ def _kill(installation: Served, victim: str) -> None:
     installation.start()
 
 
-def _submit_all(client: Client, ledger: Path, acknowledged: list[str]) -> None:
+def _submit_all(client: Client, writer: Path, acknowledged: list[str]) -> None:
     """Submit the jobs, each with a key of its own, again until it is acknowledged."""
     for number in range(JOBS):
-        line = f"echo {number} >> {ledger}; sleep 0.05"
+        line = f"echo {number} >> {writer}; sleep 0.05"
         ask = SubmitIn(
             command=["sh", "-c", line], cpus="50m", memory_mib=32, name=f"job {number}", key=f"crash-{number}"
         )

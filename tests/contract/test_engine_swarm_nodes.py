@@ -132,7 +132,7 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
     site = Site()
     await site.store.open()
     control = site.control(await rig.engine())
-    writing = asyncio.create_task(control.ledger.run())
+    writing = asyncio.create_task(control.writer.run())
 
     async def is_in(state: NodeState) -> bool:
         await control.fleet.tick()

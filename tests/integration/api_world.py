@@ -251,7 +251,7 @@ STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.needs
 async def _stand(control: Control) -> None:
     """Nothing is started; its nodes are looked at, as it would be called behind after a minute without."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(control.ledger.run())
+        group.create_task(control.writer.run())
         while True:
             await control.fleet.tick()
             await asyncio.sleep(10)
@@ -269,7 +269,7 @@ async def serving(
     limits: Limits = PLENTY,
     bundles: BundleLimits | None = None,
 ) -> AsyncGenerator[Api]:
-    """The API over a control that runs (or only stands, with its nodes known and its ledger writing)."""
+    """The API over a control that runs (or only stands, with its nodes known and its writer writing)."""
     identity = FakeIdentity()
     other = engine() if engine is not None else None
     control, fake = make_control(folder, store, identity, devices, rules, other, limits, bundles)

@@ -11,7 +11,7 @@ RECORDS = {
     "engines/containers/board.py": "engines",  # Run: what an engine knows of an attempt
     "engines/process/board.py": "engines/process",
     "testing/fake_run.py": "testing",  # FakeRun: what the fake engine plays
-    "ports/store.py": "control",  # Batch: the ledger fills it before it is committed
+    "ports/store.py": "control",  # Batch: the writer fills it before it is committed
 }
 """Modules whose classes are plain data that a whole package keeps, and that package."""
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, start_failure
 from commonage.domain.events import Event, EventKind
 from commonage.domain.reasons import Reason
@@ -41,8 +41,8 @@ Start = Callable[[Spec], Awaitable[Workload]]
 class Again:
     """Restarts sessions, each in its own task because the hub may respond slowly."""
 
-    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, start: Start) -> None:
-        self._store, self._board, self._ledger, self._clock, self._start = store, board, ledger, clock, start
+    def __init__(self, store: Store, board: Board, writer: Writer, clock: Clock, start: Start) -> None:
+        self._store, self._board, self._writer, self._clock, self._start = store, board, writer, clock, start
         self.turns = Turns("again", clock.now)
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
@@ -105,7 +105,7 @@ class Again:
     async def _tell(self, whom: Workload, what: Reason, kind: EventKind = EventKind.WARNING) -> None:
         spec, attempt = whom.spec, whom.attempt.id if whom.attempt else None
         said = Event(kind, self._clock.now(), what, whom.id, attempt, spec.owner, spec.tenant, whom.state)
-        await self._ledger.write(events=[said])
+        await self._writer.write(events=[said])
 
 
 def is_to_start_again(workload: Workload) -> bool:

@@ -1,6 +1,6 @@
 """Live state: all workloads that have not ended, in memory. Loops and queries read it instead of the database.
 
-Only the writer (`ledger`) changes workloads here, after it has written them; only the fleet loop changes nodes. Nothing
+Only the writer (`writer`) changes workloads here, after it has written them; only the fleet loop changes nodes. Nothing
 here is the only copy: at start everything is read from the store. The planner's snapshot is kept in step with it.
 """
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
 from commonage.control.membership import tenant_of
 from commonage.control.settings import ControlSettings
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound, TooMany, Unavailable
 from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
@@ -66,8 +66,8 @@ class _Share:
 class SentBundles:
     """Stores, finds and removes bundles. Each bundle is kept once for each tenant and user."""
 
-    def __init__(self, files: Bundles, board: Board, ledger: Ledger, clock: Clock, settings: ControlSettings) -> None:
-        self._files, self._board, self._ledger, self._clock = files, board, ledger, clock
+    def __init__(self, files: Bundles, board: Board, writer: Writer, clock: Clock, settings: ControlSettings) -> None:
+        self._files, self._board, self._writer, self._clock = files, board, writer, clock
         self._settings, self._limits = settings, settings.bundles
         self._kept: dict[_Key, dict[str, KeptBundle]] = {}  # by tenant
         self._uploads: Counter[str] = Counter()
@@ -244,7 +244,7 @@ class SentBundles:
         """Takes the lock, as submissions do to claim a bundle. `known_s`: see `_needed`."""
         since = self._clock.now() - unused_s
         old = [one for one in among if one.used_at < since]
-        if not old or self._ledger.stuck:  # submitted workloads may not be in the live state yet
+        if not old or self._writer.stuck:  # submitted workloads may not be in the live state yet
             return 0
         needed = self._needed(known_s)
         doomed = [one for one in old if (one.owner, one.digest) not in needed][:MOST_AT_ONCE]

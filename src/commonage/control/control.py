@@ -23,7 +23,6 @@ from commonage.control.fleets import Fleets, Renting
 from commonage.control.gangs import Gangs
 from commonage.control.homes import HomeWatch
 from commonage.control.images import Images
-from commonage.control.ledger import Ledger
 from commonage.control.live_limits import LiveLimits
 from commonage.control.look import Look
 from commonage.control.orders import Orders
@@ -40,6 +39,7 @@ from commonage.control.usage_reports import UsageReports
 from commonage.control.volumes import Volumes
 from commonage.control.watchdog import Watchdog
 from commonage.control.work import Work
+from commonage.control.writer import Writer
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleets import FleetPolicy
@@ -91,55 +91,55 @@ class Control:
         self.catalogue = Catalogue(world.environments)
         self.feed = Feed()
         self.board = Board(self.settings.rules, [policy for policy, _ in world.clouds])
-        self.ledger = Ledger(world.store, self.board, self.feed, world.clock)
+        self.writer = Writer(world.store, self.board, self.feed, world.clock)
         everywhere = self.settings.prepull
         self.prepulls = Prepulls(self._engines, self.board, self.catalogue, world.clock, everywhere=everywhere)
         devices = AllDevices(world.devices, world.elsewhere)
-        self.watchdog = Watchdog(self.board, self.ledger, world.clock, self.settings)
+        self.watchdog = Watchdog(self.board, self.writer, world.clock, self.settings)
         sources = Sources(self._engines, devices, self.watchdog, self.prepulls.status)
-        self.fleet = Fleet(sources, self.catalogue, self.board, self.ledger, world.clock, self.settings)
+        self.fleet = Fleet(sources, self.catalogue, self.board, self.writer, world.clock, self.settings)
         self.reservations = Reservations(
-            world.store, self.board, self.ledger, self.fleet, world.clock, self.settings, world.chance,
+            world.store, self.board, self.writer, self.fleet, world.clock, self.settings, world.chance,
             self.board.govern,
         )  # fmt: skip
         self.volumes = Volumes(self.fleet, self.settings)
-        self.bundles = SentBundles(world.bundles, self.board, self.ledger, world.clock, self.settings)
+        self.bundles = SentBundles(world.bundles, self.board, self.writer, world.clock, self.settings)
         self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
         self.tenants = TenantViews(self.board, world.clock, self.settings)
         self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
-        self.execs = Execs(self.look, self.board, self.ledger, self._engines, world.clock)
-        self.gangs = Gangs(world.store, self.board, self.ledger, world.clock)
-        self.departures = Departures(self.board, self.ledger, self.fleet, world.clock, world.joining)
+        self.execs = Execs(self.look, self.board, self.writer, self._engines, world.clock)
+        self.gangs = Gangs(world.store, self.board, self.writer, world.clock)
+        self.departures = Departures(self.board, self.writer, self.fleet, world.clock, world.joining)
         self.fleets = Fleets(
-            Renting(world.clouds, world.joining, world.chance), self.board, self.ledger, self.departures, world.clock
+            Renting(world.clouds, world.joining, world.chance), self.board, self.writer, self.departures, world.clock
         )
         self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(
-            self._engines, self.board, self.ledger, world.clock, self._orders.of, self.settings.sweep_every_s
+            self._engines, self.board, self.writer, world.clock, self._orders.of, self.settings.sweep_every_s
         )
-        self.schedule = Schedule(self.board, self.ledger, world.clock)
+        self.schedule = Schedule(self.board, self.writer, world.clock)
         self.timers = Timers(
-            world.store, self.board, self.ledger, world.clock, self.settings.warn_before_s, self.catalogue.lack
+            world.store, self.board, self.writer, world.clock, self.settings.warn_before_s, self.catalogue.lack
         )
         self.usage_reports = UsageReports(
-            world.store, self.board, self.ledger, world.clock, self.settings.sample_every_s
+            world.store, self.board, self.writer, world.clock, self.settings.sample_every_s
         )
-        self.device_warnings = DeviceWarnings(devices, self.board, self.ledger, world.clock)
+        self.device_warnings = DeviceWarnings(devices, self.board, self.writer, world.clock)
         self.advice = Advice(self.usage_reports, self.catalogue, self.settings)
         self.sampling = Sampling(
             self._engines, devices, self.board, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,
             self._measured,
         )  # fmt: skip
         self.images = Images(
-            world.store, self.board, self.ledger, self.catalogue, self.prepulls, world.clock, self.settings
+            world.store, self.board, self.writer, self.catalogue, self.prepulls, world.clock, self.settings
         )
         limits, self._ids = self.settings.limits, IdSequence()
         self.requests, self.connections = requests_of_users(world.clock, limits), Connections(world.clock, limits)
         self.work = Work(
-            world.store, self.board, self.ledger, self.fleet, world.identity, self.bundles, world.clock,
+            world.store, self.board, self.writer, self.fleet, world.identity, self.bundles, world.clock,
             self.settings, self._ids, world.chance, LiveLimits(self.board, limits),
         )  # fmt: skip
-        self.again = Again(world.store, self.board, self.ledger, world.clock, self.work.through_the_hub)
+        self.again = Again(world.store, self.board, self.writer, world.clock, self.work.through_the_hub)
         self._loops: list[Loop] = [
             self.reconcile, self.fleet, self.timers, self.gangs, self.departures, self.again, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
@@ -153,8 +153,8 @@ class Control:
             self.timers.changed, self.fleet.changed, self.gangs.changed, self.again.changed,
             self.reconcile.forget_misses, self.usage_reports.changed,
         ):  # fmt: skip
-            self.ledger.written.follow(follower)
-        self.ledger.effects.follow(self.reconcile.effect)
+            self.writer.written.follow(follower)
+        self.writer.effects.follow(self.reconcile.effect)
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
         self.catalogue.changes.follow(self.timers.catalogue_changed)
 
@@ -171,7 +171,7 @@ class Control:
 
     async def open(self) -> None:
         """Resume from the store's contents and the workloads that the engines still run. Call once, before run()."""
-        await self.ledger.open()
+        await self.writer.open()
         await self.bundles.open()
         await self.usage_reports.open()
         await self.images.open()
@@ -189,7 +189,7 @@ class Control:
         """
         self._loops += adapters
         async with asyncio.TaskGroup() as loops:
-            _begin(loops, self.ledger)
+            _begin(loops, self.writer)
             # Nodes first: planning without them would report every request as unschedulable for a moment.
             await self.fleet.look()
             for loop in self._loops:
@@ -215,7 +215,7 @@ class Control:
 
     def health(self) -> Sequence[LoopHealth]:
         """Health of all loops, including those of engines, by name."""
-        turns = [one.turns for one in (self.ledger, *self._loops)]
+        turns = [one.turns for one in (self.writer, *self._loops)]
         turns += [one for engine in self._engines.values() for one in engine.loops()]
         return sorted((one.health() for one in turns), key=lambda one: one.name)
 

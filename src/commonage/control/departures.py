@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
-from commonage.control.ledger import Ledger
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
@@ -36,9 +36,9 @@ class Departures:
     """Drains nodes, taking the workloads on them into account, and removes nodes."""
 
     def __init__(
-        self, board: Board, ledger: Ledger, fleet: Fleet, clock: Clock, joining: Joining | None = None
+        self, board: Board, writer: Writer, fleet: Fleet, clock: Clock, joining: Joining | None = None
     ) -> None:
-        self._board, self._ledger, self._fleet, self._clock, self._joining = board, ledger, fleet, clock, joining
+        self._board, self._writer, self._fleet, self._clock, self._joining = board, writer, fleet, clock, joining
         self.turns = Turns("departures", clock.now)
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
@@ -67,9 +67,9 @@ class Departures:
             elif by is not None and by != before:
                 told.append(self._told(one, node, by, now))
         if told:
-            await self._ledger.write(events=told)
+            await self._writer.write(events=told)
         for one in goes:
-            await self._ledger.happen(one.id, StopRequested(recall))
+            await self._writer.happen(one.id, StopRequested(recall))
         return node
 
     async def run(self) -> None:
@@ -81,7 +81,7 @@ class Departures:
 
     def tick(self) -> None:
         """Evict everything that still runs on nodes whose deadline has passed."""
-        if self._ledger.stuck:
+        if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         now = self._clock.now()
         for node in self._board.nodes.values():
@@ -90,7 +90,7 @@ class Departures:
             for one in self._on(node.name):
                 if one.stop is None:
                     log.info("workload %s: its node %s must be empty now", one.id, node.name)
-                    self._ledger.note(one.id, StopRequested(_at_the_deadline(one, node, now)))
+                    self._writer.note(one.id, StopRequested(_at_the_deadline(one, node, now)))
 
     async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
         """Remove a node and revoke its access. It must not be ready, and nothing may run on it. For admins.
@@ -124,7 +124,7 @@ class Departures:
         self._fleet.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
         for one in self._on(name):
-            self._ledger.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
+            self._writer.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
         await self._forget(node, why)
 
     async def see_off(self, name: str) -> None:
@@ -143,14 +143,14 @@ class Departures:
     async def _forget(self, node: Node, why: Reason) -> None:
         await self._give_up(node.name, why)
         await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
-        await self._ledger.write()  # allocations made at this moment are in the live state after this
+        await self._writer.write()  # allocations made at this moment are in the live state after this
         await self._give_up(node.name, why)
         log.info("site %s: %s", node.site, why)
 
     async def _give_up(self, name: str, why: Reason) -> None:
         for one in self._on(name):
             if one.attempt is not None:
-                await self._ledger.happen(one.id, Vanished(one.attempt.id, why))
+                await self._writer.happen(one.id, Vanished(one.attempt.id, why))
 
     async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
         """Raise Conflict, with the next step to take, if the node may not be removed."""

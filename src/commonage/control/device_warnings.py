@@ -9,7 +9,7 @@ import logging
 
 from commonage.control.all_devices import AllDevices
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
+from commonage.control.writer import Writer
 from commonage.domain.events import Event, EventKind
 from commonage.domain.ids import workload_of
 from commonage.domain.reasons.notes import GpuWarning
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 class DeviceWarnings:
     """Writes an event for each warning; warnings that could not be written are kept for the next round."""
 
-    def __init__(self, devices: AllDevices, board: Board, ledger: Ledger, clock: Clock) -> None:
-        self._devices, self._board, self._ledger, self._clock = devices, board, ledger, clock
+    def __init__(self, devices: AllDevices, board: Board, writer: Writer, clock: Clock) -> None:
+        self._devices, self._board, self._writer, self._clock = devices, board, writer, clock
         self._left: list[tuple[str, str]] = []
 
     async def look(self) -> None:
@@ -30,7 +30,7 @@ class DeviceWarnings:
         self._left += await self._devices.take_warnings()
         events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
         if events:
-            await self._ledger.write(events=events)
+            await self._writer.write(events=events)
         self._left = []
 
     def _event(self, attempt_id: str, words: str) -> Event | None:

@@ -1,6 +1,6 @@
 """Turns the writer's queued changes, in their order, into one batch by stepping on the newest states.
 
-Called by the ledger alone; reads the live state, changes nothing.
+Called by the writer alone; reads the live state, changes nothing.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
 from commonage.control.look import Look
+from commonage.control.writer import Writer
 from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.principals import Principal, Scope
@@ -26,7 +26,7 @@ class Execs:
 
     look: Look
     board: Board
-    ledger: Ledger
+    writer: Writer
     engines: Mapping[str, Engine]
     clock: Clock
 
@@ -47,7 +47,7 @@ class Execs:
             owner=workload.spec.owner,
             tenant=workload.spec.tenant,
         )
-        await self.ledger.write(events=[event])
+        await self.writer.write(events=[event])
         try:
             return await engine.exec(attempt.id, command, terminal)
         except NotRunning:

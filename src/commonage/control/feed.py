@@ -20,7 +20,7 @@ class Feed:
         self._listeners: set[_Listener] = set()
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Send events to all listeners. Called by the ledger, after the commit, in the order of `seq`."""
+        """Send events to all listeners. Called by the writer, after the commit, in the order of `seq`."""
         for listener in list(self._listeners):
             listener.tell(events)
             if listener.ended:

@@ -18,12 +18,12 @@ from commonage.control.attribution import UnattributedProcess
 from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
 from commonage.control.device_alarms import alarms, device_of
-from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants_of
 from commonage.control.node_states import drained, essence, judged, undecided
 from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
 from commonage.control.watchdog import Watchdog
+from commonage.control.writer import Writer
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.events import Event, EventKind
@@ -135,11 +135,11 @@ class Fleet:
         sources: Sources,
         catalogue: Catalogue,
         board: Board,
-        ledger: Ledger,
+        writer: Writer,
         clock: Clock,
         settings: ControlSettings,
     ) -> None:
-        self._engines, self.catalogue, self._board, self._ledger = sources.engines, catalogue, board, ledger
+        self._engines, self.catalogue, self._board, self._writer = sources.engines, catalogue, board, writer
         self._clock, self._settings = clock, settings
         self._statuses: dict[str, EnvironmentStatus] = {}
         self._devices, self._watchdog, self._image_status = sources.devices, sources.watchdog, sources.image_status
@@ -241,7 +241,7 @@ class Fleet:
             events += alarms(before, node, held, self._board.get, now)
             events += undecided(before, node, held, self._board.get, now)
         if changed:
-            await self._ledger.write(nodes=changed, events=events)
+            await self._writer.write(nodes=changed, events=events)
         self._board.put_nodes(nodes)
         if changed:
             self._board.changed.set()
@@ -324,7 +324,7 @@ class Fleet:
     async def forget(self, node: Node, events: Sequence[Event]) -> None:
         """Remove a node, and write the events about it. No allocation may exist on it."""
         async with self._writing:
-            await self._ledger.depart(node, events)
+            await self._writer.depart(node, events)
             self._gone[node.name] = self._clock.now()
             self._board.remove_node(node.name)
 

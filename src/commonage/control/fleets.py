@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from commonage.control.board import Board, ask_of
 from commonage.control.departures import Departures
-from commonage.control.ledger import Ledger
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import NodeState
@@ -98,10 +98,10 @@ class Renting:
 class Fleets:
     """All node pools, as their clouds report them."""
 
-    def __init__(self, renting: Renting, board: Board, ledger: Ledger, departures: Departures, clock: Clock) -> None:
+    def __init__(self, renting: Renting, board: Board, writer: Writer, departures: Departures, clock: Clock) -> None:
         self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
-        self._board, self._ledger, self._departures, self._clock = board, ledger, departures, clock
+        self._board, self._writer, self._departures, self._clock = board, writer, departures, clock
         self.turns = Turns("fleets", clock.now, CLOUD_TURN_S)
 
     async def run(self) -> None:
@@ -314,4 +314,4 @@ class Fleets:
         price, count = one.policy.kind.price_per_h, len(one.kept)
         what = replace(what, price_per_h=count * price, price_before_per_h=(count - change) * price)
         log.info("fleet %s: %s", one.policy.name, what)
-        await self._ledger.write(events=[Event(EventKind.NODE, self._clock.now(), what)])
+        await self._writer.write(events=[Event(EventKind.NODE, self._clock.now(), what)])

@@ -1,6 +1,6 @@
 """Applies the fate of one gang member to the others: members of a gang run together or not at all.
 
-Notified of every workload that is written; asks the ledger to change the other members. docs/concepts/states.md has the
+Notified of every workload that is written; asks the writer to change the other members. docs/concepts/states.md has the
 rules. The planner makes all members start at once. Start requests are made with the members known here.
 """
 
@@ -11,8 +11,8 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
+from commonage.control.writer import Writer
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.turns import Turns
@@ -30,8 +30,8 @@ _BY = "its gang"
 class Gangs:
     """Tracks all members of each gang that has a live member, including the ended ones."""
 
-    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock) -> None:
-        self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
+    def __init__(self, store: Store, board: Board, writer: Writer, clock: Clock) -> None:
+        self._store, self._board, self._writer, self._clock = store, board, writer, clock
         self._members: dict[str, dict[str, Workload]] = {}
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
@@ -76,7 +76,7 @@ class Gangs:
 
     def tick(self) -> None:
         """Check the gangs in which something changed, and those that started in part."""
-        if self._ledger.stuck:
+        if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         checked = list(self._to_check)
         self._to_check.clear()
@@ -130,7 +130,7 @@ class Gangs:
             has = one.stop.cause if one.stop is not None else None
             if has is None or (has is StopCause.RECALL and cause is not StopCause.RECALL):
                 log.info("workload %s: %s", one.id, reason)
-                self._ledger.note(one.id, StopRequested(StopRequest(_BY, now, cause, reason)))
+                self._writer.note(one.id, StopRequested(StopRequest(_BY, now, cause, reason)))
 
 
 def _started_in_part(members: Sequence[Workload]) -> bool:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
-from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants, tenants_of
 from commonage.control.prepulls import OnNode, Prepulls
 from commonage.control.settings import ControlSettings
+from commonage.control.writer import Writer
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import NodeState
@@ -55,7 +55,7 @@ class Images:
 
     store: Store
     board: Board
-    ledger: Ledger
+    writer: Writer
     catalogue: Catalogue
     prepulls: Prepulls
     clock: Clock
@@ -140,7 +140,7 @@ class Images:
             registered = ImageRegistered(
                 by=who.name, image=image.name, digest=image.digest, is_replacement=before is not None
             )
-            await self.ledger.enlist([image], [Event(EventKind.AUDIT, now, registered, owner=who.name, tenant=tenant)])
+            await self.writer.enlist([image], [Event(EventKind.AUDIT, now, registered, owner=who.name, tenant=tenant)])
             self.catalogue.put([image])
         self.prepulls.wake()
         return self.one(who, image.name)
@@ -161,7 +161,7 @@ class Images:
             removed = ImageUnregistered(by=who.name, image=image.name)
             event = Event(EventKind.AUDIT, now, removed, owner=image.by, tenant=image.tenant)
             gone = replace(image, removed=Removal(who.name, now))
-            await self.ledger.enlist([gone], [event])
+            await self.writer.enlist([gone], [event])
             self.catalogue.put([gone])
         waiting = [one.id for one in self.board.in_state(State.HELD, State.QUEUED) if one.spec.environment in names]
         return view, sorted(waiting)

@@ -1,6 +1,6 @@
-"""The reconcile loop: starts and stops attempts as desired, and passes observed statuses to the ledger.
+"""The reconcile loop: starts and stops attempts as desired, and passes observed statuses to the writer.
 
-Effects of the ledger are carried out at once. Every few seconds a sweep compares allocations with statuses (statuses)
+Effects of the writer are carried out at once. Every few seconds a sweep compares allocations with statuses (statuses)
 and repairs what a crash or a lost message left undone: an allocation without a running attempt is started, a running
 attempt without an allocation is stopped.
 """
@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
 from commonage.control.signals import Signal
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import Effect, Refused, StartRun, StatusReported, StopRun, Vanished
@@ -42,12 +42,12 @@ class Reconcile:
         self,
         engines: Mapping[str, Engine],
         board: Board,
-        ledger: Ledger,
+        writer: Writer,
         clock: Clock,
         order_of: Callable[[Workload], Order],
         sweep_every_s: float,
     ) -> None:
-        self._engines, self._board, self._ledger, self._clock = engines, board, ledger, clock
+        self._engines, self._board, self._writer, self._clock = engines, board, writer, clock
         self._order_of = order_of
         self.last_uses: Signal[[str, LastUse]] = Signal()
         self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last task for it
@@ -60,7 +60,7 @@ class Reconcile:
     # --- effects --------------------------------------------------------------------------------------------------
 
     def effect(self, workload_id: str, effect: Effect) -> None:
-        """Carry out an effect of the ledger; returns at once."""
+        """Carry out an effect of the writer; returns at once."""
         if isinstance(effect, StartRun):
             self._do(effect.attempt_id, lambda: self._start(workload_id, effect.attempt_id))
         elif isinstance(effect, StopRun):
@@ -98,7 +98,7 @@ class Reconcile:
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:
                     log.warning("attempt %s does not start: %s", attempt_id, error)
-                    await self._ledger.happen(workload_id, Refused(attempt_id, start_failure(error)))
+                    await self._writer.happen(workload_id, Refused(attempt_id, start_failure(error)))
                     return
                 log.warning("attempt %s does not start, trying again: %s", attempt_id, error)
                 await self._clock.sleep(0.5 * 2**tries)
@@ -122,7 +122,7 @@ class Reconcile:
             return
         if status.used is not None:
             self.last_uses.send(status.attempt_id, status.used)
-        written = self._ledger.note(workload_of(status.attempt_id), StatusReported(status))
+        written = self._writer.note(workload_of(status.attempt_id), StatusReported(status))
         if status.phase is Phase.ENDED:
             written.add_done_callback(lambda done: self._forget(engine, status.attempt_id, done))
 
@@ -159,7 +159,7 @@ class Reconcile:
 
     async def sweep(self, engine: Engine) -> None:
         """Compare one site's allocations with its statuses."""
-        if self._ledger.stuck:
+        if self._writer.stuck:
             return
         before = self._allocated(engine)
         seen = {status.attempt_id: status for status in await engine.statuses()}
@@ -203,7 +203,7 @@ class Reconcile:
             if begins:
                 self._do(attempt_id, lambda: self._start(workload.id, attempt_id))
             return
-        self._ledger.note(workload.id, Vanished(attempt_id, NeverStarted() if begins else Disappeared()))
+        self._writer.note(workload.id, Vanished(attempt_id, NeverStarted() if begins else Disappeared()))
 
     def forget_misses(self, workload: Workload) -> None:
         """Called after each write of a workload: drops the counters of an attempt without an allocation."""

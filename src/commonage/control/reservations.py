@@ -1,6 +1,6 @@
 """Reservations: capacity for a tenant in a time window. Admins create and delete them; they expire at their end.
 
-The planner keeps the capacity free (placement/reservations.py); this module manages the declarations. The ledger writes
+The planner keeps the capacity free (placement/reservations.py); this module manages the declarations. The writer writes
 each change, which is then passed to the planner as its new rules.
 """
 
@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 
 from commonage.control.board import Board
 from commonage.control.fleet import Fleet
-from commonage.control.ledger import Ledger
 from commonage.control.membership import tenants, tenants_of
 from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
 from commonage.control.windows import Window
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unplaceable
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
@@ -76,7 +76,7 @@ class Reservations:
 
     store: Store
     board: Board
-    ledger: Ledger
+    writer: Writer
     fleet: Fleet
     clock: Clock
     settings: ControlSettings
@@ -136,7 +136,7 @@ class Reservations:
             lacks = await self._lacks(made, now)
             reserved = ReservationMade(by=who.name, reservation=_info(made[0]), more=len(made) - 1)
             event = Event(EventKind.AUDIT, now, reserved, tenant=wanted.tenant)
-            await self.ledger.reserve([event], reservations=made)
+            await self.writer.reserve([event], reservations=made)
             self._live.update((one.id, one) for one in made)
             self._tell()
         return Reserved(made, lacks)
@@ -151,7 +151,7 @@ class Reservations:
             )
         removed = ReservationRemoved(by=who.name, reservation=_info(found))
         event = Event(EventKind.AUDIT, self.clock.now(), removed, tenant=found.tenant)
-        await self.ledger.reserve([event], unreserved=[found.id])
+        await self.writer.reserve([event], unreserved=[found.id])
         self._live.pop(reservation_id, None)
         self._tell()
         return found
@@ -168,7 +168,7 @@ class Reservations:
         """Delete the reservations that are over."""
         now = self.clock.now()
         over = [one for one in self._live.values() if one.ends_at <= now]
-        if not over or self.ledger.stuck:
+        if not over or self.writer.stuck:
             return
         for one in over:
             del self._live[one.id]
@@ -177,7 +177,7 @@ class Reservations:
             Event(EventKind.AUDIT, now, ReservationOver(reservation=_info(one)), tenant=one.tenant) for one in over
         ]
         try:
-            await self.ledger.write(events=events)
+            await self.writer.write(events=events)
         except CommonageError as error:
             log.warning("cannot note that reservations are over: %s", error)
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
+from commonage.control.writer import Writer
 from commonage.domain.lifecycle import AllocationGiven, StopRequested
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import StopCause, StopRequest
@@ -23,8 +23,8 @@ REST_FOR_PLANNING = 2  # seconds of pause per second of planning, which blocks e
 class Schedule:
     """Plans when something changed, and at least every two seconds because time alone may release capacity."""
 
-    def __init__(self, board: Board, ledger: Ledger, clock: Clock) -> None:
-        self._board, self._ledger, self._clock = board, ledger, clock
+    def __init__(self, board: Board, writer: Writer, clock: Clock) -> None:
+        self._board, self._writer, self._clock = board, writer, clock
         self._paused = False
         self.turns = Turns("schedule", clock.now)
         self.pass_s = 0.0
@@ -61,7 +61,7 @@ class Schedule:
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
         writing = [
-            self._ledger.happen(workload_id, AllocationGiven(allocation)) for workload_id, allocation in outcome.starts
+            self._writer.happen(workload_id, AllocationGiven(allocation)) for workload_id, allocation in outcome.starts
         ]
         writing += [self._evicted(eviction, now) for eviction in outcome.evictions]
         if writing:
@@ -71,4 +71,4 @@ class Schedule:
     async def _evicted(self, eviction: Eviction, now: float) -> None:
         self._board.recall(eviction.workload_id, eviction.for_id)
         stop = StopRequest("the planner", now, StopCause.RECALL, eviction.reason)
-        await self._ledger.happen(eviction.workload_id, StopRequested(stop))
+        await self._writer.happen(eviction.workload_id, StopRequested(stop))

@@ -1,6 +1,6 @@
 """Changes to workloads by time and other workloads: begin times, time limits, dependencies, added or removed images.
 
-One loop, which only sends happenings to the ledger. Limits are enforced to within half a second.
+One loop, which only sends happenings to the writer. Limits are enforced to within half a second.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
 from commonage.control.waiting import wait_at_most
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.lifecycle import Released, StopRequested, TimeRunsOut, Withheld
 from commonage.domain.reasons import Reason
@@ -36,12 +36,12 @@ class Timers:
         self,
         store: Store,
         board: Board,
-        ledger: Ledger,
+        writer: Writer,
         clock: Clock,
         warn_before_s: float,
         lack: Callable[[str], Reason | None],
     ) -> None:
-        self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
+        self._store, self._board, self._writer, self._clock = store, board, writer, clock
         self._warn_before_s = warn_before_s
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
@@ -74,7 +74,7 @@ class Timers:
     async def tick(self) -> None:
         """Check everything that time or a dependency may have changed."""
         now = self._clock.now()
-        if self._ledger.stuck:
+        if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         for workload in self._board.in_state(State.HELD):
             if workload.not_before is not None and workload.not_before <= now:
@@ -98,23 +98,23 @@ class Timers:
             return
         if now >= deadline:
             stop = StopRequest("the time limit", now, StopCause.TIME_LIMIT, TimeLimitReached(limit_s=limit))
-            self._ledger.note(workload.id, StopRequested(stop))
+            self._writer.note(workload.id, StopRequested(stop))
         elif not workload.warned and deadline - now <= min(self._warn_before_s, limit / 5):
-            self._ledger.note(workload.id, TimeRunsOut(deadline - now))
+            self._writer.note(workload.id, TimeRunsOut(deadline - now))
 
     async def _depend(self, held: Workload, now: float) -> None:
         verdicts = [await verdict(dependency, self._board, self._store) for dependency in held.spec.depends_on]
         broken = next((one for one in verdicts if isinstance(one, Reason)), None)
         if broken is not None:
             stop = StopRequest("a dependency", now, StopCause.DEPENDENCY, broken)
-            self._ledger.note(held.id, StopRequested(stop))
+            self._writer.note(held.id, StopRequested(stop))
         elif all(one is None for one in verdicts):
             self._release(held)
 
     def _release(self, held: Workload) -> None:
         """All its conditions are met. If its environment was removed in the meantime, it is held for that instead."""
         lack = self._lack(held.spec.environment)
-        self._ledger.note(held.id, Released() if lack is None else Withheld(lack))
+        self._writer.note(held.id, Released() if lack is None else Withheld(lack))
 
     def catalogue_changed(self) -> None:
         """Hold queued workloads whose environment was removed, and check all held ones again."""
@@ -126,7 +126,7 @@ class Timers:
     def _see_that_it_can(self, queued: Workload) -> None:
         lack = self._lack(queued.spec.environment)
         if lack is not None:
-            self._ledger.note(queued.id, Withheld(lack))
+            self._writer.note(queued.id, Withheld(lack))
 
 
 Verdict = Reason | Other | None

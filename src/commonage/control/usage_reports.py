@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from commonage.control.attribution import Round, parts_of, utilisation_of
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
+from commonage.control.writer import Writer
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.ids import workload_of
 from commonage.domain.statuses import LastUse, Measurement
@@ -37,8 +37,8 @@ class _Device:
 class UsageReports:
     """The only writer of usage reports. `every_s` is the interval between rounds."""
 
-    def __init__(self, store: Store, board: Board, ledger: Ledger, clock: Clock, every_s: float) -> None:
-        self._store, self._board, self._ledger, self._clock = store, board, ledger, clock
+    def __init__(self, store: Store, board: Board, writer: Writer, clock: Clock, every_s: float) -> None:
+        self._store, self._board, self._writer, self._clock = store, board, writer, clock
         self._every_s = every_s
         self._open: dict[str, UsageReport] = {}  # workload -> report of its present attempt
         self._ended: dict[str, UsageReport] = {}  # not written yet
@@ -49,7 +49,7 @@ class UsageReports:
         self._written_at = 0.0
 
     async def open(self) -> None:
-        """Read unfinished reports of the last process; close those that have ended. Call after the ledger is open."""
+        """Read unfinished reports of the last process; close those that have ended. Call after the writer is open."""
         for usage_report in await self._store.open_usage_reports():
             workload = self._board.get(usage_report.workload_id)
             attempt = workload.attempt if workload is not None else None
@@ -179,12 +179,12 @@ class UsageReports:
             self._ended[usage_report.attempt_id] = _closed(usage_report, ended_at or self._clock.now())
 
     async def keep(self, *, everything: bool = True) -> None:
-        """Write the ended reports and, with `everything`, the unfinished ones. Raises like the ledger."""
+        """Write the ended reports and, with `everything`, the unfinished ones. Raises like the writer."""
         ended = dict(self._ended)
         now = self._clock.now()
         running = [replace(each, gpu_h=_gpu_h(each, now)) for each in self._open.values()] if everything else []
         if ended or running:
-            await self._ledger.write(usage_reports=[*ended.values(), *running])
+            await self._writer.write(usage_reports=[*ended.values(), *running])
         for attempt_id in ended:
             self._ended.pop(attempt_id, None)
         if everything:

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from commonage.control.attribution import Round, UnattributedProcess, unattributed
 from commonage.control.board import Board
-from commonage.control.ledger import Ledger
 from commonage.control.over_share import Excess, Excesses, OverSharePolicy, who_needs_it
 from commonage.control.settings import ControlSettings
+from commonage.control.writer import Writer
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Device
 from commonage.domain.ids import workload_of
@@ -45,8 +45,8 @@ class Watchdog:
     actions taken.
     """
 
-    def __init__(self, board: Board, ledger: Ledger, clock: Clock, settings: ControlSettings) -> None:
-        self._board, self._ledger, self._clock = board, ledger, clock
+    def __init__(self, board: Board, writer: Writer, clock: Clock, settings: ControlSettings) -> None:
+        self._board, self._writer, self._clock = board, writer, clock
         self._policy = OverSharePolicy(settings.gpu_over_share)
         self._after_s = settings.gpu_over_share_after_s
         self._fresh_s = max(15.0, 3 * settings.sample_every_s)
@@ -61,7 +61,7 @@ class Watchdog:
     async def look(self, round_: Round) -> None:
         """Judge one round. Raises Unavailable while the store does not answer; then the next round reports it."""
         now = self._clock.now()
-        if not 0 <= now - round_.at <= self._fresh_s or self._ledger.stuck:
+        if not 0 <= now - round_.at <= self._fresh_s or self._writer.stuck:
             return
         devices = {device.uuid: device for node in self._board.nodes.values() for device in node.report.devices}
         held = [one.allocation for one in self._board.held()]
@@ -107,7 +107,7 @@ class Watchdog:
     def _end(self, workload: Workload, why: OverGpuShare, now: float) -> None:
         log.warning("workload %s is ended: %s", workload.id, why)
         stop = StopRequest("the VRAM watchdog", now, StopCause.OVER_SHARE, why)
-        self._ledger.note(workload.id, StopRequested(stop))
+        self._writer.note(workload.id, StopRequested(stop))
         self.counts["stopped"] += 1
 
     async def _warn(self, workload: Workload, excess: Excess, now: float) -> None:
@@ -124,7 +124,7 @@ class Watchdog:
         event = Event(
             EventKind.WARNING, now, warning, workload.id, excess.attempt_id, spec.owner, spec.tenant, workload.state
         )
-        await self._ledger.write(events=[event])
+        await self._writer.write(events=[event])
         self._warned[excess.attempt_id, excess.uuid] = now
         self.counts["warned"] += 1
 
@@ -161,7 +161,7 @@ class Watchdog:
             unattributed(device, found) if there else UnattributedGpuMemoryFreed(gpu=device.label, model=device.model)
         )
         log.warning("%s", told)
-        await self._ledger.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, told)])
+        await self._writer.write(events=[Event(EventKind.WARNING if there else EventKind.NODE, now, told)])
         self._unattributed_processes_told[device.uuid] = (there, now)
 
 

@@ -12,12 +12,12 @@ from commonage.control.admission import never
 from commonage.control.board import Board, ask_for
 from commonage.control.bundles import SentBundles
 from commonage.control.fleet import Fleet
-from commonage.control.ledger import Ledger
 from commonage.control.live_limits import LiveLimits
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
 from commonage.control.timers import judge
 from commonage.control.volumes import see_that_all_can_be_mounted
+from commonage.control.writer import Writer
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unplaceable
 from commonage.domain.explanations import Explanation
 from commonage.domain.ids import IdSequence
@@ -55,7 +55,7 @@ class Work:
 
     store: Store
     board: Board
-    ledger: Ledger
+    writer: Writer
     fleet: Fleet
     identity: Identity
     bundles: SentBundles
@@ -84,7 +84,7 @@ class Work:
         await self.bundles.claim(who, spec)
         try:
             with self.live_limits.room(spec, workloads[0].id):
-                await self.ledger.insert(workloads)
+                await self.writer.insert(workloads)
         except Conflict:
             # The same key was used twice at the same time: the other submission made the workload.
             taken = await self._by_key(spec)
@@ -220,7 +220,7 @@ class Work:
         by = workload.spec.owner if _is_spawner(who) else who.name
         cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
         stop = StopRequest(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))
-        after = await self.ledger.happen(workload_id, StopRequested(stop))
+        after = await self.writer.happen(workload_id, StopRequested(stop))
         if after is None or (after.state.is_terminal and after.stop is None):
             ended = await self.store.workload(workload_id)
             raise Conflict(
@@ -236,7 +236,7 @@ class Work:
         now = self.clock.now()
         for workload in self.board.in_state(State.STARTING, State.RUNNING):
             cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.RECALL
-            self.ledger.note(workload.id, StopRequested(StopRequest("the server", now, cause, ServerStopped())))
+            self.writer.note(workload.id, StopRequested(StopRequest("the server", now, cause, ServerStopped())))
         while (left := len(self.board.in_state(State.STARTING, State.RUNNING))) and self.clock.now() < now + within_s:
             await self.clock.sleep(0.05)
         return left

@@ -104,10 +104,10 @@ def _itself(control: Control, families: Families) -> None:
             families.put("commonage_loop_age_seconds", loop.age_s, loop.name)
         families.put("commonage_loop_up", int(not loop.stuck), loop.name)
         families.put("commonage_loop_errors_total", loop.breaks, loop.name)
-    ledger = control.ledger
+    writer = control.writer
     families.put("commonage_schedule_pass_seconds", control.schedule.pass_s)
-    families.put("commonage_store_up", 0 if ledger.stuck else 1)
-    families.put("commonage_ledger_commits_total", ledger.commits)
-    families.put("commonage_ledger_commit_seconds_total", ledger.commit_s)
-    families.put("commonage_ledger_changes_total", ledger.changes)
-    families.put("commonage_ledger_waiting_changes", ledger.waiting)
+    families.put("commonage_store_up", 0 if writer.stuck else 1)
+    families.put("commonage_writer_commits_total", writer.commits)
+    families.put("commonage_writer_commit_seconds_total", writer.commit_s)
+    families.put("commonage_writer_changes_total", writer.changes)
+    families.put("commonage_writer_waiting_changes", writer.waiting)

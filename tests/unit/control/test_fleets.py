@@ -520,7 +520,7 @@ class Story(Rented):
     async def life(self, deeds: Sequence[str]) -> None:
         control = self.site.control()
         await control.open()
-        writing = asyncio.create_task(control.ledger.run())
+        writing = asyncio.create_task(control.writer.run())
         await control.fleet.tick()
         for deed in deeds:
             await self.do(control, deed)

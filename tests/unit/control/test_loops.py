@@ -5,8 +5,8 @@ from tests.unit.control.world import ANN, Site, job
 
 from commonage.control.board import Board
 from commonage.control.feed import Feed
-from commonage.control.ledger import Ledger
 from commonage.control.timers import Timers, Verdict, judge
+from commonage.control.writer import Writer
 from commonage.domain.errors import Unavailable
 from commonage.domain.fleet import NodeState
 from commonage.domain.reasons.attempts import PreparingEnvironment
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() -> None:
     store, board, clock = MemoryStore(), Board(), FakeClock()
     await store.open()
-    timers = Timers(store, board, Ledger(store, board, Feed(), clock), clock, 60, lambda _environment: None)
+    timers = Timers(store, board, Writer(store, board, Feed(), clock), clock, 60, lambda _environment: None)
     held = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
     board.load([held], [])
     timers.changed(held)
@@ -34,7 +34,7 @@ async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() 
         await timers.tick()
     store.trouble = None
     await timers.tick()
-    assert timers._ledger.waiting == 1
+    assert timers._writer.waiting == 1
 
 
 def met(verdict: Verdict) -> bool | None:
@@ -81,7 +81,7 @@ async def test_the_store_away_for_minutes_while_work_runs_and_ends() -> None:
         with pytest.raises(Unavailable):
             await control.work.submit(ANN, job(key="asks the store first"))
         await site.clock.advance(100)
-        assert control.ledger.waiting < 100, "loops do not pile up what they said already"
+        assert control.writer.waiting < 100, "loops do not pile up what they said already"
         assert site.engine.world.runs[f"{ends.id}-1"].forgotten is False
         site.store.trouble = None
         await site.clock.advance(10)

@@ -490,7 +490,7 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 
 LOOPS = {
-    "again", "bundles", "departures", "fleet", "gangs", "ledger", "prepulls", "reconcile", "reservations", "sample",
+    "again", "bundles", "departures", "fleet", "gangs", "writer", "prepulls", "reconcile", "reservations", "sample",
     "schedule", "timers", "watch here",
 }  # fmt: skip
 
@@ -532,9 +532,9 @@ async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
 
     async with site.open() as control:
         site.store.commit = late  # type: ignore[method-assign]
-        writing = asyncio.create_task(control.ledger.write(nodes=list(control.board.nodes.values())))
+        writing = asyncio.create_task(control.writer.write(nodes=list(control.board.nodes.values())))
         await site.clock.advance(61)
-        assert "ledger" in {one.name for one in control.health() if one.stuck}
+        assert "writer" in {one.name for one in control.health() if one.stuck}
         answers.set()
         await writing
 

@@ -81,5 +81,5 @@ async def control(anyio_backend: str, node: Any) -> Control:
         remapped_corrected=2, remapped_uncorrected=1, xid=31,
     )  # fmt: skip
     made.fleet.note_measured({"GPU-real": measured})
-    made.ledger.commits, made.ledger.commit_s, made.ledger.changes = 4, 0.5, 9
+    made.writer.commits, made.writer.commit_s, made.writer.changes = 4, 0.5, 9
     return made

@@ -198,7 +198,7 @@ async def test_a_token_that_may_read_is_needed(app: FastAPI, authorization: str,
 async def test_without_the_database_the_other_figures_come(control: Control) -> None:
     assert isinstance(control.store, MemoryStore)
     control.store.trouble = Unavailable("the database does not answer")
-    control.ledger.stuck = True
+    control.writer.stuck = True
     families = await scraped(control)
     assert value(families, "commonage_store_up") == 0
     assert value(families, "commonage_queue_length") == 1

@@ -38,7 +38,7 @@ MOST_PAST = 50_000  # attempts, and
 MOST_LATELY = 1000  # workloads: older requests rarely add information
 
 
-class Ledger:
+class Writer:
     """Serialises changes to workloads. `effects` and `written` are sent after each commit."""
 
     def __init__(self, store: Store, board: Board, feed: Feed, clock: Clock) -> None:
@@ -52,7 +52,7 @@ class Ledger:
         self.changes = 0
         self.effects: Signal[[str, Effect]] = Signal()
         self.written: Signal[[Workload]] = Signal()
-        self.turns = Turns("ledger", clock.now)
+        self.turns = Turns("writer", clock.now)
 
     async def open(self) -> None:
         """Load the store's contents into the live state."""

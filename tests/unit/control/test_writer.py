@@ -8,7 +8,7 @@ import pytest
 
 from commonage.control.board import Board
 from commonage.control.feed import Feed
-from commonage.control.ledger import Ledger
+from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
 from commonage.domain.events import Event
 from commonage.domain.lifecycle import AllocationGiven, StartRun, StopRequested
@@ -39,21 +39,21 @@ class Slow(MemoryStore):
 
 
 class Desk:
-    """A ledger with everything around it."""
+    """A writer with everything around it."""
 
     def __init__(self) -> None:
         self.store, self.clock, self.board, self.feed = Slow(), FakeClock(), Board(), Feed()
-        self.ledger = Ledger(self.store, self.board, self.feed, self.clock)
+        self.writer = Writer(self.store, self.board, self.feed, self.clock)
         self.effects: list[object] = []
-        self.ledger.effects.follow(lambda _workload, effect: self.effects.append(effect))
+        self.writer.effects.follow(lambda _workload, effect: self.effects.append(effect))
 
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[Desk]:
     desk = Desk()
     await desk.store.open()
-    await desk.ledger.open()
-    running = asyncio.create_task(desk.ledger.run())
+    await desk.writer.open()
+    running = asyncio.create_task(desk.writer.run())
     yield desk
     running.cancel()
     await asyncio.wait([running])
@@ -66,10 +66,10 @@ def stop() -> StopRequested:
 async def test_many_that_come_at_once_share_few_commits() -> None:
     async with opened() as desk:
         many = [factories.workload() for _ in range(500)]
-        await asyncio.gather(*(desk.ledger.insert([one]) for one in many))
+        await asyncio.gather(*(desk.writer.insert([one]) for one in many))
         assert desk.store.commits <= 2
         assert [one.id for one in desk.board] == [one.id for one in many]
-        await asyncio.gather(*(desk.ledger.happen(one.id, stop()) for one in many))
+        await asyncio.gather(*(desk.writer.happen(one.id, stop()) for one in many))
         assert desk.store.commits <= 4
         assert len(desk.board) == 0
         assert [event.seq for event in desk.store.shelf.events] == list(range(1, 1001))
@@ -78,10 +78,10 @@ async def test_many_that_come_at_once_share_few_commits() -> None:
 async def test_several_happenings_to_one_workload_are_one_write() -> None:
     async with opened() as desk:
         one = factories.workload()
-        await desk.ledger.insert([one])
+        await desk.writer.insert([one])
         allocation = factories.allocation(f"{one.id}-1")
-        allocated = desk.ledger.note(one.id, AllocationGiven(allocation))
-        stopped = await desk.ledger.happen(one.id, stop())
+        allocated = desk.writer.note(one.id, AllocationGiven(allocation))
+        stopped = await desk.writer.happen(one.id, stop())
         assert stopped is not None
         assert (stopped.version, stopped.state, await allocated) == (2, State.STARTING, stopped)
         assert isinstance(desk.effects[0], StartRun)
@@ -91,9 +91,9 @@ async def test_several_happenings_to_one_workload_are_one_write() -> None:
 async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
     async with opened() as desk:
         one = factories.workload()
-        inserted = asyncio.ensure_future(desk.ledger.insert([one]))
+        inserted = asyncio.ensure_future(desk.writer.insert([one]))
         await asyncio.sleep(0)
-        stopped = await desk.ledger.happen(one.id, stop())
+        stopped = await desk.writer.happen(one.id, stop())
         await inserted
         assert stopped is not None
         assert (stopped.state, stopped.version) == (State.STOPPED, 1)
@@ -103,10 +103,10 @@ async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
 async def test_what_means_nothing_writes_nothing() -> None:
     async with opened() as desk:
         one = factories.workload()
-        await desk.ledger.insert([one])
+        await desk.writer.insert([one])
         commits = desk.store.commits
-        assert await desk.ledger.happen(one.id, AllocationGiven(factories.allocation("other-1"))) == one
-        assert await desk.ledger.happen("nobody", stop()) is None
+        assert await desk.writer.happen(one.id, AllocationGiven(factories.allocation("other-1"))) == one
+        assert await desk.writer.happen("nobody", stop()) is None
         assert desk.store.commits == commits
 
 
@@ -115,7 +115,7 @@ async def test_nothing_is_seen_before_it_is_durable() -> None:
         desk.store.go.clear()
         one = factories.workload()
         with desk.feed.listen() as events:
-            inserting = asyncio.ensure_future(desk.ledger.insert([one]))
+            inserting = asyncio.ensure_future(desk.writer.insert([one]))
             await settle()
             assert desk.board.get(one.id) is None
             assert not inserting.done()
@@ -126,10 +126,10 @@ async def test_nothing_is_seen_before_it_is_durable() -> None:
 
 async def test_one_key_taken_among_many_harms_only_its_own() -> None:
     async with opened() as desk:
-        await desk.ledger.insert([factories.workload(key="mine")])
+        await desk.writer.insert([factories.workload(key="mine")])
         commits = desk.store.commits
         asks = [factories.workload(key="mine" if number == 25 else None) for number in range(50)]
-        answers = await asyncio.gather(*(desk.ledger.insert([one]) for one in asks), return_exceptions=True)
+        answers = await asyncio.gather(*(desk.writer.insert([one]) for one in asks), return_exceptions=True)
         assert [type(one) for one in answers if one is not None] == [Conflict]
         assert isinstance(answers[25], Conflict)
         assert len(desk.board) == 50
@@ -139,37 +139,37 @@ async def test_one_key_taken_among_many_harms_only_its_own() -> None:
 async def test_one_key_twice_at_once_is_inserted_once() -> None:
     async with opened() as desk:
         asks = [factories.workload(key="mine"), factories.workload(), factories.workload(key="mine")]
-        answers = await asyncio.gather(*(desk.ledger.insert([one]) for one in asks), return_exceptions=True)
+        answers = await asyncio.gather(*(desk.writer.insert([one]) for one in asks), return_exceptions=True)
         assert [type(one) for one in answers] == [type(None), type(None), Conflict]
 
 
 async def test_while_the_store_is_away_askers_are_told_and_happenings_kept() -> None:
     async with opened() as desk:
         one = factories.workload()
-        await desk.ledger.insert([one])
+        await desk.writer.insert([one])
         desk.store.trouble = Unavailable("the database is away")
-        stopping = desk.ledger.note(one.id, stop())
+        stopping = desk.writer.note(one.id, stop())
         await desk.clock.advance(0.5)
-        assert desk.ledger.stuck
-        asking = asyncio.ensure_future(desk.ledger.insert([factories.workload()]))
+        assert desk.writer.stuck
+        asking = asyncio.ensure_future(desk.writer.insert([factories.workload()]))
         await desk.clock.advance(5)
         with pytest.raises(Unavailable, match="the database is away"):
             await asking
         assert not stopping.done()
         desk.store.trouble = None
         await desk.clock.advance(2)
-        assert not desk.ledger.stuck
+        assert not desk.writer.stuck
         assert (await stopping).state is State.STOPPED  # type: ignore[union-attr]
         assert len(desk.store.shelf.workloads) == 1
-        await desk.ledger.insert([factories.workload()])
+        await desk.writer.insert([factories.workload()])
 
 
 async def test_an_outage_of_hours_does_not_end_it() -> None:
     async with opened() as desk:
         one = factories.workload()
-        await desk.ledger.insert([one])
+        await desk.writer.insert([one])
         desk.store.trouble = Unavailable("the database is away")
-        stopping = desk.ledger.note(one.id, stop())
+        stopping = desk.writer.note(one.id, stop())
         for _ in range(1500):
             await desk.clock.advance(1)
         desk.store.trouble = None
@@ -181,7 +181,7 @@ async def test_what_was_written_though_the_answer_was_lost_counts() -> None:
     async with opened() as desk:
         desk.store.after = Unavailable("the connection broke")
         one = factories.workload()
-        inserting = asyncio.ensure_future(desk.ledger.insert([one]))
+        inserting = asyncio.ensure_future(desk.writer.insert([one]))
         await settle()
         desk.store.after = None
         await desk.clock.advance(2)
@@ -189,7 +189,7 @@ async def test_what_was_written_though_the_answer_was_lost_counts() -> None:
             await inserting  # nobody could know then
         assert desk.board.get(one.id) == one, "but it is there, and so it runs"
         desk.store.after = Unavailable("the connection broke")
-        allocated = desk.ledger.note(one.id, AllocationGiven(factories.allocation(f"{one.id}-1")))
+        allocated = desk.writer.note(one.id, AllocationGiven(factories.allocation(f"{one.id}-1")))
         await settle()
         desk.store.after = None
         await desk.clock.advance(2)
@@ -203,28 +203,28 @@ async def test_a_second_server_on_the_database_ends_this_one_loudly(caplog: pyte
     await desk.store.open()
     one = factories.workload()
     await desk.store.commit(Batch(inserts=[one]))
-    await desk.ledger.open()
+    await desk.writer.open()
     await desk.store.commit(Batch(updates=[factories.changed(one, reason=StoppedBy(by="somebody else"))]))
-    running = asyncio.create_task(desk.ledger.run())
+    running = asyncio.create_task(desk.writer.run())
     with pytest.raises(Unavailable):
-        await desk.ledger.happen(one.id, stop())
+        await desk.writer.happen(one.id, stop())
     with pytest.raises(StaleVersion):
         await running
     assert "another server wrote to this database" in caplog.text
     with pytest.raises(Unavailable, match="is stopping"):
-        await desk.ledger.insert([factories.workload()])
+        await desk.writer.insert([factories.workload()])
 
 
 async def test_a_commit_that_was_begun_is_seen_through_and_the_rest_is_told() -> None:
     desk = Desk()
     await desk.store.open()
-    await desk.ledger.open()
-    running = asyncio.create_task(desk.ledger.run())
+    await desk.writer.open()
+    running = asyncio.create_task(desk.writer.run())
     desk.store.go.clear()
     first, second = factories.workload(), factories.workload()
-    begun = asyncio.ensure_future(desk.ledger.insert([first]))
+    begun = asyncio.ensure_future(desk.writer.insert([first]))
     await settle()
-    waits = asyncio.ensure_future(desk.ledger.insert([second]))
+    waits = asyncio.ensure_future(desk.writer.insert([second]))
     await settle()
     running.cancel()
     await settle()
@@ -240,12 +240,12 @@ async def test_a_commit_that_was_begun_is_seen_through_and_the_rest_is_told() ->
 async def test_it_ends_also_while_the_store_is_away() -> None:
     desk = Desk()
     await desk.store.open()
-    await desk.ledger.open()
-    running = asyncio.create_task(desk.ledger.run())
+    await desk.writer.open()
+    running = asyncio.create_task(desk.writer.run())
     one = factories.workload()
-    await desk.ledger.insert([one])
+    await desk.writer.insert([one])
     desk.store.trouble = Unavailable("the database is away")
-    stopping = asyncio.ensure_future(desk.ledger.happen(one.id, stop()))
+    stopping = asyncio.ensure_future(desk.writer.happen(one.id, stop()))
     await settle()
     running.cancel()
     await asyncio.wait([running], timeout=5)
@@ -257,7 +257,7 @@ async def test_it_ends_also_while_the_store_is_away() -> None:
 async def test_bare_events_and_nodes_are_written() -> None:
     async with opened() as desk:
         node = factories.node()
-        await desk.ledger.write(events=[factories.event()], nodes=[node])
+        await desk.writer.write(events=[factories.event()], nodes=[node])
         assert desk.store.shelf.nodes == {(node.site, node.name): node}
         assert [event.seq for event in desk.store.shelf.events] == [1]
 
