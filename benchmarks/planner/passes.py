@@ -1,4 +1,4 @@
-"""How long the planner takes over a large fleet and a long queue, as the schedule loop calls it: board, then plan.
+"""How long the planner takes over a large fleet and a long queue, as the schedule loop calls it: live state, then plan.
 
 The benchmark `schedule` prints it. Each size is measured in a process of its own, so that its memory counts alone.
 """
@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from benchmarks.planner.crowd import DEVICES, NOW, QUEUED, Crowd, ended
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.domain.workloads import State, Workload
 from commonage.placement.plan import Plan, plan
 
@@ -68,31 +68,31 @@ def measure(sizes: Sequence[int]) -> Iterator[Row]:
 
 def measured(nodes: int, steps: int = STEPS) -> Row:
     """One size, in this process."""
-    crowd, board = Crowd(nodes), Board()
-    board.put_nodes(crowd.nodes)
+    crowd, live_state = Crowd(nodes), LiveState()
+    live_state.put_nodes(crowd.nodes)
     for workload in crowd.first():
-        board.put(workload)
-    _carry_out(crowd, board, plan(board.snapshot, NOW - 1000), crowd.some_time_ago)
-    for left in board.in_state(State.QUEUED):
-        board.put(replace(left, state=State.STOPPED))
+        live_state.put(workload)
+    _carry_out(crowd, live_state, plan(live_state.snapshot, NOW - 1000), crowd.some_time_ago)
+    for left in live_state.in_state(State.QUEUED):
+        live_state.put(replace(left, state=State.STOPPED))
     for number in range(nodes * QUEUED):
-        board.put(crowd.queued(NOW - 50_000 + 50_000 * number / (nodes * QUEUED)))
-    running, queued = len(board.held()), board.queue_length()
+        live_state.put(crowd.queued(NOW - 50_000 + 50_000 * number / (nodes * QUEUED)))
+    running, queued = len(live_state.held()), live_state.queue_length()
     at = iter(range(1, 1_000_000))
-    first, started = _pass(crowd, board, at, lambda _now: None)
-    changed, _ = _pass(crowd, board, at, lambda _now: None)
-    whole = [_pass(crowd, board, at, lambda _now: None)[0] for _ in range(5)]
-    arrivals = [_pass(crowd, board, at, lambda now: board.put(crowd.queued(now)))[0] for _ in range(steps)]
+    first, started = _pass(crowd, live_state, at, lambda _now: None)
+    changed, _ = _pass(crowd, live_state, at, lambda _now: None)
+    whole = [_pass(crowd, live_state, at, lambda _now: None)[0] for _ in range(5)]
+    arrivals = [_pass(crowd, live_state, at, lambda now: live_state.put(crowd.queued(now)))[0] for _ in range(steps)]
     departures = []
     for _ in range(steps):
-        gone = crowd.one_of(board.in_state(State.RUNNING))
-        departures.append(_pass(crowd, board, at, partial(_end, board, gone))[0])
+        gone = crowd.one_of(live_state.in_state(State.RUNNING))
+        departures.append(_pass(crowd, live_state, at, partial(_end, live_state, gone))[0])
     return Row(
         nodes=nodes,
         devices=nodes * DEVICES,
         running=running,
         queued=queued,
-        sorts=len({ask.request for ask in board.snapshot.queue}),
+        sorts=len({ask.request for ask in live_state.snapshot.queue}),
         started=started,
         first=Took.of([first]),
         changed=Took.of([changed]),
@@ -104,24 +104,24 @@ def measured(nodes: int, steps: int = STEPS) -> Row:
 
 
 def _pass(
-    crowd: Crowd, board: Board, at: Iterator[int], happens: Callable[[float], None]
+    crowd: Crowd, live_state: LiveState, at: Iterator[int], happens: Callable[[float], None]
 ) -> tuple[tuple[float, float], int]:
     """What happens, and the pass after it, timed; then what it plans is carried out."""
     now = NOW + next(at)
     clock, cpu = time.perf_counter(), time.process_time()
     happens(now)
-    outcome = plan(board.snapshot, now)
+    outcome = plan(live_state.snapshot, now)
     took = (time.perf_counter() - clock, time.process_time() - cpu)
-    _carry_out(crowd, board, outcome, lambda: now)
+    _carry_out(crowd, live_state, outcome, lambda: now)
     return took, len(outcome.started)
 
 
-def _end(board: Board, workload: Workload, now: float) -> None:
-    board.put(ended(workload, now))
+def _end(live_state: LiveState, workload: Workload, now: float) -> None:
+    live_state.put(ended(workload, now))
 
 
-def _carry_out(crowd: Crowd, board: Board, outcome: Plan, since: Callable[[], float]) -> None:
+def _carry_out(crowd: Crowd, live_state: LiveState, outcome: Plan, since: Callable[[], float]) -> None:
     for workload_id, allocation in outcome.starts:
-        workload = board.get(workload_id)
+        workload = live_state.get(workload_id)
         if workload is not None:
-            board.put(crowd.begun(workload, allocation, since()))
+            live_state.put(crowd.begun(workload, allocation, since()))

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.report import Figure, as_json, median, progress, show
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.domain.reasons.base import Reason
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.workloads import Spec, State, Workload
@@ -53,19 +53,19 @@ def _requests(shapes: int) -> Iterator[Request]:
         yield Request(1000 + number, 1024 + number, GpuRequest(vram_mib=1024 + 20 * number) if number % 2 else None)
 
 
-def _filled(shapes: int, nodes: int, limits: bool) -> Board:
-    """A board whose nodes are full and whose queue is long."""
-    board = Board()
-    board.put_nodes([factories.node(f"n{i:03}", 4, cpus_milli=32_000) for i in range(nodes)])
+def _filled(shapes: int, nodes: int, limits: bool) -> LiveState:
+    """A live state whose nodes are full and whose queue is long."""
+    live_state = LiveState()
+    live_state.put_nodes([factories.node(f"n{i:03}", 4, cpus_milli=32_000) for i in range(nodes)])
     wanted = list(_requests(shapes))
     specs: list[Spec] = [
         factories.spec(request=request, time_limit_s=600 + 60 * (i % 7) if limits else None)
         for i, request in enumerate(wanted)
     ]
     for number in range(QUEUED):
-        board.put(factories.workload(State.QUEUED, spec_=specs[number % len(specs)]))
-    for name in board.nodes:
-        for device in board.nodes[name].report.devices:
+        live_state.put(factories.workload(State.QUEUED, spec_=specs[number % len(specs)]))
+    for name in live_state.nodes:
+        for device in live_state.nodes[name].report.devices:
             one: Workload = factories.workload(State.STARTING, time_limit_s=3600 if limits else None)
             allocation = factories.allocation(
                 f"{one.id}-1",
@@ -74,8 +74,8 @@ def _filled(shapes: int, nodes: int, limits: bool) -> Board:
                 cpus_milli=7900,
             )
             held = factories.attempt(one.id, state=State.STARTING, allocation=allocation)
-            board.put(factories.changed(one, attempt=held))
-    return board
+            live_state.put(factories.changed(one, attempt=held))
+    return live_state
 
 
 def _milliseconds(what: Callable[[], Any], times: int = 5) -> float:
@@ -87,9 +87,9 @@ def _milliseconds(what: Callable[[], Any], times: int = 5) -> float:
     return median(taken) * 1000
 
 
-def _measure(name: str, board: Board) -> list[Figure]:
+def _measure(name: str, live_state: LiveState) -> list[Figure]:
     now = factories.NOW + 1
-    snapshot = board.snapshot
+    snapshot = live_state.snapshot
     first = _milliseconds(lambda: make_plan(snapshot, now), 1)
     outcome = make_plan(snapshot, now)
     page = [ask for slot in outcome.order.slots[QUEUED // 2 :][:100] if (ask := snapshot.queue.asks[slot]) is not None]
@@ -99,7 +99,7 @@ def _measure(name: str, board: Board) -> list[Figure]:
 
     def reasons() -> list[Reason]:
         outcome.reasons.clear()
-        return [why_waiting(snapshot, outcome, ask, board.position(ask.workload_id, now) or 0) for ask in page]
+        return [why_waiting(snapshot, outcome, ask, live_state.position(ask.workload_id, now) or 0) for ask in page]
 
     explain_last = _milliseconds(lambda: explain(snapshot, last, now), 3)
     explain_hundredth = _milliseconds(lambda: explain(snapshot, hundredth, now), 3)

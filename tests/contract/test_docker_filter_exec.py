@@ -83,7 +83,7 @@ async def test_commands_get_through_and_no_more(rig: DockerRig, filtered: Path) 
         {"DetachKeys": "a"},
     ):  # fmt: skip
         assert " 403 " in _created(filtered, name, **fields), fields
-    found = (await rig.engine())._board.runs[order.attempt_id].container
+    found = (await rig.engine())._table.runs[order.attempt_id].container
     for other in ("commonage-control-1", "commonage_control_1", "docker-filter", found):
         assert " 403 " in _created(filtered, str(other)), other
 

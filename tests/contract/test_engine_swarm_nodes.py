@@ -136,19 +136,19 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
 
     async def is_in(state: NodeState) -> bool:
         await control.fleet.tick()
-        found = control.board.nodes.get("worker3")
+        found = control.table.nodes.get("worker3")
         return found is not None and found.state is state
 
     await rig.until(partial(is_in, NodeState.READY), "it is ready")
     swarm.machines["worker3"].daemon.kill()
     try:
         await rig.until(partial(is_in, NodeState.LOST), "it is lost")
-        assert "Docker Swarm does not reach it" in control.board.nodes["worker3"].reason
+        assert "Docker Swarm does not reach it" in control.table.nodes["worker3"].reason
         await control.departures.remove(ROOT, "worker3")
         await site.clock.advance(60)
         await control.fleet.tick()
         assert swarm.nodes()["worker3"]["Status"]["State"] == "down"
-        assert "worker3" not in control.board.nodes
+        assert "worker3" not in control.table.nodes
     finally:
         swarm.machines["worker3"].daemon.start()
     await rig.until(partial(is_in, NodeState.READY), "it is back", 60)

@@ -110,7 +110,7 @@ async def chatter(portal: Portal) -> None:
         loss = 2.3 / (1 + step / 40) + random.random() / 20
         rate = random.randint(300, 420)
         line = f"epoch {step // 20:3d} step {step:5d}  loss {loss:.4f}  \x1b[32mlr 3.0e-04\x1b[0m  {rate} samples/s"
-        for one in portal.control.board:
+        for one in portal.control.live_state:
             if one.attempt and one.attempt.id in portal.engine.world.logs and one.state == "running":
                 portal.engine.say(one.attempt.id, line)
         await asyncio.sleep(0.7)
@@ -120,7 +120,7 @@ async def backdate(portal: Portal) -> None:
     """Measurements of the last hour, so that charts are not empty."""
     now = portal.clock.now()
     samples: list[Sample] = []
-    for one in portal.control.board:
+    for one in portal.control.live_state:
         if one.attempt is not None:
             samples += _of_attempt(one, now)
             object.__setattr__(one.attempt.allocation, "at", now - 1200)

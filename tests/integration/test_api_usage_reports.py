@@ -49,7 +49,7 @@ async def started(api: Api, ask: dict[str, Any], token: str = "ann") -> str:
     async with api.client(token) as client:
         answer = await client.post("/workloads", json=ask)
     workload_id: str = answer.json()["workload"]["id"]
-    await until(lambda: (found := api.control.board.get(workload_id)) and found.state is State.RUNNING)
+    await until(lambda: (found := api.control.live_state.get(workload_id)) and found.state is State.RUNNING)
     return workload_id
 
 
@@ -67,7 +67,7 @@ async def test_asked_used_and_advised(api: Api, device: Device) -> None:
         so_far = (await ann.get(f"/workloads/{one}")).json()["usage_report"]
         assert (so_far["final"], so_far["vram_mib"], so_far["vram_peak_mib"]) == (False, 8192, 4000)
         api.engine.end(f"{one}-1")
-        await until(lambda: api.control.board.get(one) is None)
+        await until(lambda: api.control.live_state.get(one) is None)
         usage_report = (await ann.get(f"/workloads/{one}")).json()["usage_report"]
         assert usage_report["final"] is True
         assert (usage_report["devices"], usage_report["would_do_mib"], usage_report["memory_peak_mib"]) == (

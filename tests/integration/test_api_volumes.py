@@ -84,7 +84,7 @@ async def test_a_volume_that_went_while_it_waited_ends_it_with_the_reason(api: A
     object.__setattr__(orders, "volumes", tuple(replace(one, writable=False) for one in orders.volumes))
     await ann.post(f"/workloads/{holder['id']}/stop")
 
-    await until(lambda: api.control.board.get(waiting) is None)
+    await until(lambda: api.control.live_state.get(waiting) is None)
     ended = (await ann.get(f"/workloads/{waiting}")).json()
     assert ended["state"] == "failed"
     assert ended["reason"]["code"] == "StartFailed"

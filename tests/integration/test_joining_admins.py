@@ -36,7 +36,7 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
     async with serving(folder, run=False) as made:
         office = None if world is None else world.office
         control = made.control
-        control.departures = Departures(control.board, control.writer, control.fleet, control.clock, office)
+        control.departures = Departures(control.live_state, control.writer, control.fleet, control.clock, office)
         app = create_app(control, Auth(made.identity), machines=office)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:

@@ -114,12 +114,12 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
     await control.open()
     loops = asyncio.create_task(control.run())
     try:
-        await _until(lambda: len(control.board.nodes) == len(swarm.machines), "all nodes are seen")
+        await _until(lambda: len(control.live_state.nodes) == len(swarm.machines), "all nodes are seen")
         yield control
     finally:
-        for one in list(control.board):
+        for one in list(control.live_state):
             await control.work.stop(ROOT, one.id)
-        await _until(lambda: not len(control.board), "all have ended")
+        await _until(lambda: not len(control.live_state), "all have ended")
         loops.cancel()
         await asyncio.wait([loops])
         await control.close()
@@ -163,7 +163,7 @@ async def lose_a_node(
     async with control_on(swarm, data, agents) as control:
 
         def running(where: Callable[[Workload], bool]) -> int:
-            return sum(where(one) for one in control.board.in_state(State.RUNNING))
+            return sum(where(one) for one in control.live_state.in_state(State.RUNNING))
 
         for name in others:
             await control.fleet.drain(ROOT, name, True)
@@ -173,17 +173,17 @@ async def lose_a_node(
         await _until(lambda: running(lambda one: _node(one) == dies) == jobs, "all run on the node that dies")
         for name in others:
             await control.fleet.drain(ROOT, name, False)
-        files = {one.id: data / "workspaces" / "root" / f"ticks-{one.id}" for one in control.board}
+        files = {one.id: data / "workspaces" / "root" / f"ticks-{one.id}" for one in control.live_state}
         await _until(lambda: all(file.exists() for file in files.values()), "all have written")
         began = time.monotonic()
         await asyncio.to_thread(blow.strike, swarm.machines[dies], data)
-        await _until(lambda: control.board.nodes[dies].state is not NodeState.READY, "it is noticed")
+        await _until(lambda: control.live_state.nodes[dies].state is not NodeState.READY, "it is noticed")
         noticed = time.monotonic() - began
         await _until(lambda: running(lambda one: _node(one) != dies) == jobs, "all run elsewhere")
         elsewhere = time.monotonic() - began
         await _until(lambda: all(2 in {attempt for attempt, _ in _ticks(file)} for file in files.values()), "all go on")
         blow.mend(swarm.machines[dies])
-        await _until(lambda: control.board.nodes[dies].state is NodeState.READY, "it is back")
+        await _until(lambda: control.live_state.nodes[dies].state is NodeState.READY, "it is back")
         await _until(lambda: not swarm.machines[dies].daemon.containers(label=["commonage.attempt"]), "and swept")
         assert running(lambda one: _node(one) != dies) == jobs, "who began anew goes on"
     return Loss(noticed, elsewhere, {one: _ticks(file) for one, file in files.items()})

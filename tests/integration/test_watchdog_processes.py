@@ -77,7 +77,7 @@ class Site:
         raise AssertionError("it said nothing")
 
     def there(self, workload: Workload) -> State | None:
-        found = self.control.board.get(workload.id)
+        found = self.control.live_state.get(workload.id)
         return found.state if found else None
 
 

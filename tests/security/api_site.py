@@ -51,7 +51,7 @@ class Site:
         async with self.client(token) as client:
             response = await client.post("/workloads", json={"command": ["work"], **ask})
         made = str(response.json()["workload"]["id"])
-        await until(lambda: (found := self.control.board.get(made)) is not None and found.state is State.RUNNING)
+        await until(lambda: (found := self.control.live_state.get(made)) is not None and found.state is State.RUNNING)
         return made
 
     def shell(self, http: aiohttp.ClientSession, workload_id: str, token: str = "ann") -> Any:

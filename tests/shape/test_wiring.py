@@ -8,8 +8,8 @@ SRC = Path(__file__).parents[2] / "src" / "commonage"
 
 RECORDS = {
     "agent/steps.py": "agent",  # Case: what the steps of a join tell each other
-    "engines/containers/board.py": "engines",  # Run: what an engine knows of an attempt
-    "engines/process/board.py": "engines/process",
+    "engines/containers/live_state.py": "engines",  # Run: what an engine knows of an attempt
+    "engines/process/live_state.py": "engines/process",
     "testing/fake_run.py": "testing",  # FakeRun: what the fake engine plays
     "ports/store.py": "control",  # Batch: the writer fills it before it is committed
 }

@@ -87,7 +87,7 @@ async def remove(request: Request, site: str, name: str, query: Annotated[Remove
     """
     control, who = door(request).control, caller(request)
     who.need(Scope.ADMIN)
-    if name in control.board.nodes:  # one that is known no more may still be let in
+    if name in control.live_state.nodes:  # one that is known no more may still be let in
         _view(request, site, name)
     return answer(DoneOut(done=list(await control.departures.remove(who, name, force=query.force))))
 

@@ -103,7 +103,7 @@ def images_in_use(control: Control) -> set[str]:
     there = {one.environment.image for one in control.fleet.environments() if one.environment.image}
     # An environment of the settings may have the name of one of these.
     there |= {one.reference for one in control.catalogue.images()}
-    removed = (control.catalogue.removed(workload.spec.environment) for workload in control.board)
+    removed = (control.catalogue.removed(workload.spec.environment) for workload in control.live_state)
     return there | {one.reference for one in removed if one is not None}
 
 

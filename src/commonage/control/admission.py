@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.domain.fleet import NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import TooFewNodes
@@ -15,16 +15,16 @@ from commonage.placement.quota import amounts_of
 from commonage.placement.scaling import most_that_fit
 
 
-def never(board: Board, spec: Spec) -> Reason | None:
+def never(live_state: LiveState, spec: Spec) -> Reason | None:
     """Give the reason why no node, node count or quota would ever let the workload start; None if it could start."""
-    rented = most_that_fit(board.fleets, spec.request)
-    fits_nowhere = None if rented else ever_fits(board.snapshot.grid, spec.request)
-    return fits_nowhere or _too_many_nodes(board, spec, rented) or _beyond_quota(board, spec)
+    rented = most_that_fit(live_state.fleets, spec.request)
+    fits_nowhere = None if rented else ever_fits(live_state.snapshot.grid, spec.request)
+    return fits_nowhere or _too_many_nodes(live_state, spec, rented) or _beyond_quota(live_state, spec)
 
 
-def _too_many_nodes(board: Board, spec: Spec, rented: int) -> Reason | None:
+def _too_many_nodes(live_state: LiveState, spec: Spec, rented: int) -> Reason | None:
     """Compare the gang's size with the number of nodes. Each member needs its own; `rented` more nodes may be added."""
-    grid = board.snapshot.grid
+    grid = live_state.snapshot.grid
     known = np.flatnonzero([node.state is not NodeState.LOST for node in grid.nodes])
     if not spec.gang or not len(known):
         return None
@@ -34,9 +34,9 @@ def _too_many_nodes(board: Board, spec: Spec, rented: int) -> Reason | None:
     return TooFewNodes(requested=spec.array_size, nodes=enough, request=str(spec.request))
 
 
-def _beyond_quota(board: Board, spec: Spec) -> Reason | None:
+def _beyond_quota(live_state: LiveState, spec: Spec) -> Reason | None:
     """Workloads in a reservation do not count towards the quota, so owners of a reservation may request more."""
-    snapshot = board.snapshot
+    snapshot = live_state.snapshot
     if any(one.tenant == spec.tenant for one in snapshot.rules.reservations):
         return None
     amounts = amounts_of(snapshot.grid.shape(spec.request))

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, start_failure
 from commonage.domain.events import Event, EventKind
@@ -41,8 +41,8 @@ Start = Callable[[Spec], Awaitable[Workload]]
 class Again:
     """Restarts sessions, each in its own task because the hub may respond slowly."""
 
-    def __init__(self, store: Store, board: Board, writer: Writer, clock: Clock, start: Start) -> None:
-        self._store, self._board, self._writer, self._clock, self._start = store, board, writer, clock, start
+    def __init__(self, store: Store, live_state: LiveState, writer: Writer, clock: Clock, start: Start) -> None:
+        self._store, self._live_state, self._writer, self._clock, self._start = store, live_state, writer, clock, start
         self.turns = Turns("again", clock.now)
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
@@ -100,7 +100,9 @@ class Again:
 
     def _is_there(self, lost: Workload) -> bool:
         mine = (lost.spec.owner, lost.spec.name)
-        return any(one.spec.kind is Kind.SESSION and (one.spec.owner, one.spec.name) == mine for one in self._board)
+        return any(
+            one.spec.kind is Kind.SESSION and (one.spec.owner, one.spec.name) == mine for one in self._live_state
+        )
 
     async def _tell(self, whom: Workload, what: Reason, kind: EventKind = EventKind.WARNING) -> None:
         spec, attempt = whom.spec, whom.attempt.id if whom.attempt else None

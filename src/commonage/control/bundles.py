@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.membership import tenant_of
 from commonage.control.settings import ControlSettings
 from commonage.control.writer import Writer
@@ -66,8 +66,10 @@ class _Share:
 class SentBundles:
     """Stores, finds and removes bundles. Each bundle is kept once for each tenant and user."""
 
-    def __init__(self, files: Bundles, board: Board, writer: Writer, clock: Clock, settings: ControlSettings) -> None:
-        self._files, self._board, self._writer, self._clock = files, board, writer, clock
+    def __init__(
+        self, files: Bundles, live_state: LiveState, writer: Writer, clock: Clock, settings: ControlSettings
+    ) -> None:
+        self._files, self._live_state, self._writer, self._clock = files, live_state, writer, clock
         self._settings, self._limits = settings, settings.bundles
         self._kept: dict[_Key, dict[str, KeptBundle]] = {}  # by tenant
         self._uploads: Counter[str] = Counter()
@@ -79,7 +81,7 @@ class SentBundles:
         """Read the list of bundles; those of an older release go to the users whose live workloads need them."""
         for one in await self._files.all():
             self._put(one)
-        for spec in {id(one.spec): one.spec for one in self._board if one.spec.bundle}.values():
+        for spec in {id(one.spec): one.spec for one in self._live_state if one.spec.bundle}.values():
             try:
                 source = self._of(spec.owner, spec.bundle) or self._of(None, spec.bundle)
                 if source is not None and not self._has(spec):
@@ -274,7 +276,7 @@ class SentBundles:
         return needed
 
     def _needed_now(self) -> frozenset[_Key]:
-        specs = {(one.spec.owner, one.spec.bundle) for one in self._board if one.spec.bundle}
+        specs = {(one.spec.owner, one.spec.bundle) for one in self._live_state if one.spec.bundle}
         mine = {(folder_name(owner), digest) for owner, digest in specs if digest}
         return frozenset(mine | {("", digest) for _, digest in mine})
 

@@ -10,7 +10,6 @@ from commonage.control.advice import Advice
 from commonage.control.again import Again
 from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import Round
-from commonage.control.board import Board
 from commonage.control.bundles import SentBundles
 from commonage.control.catalogue import Catalogue
 from commonage.control.connections import Connections
@@ -24,6 +23,7 @@ from commonage.control.gangs import Gangs
 from commonage.control.homes import HomeWatch
 from commonage.control.images import Images
 from commonage.control.live_limits import LiveLimits
+from commonage.control.live_state import LiveState
 from commonage.control.look import Look
 from commonage.control.orders import Orders
 from commonage.control.prepulls import Prepulls
@@ -90,56 +90,60 @@ class Control:
         self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
         self.catalogue = Catalogue(world.environments)
         self.feed = Feed()
-        self.board = Board(self.settings.rules, [policy for policy, _ in world.clouds])
-        self.writer = Writer(world.store, self.board, self.feed, world.clock)
+        self.live_state = LiveState(self.settings.rules, [policy for policy, _ in world.clouds])
+        self.writer = Writer(world.store, self.live_state, self.feed, world.clock)
         everywhere = self.settings.prepull
-        self.prepulls = Prepulls(self._engines, self.board, self.catalogue, world.clock, everywhere=everywhere)
+        self.prepulls = Prepulls(self._engines, self.live_state, self.catalogue, world.clock, everywhere=everywhere)
         devices = AllDevices(world.devices, world.elsewhere)
-        self.watchdog = Watchdog(self.board, self.writer, world.clock, self.settings)
+        self.watchdog = Watchdog(self.live_state, self.writer, world.clock, self.settings)
         sources = Sources(self._engines, devices, self.watchdog, self.prepulls.status)
-        self.fleet = Fleet(sources, self.catalogue, self.board, self.writer, world.clock, self.settings)
+        self.fleet = Fleet(sources, self.catalogue, self.live_state, self.writer, world.clock, self.settings)
         self.reservations = Reservations(
-            world.store, self.board, self.writer, self.fleet, world.clock, self.settings, world.chance,
-            self.board.govern,
+            world.store, self.live_state, self.writer, self.fleet, world.clock, self.settings, world.chance,
+            self.live_state.govern,
         )  # fmt: skip
         self.volumes = Volumes(self.fleet, self.settings)
-        self.bundles = SentBundles(world.bundles, self.board, self.writer, world.clock, self.settings)
+        self.bundles = SentBundles(world.bundles, self.live_state, self.writer, world.clock, self.settings)
         self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
-        self.tenants = TenantViews(self.board, world.clock, self.settings)
-        self.look = Look(world.store, self.board, self.feed, self._engines, world.metrics, world.clock)
-        self.execs = Execs(self.look, self.board, self.writer, self._engines, world.clock)
-        self.gangs = Gangs(world.store, self.board, self.writer, world.clock)
-        self.departures = Departures(self.board, self.writer, self.fleet, world.clock, world.joining)
+        self.tenants = TenantViews(self.live_state, world.clock, self.settings)
+        self.look = Look(world.store, self.live_state, self.feed, self._engines, world.metrics, world.clock)
+        self.execs = Execs(self.look, self.live_state, self.writer, self._engines, world.clock)
+        self.gangs = Gangs(world.store, self.live_state, self.writer, world.clock)
+        self.departures = Departures(self.live_state, self.writer, self.fleet, world.clock, world.joining)
         self.fleets = Fleets(
-            Renting(world.clouds, world.joining, world.chance), self.board, self.writer, self.departures, world.clock
+            Renting(world.clouds, world.joining, world.chance),
+            self.live_state,
+            self.writer,
+            self.departures,
+            world.clock,
         )
         self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
         self.reconcile = Reconcile(
-            self._engines, self.board, self.writer, world.clock, self._orders.of, self.settings.sweep_every_s
+            self._engines, self.live_state, self.writer, world.clock, self._orders.of, self.settings.sweep_every_s
         )
-        self.schedule = Schedule(self.board, self.writer, world.clock)
+        self.schedule = Schedule(self.live_state, self.writer, world.clock)
         self.timers = Timers(
-            world.store, self.board, self.writer, world.clock, self.settings.warn_before_s, self.catalogue.lack
+            world.store, self.live_state, self.writer, world.clock, self.settings.warn_before_s, self.catalogue.lack
         )
         self.usage_reports = UsageReports(
-            world.store, self.board, self.writer, world.clock, self.settings.sample_every_s
+            world.store, self.live_state, self.writer, world.clock, self.settings.sample_every_s
         )
-        self.device_warnings = DeviceWarnings(devices, self.board, self.writer, world.clock)
+        self.device_warnings = DeviceWarnings(devices, self.live_state, self.writer, world.clock)
         self.advice = Advice(self.usage_reports, self.catalogue, self.settings)
         self.sampling = Sampling(
-            self._engines, devices, self.board, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,
+            self._engines, devices, self.live_state, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,  # noqa: E501
             self._measured,
         )  # fmt: skip
         self.images = Images(
-            world.store, self.board, self.writer, self.catalogue, self.prepulls, world.clock, self.settings
+            world.store, self.live_state, self.writer, self.catalogue, self.prepulls, world.clock, self.settings
         )
         limits, self._ids = self.settings.limits, IdSequence()
         self.requests, self.connections = requests_of_users(world.clock, limits), Connections(world.clock, limits)
         self.work = Work(
-            world.store, self.board, self.writer, self.fleet, world.identity, self.bundles, world.clock,
-            self.settings, self._ids, world.chance, LiveLimits(self.board, limits),
+            world.store, self.live_state, self.writer, self.fleet, world.identity, self.bundles, world.clock,
+            self.settings, self._ids, world.chance, LiveLimits(self.live_state, limits),
         )  # fmt: skip
-        self.again = Again(world.store, self.board, self.writer, world.clock, self.work.through_the_hub)
+        self.again = Again(world.store, self.live_state, self.writer, world.clock, self.work.through_the_hub)
         self._loops: list[Loop] = [
             self.reconcile, self.fleet, self.timers, self.gangs, self.departures, self.again, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,

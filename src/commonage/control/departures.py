@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from commonage.control.board import Board
 from commonage.control.fleet import Fleet
+from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
@@ -36,9 +36,15 @@ class Departures:
     """Drains nodes, taking the workloads on them into account, and removes nodes."""
 
     def __init__(
-        self, board: Board, writer: Writer, fleet: Fleet, clock: Clock, joining: Joining | None = None
+        self, live_state: LiveState, writer: Writer, fleet: Fleet, clock: Clock, joining: Joining | None = None
     ) -> None:
-        self._board, self._writer, self._fleet, self._clock, self._joining = board, writer, fleet, clock, joining
+        self._live_state, self._writer, self._fleet, self._clock, self._joining = (
+            live_state,
+            writer,
+            fleet,
+            clock,
+            joining,
+        )
         self.turns = Turns("departures", clock.now)
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
@@ -84,7 +90,7 @@ class Departures:
         if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         now = self._clock.now()
-        for node in self._board.nodes.values():
+        for node in self._live_state.nodes.values():
             if not node.drain or node.leave_by is None or node.leave_by > now:
                 continue
             for one in self._on(node.name):
@@ -101,7 +107,7 @@ class Departures:
         with nothing done, when the disk is full.
         """
         who.need(Scope.ADMIN)
-        node = self._board.nodes.get(name)
+        node = self._live_state.nodes.get(name)
         if node is not None:
             await self._may_be_removed(who, node, force)
         elif not gone and not await self._is_let_in(name):
@@ -118,7 +124,7 @@ class Departures:
 
         Workloads still counted as running there ended when it left; they are handled as after a drain deadline.
         """
-        node = self._board.nodes.get(name)
+        node = self._live_state.nodes.get(name)
         if node is None:
             return
         self._fleet.suspect(name)  # nothing more is scheduled onto it
@@ -184,7 +190,7 @@ class Departures:
 
     def _on(self, name: str) -> list[Workload]:
         """Workloads with an allocation on the node."""
-        holding = self._board.in_state(State.STARTING, State.RUNNING)
+        holding = self._live_state.in_state(State.STARTING, State.RUNNING)
         return [one for one in holding if one.attempt is not None and one.attempt.allocation.node == name]
 
     def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:

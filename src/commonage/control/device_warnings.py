@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from commonage.control.all_devices import AllDevices
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
 from commonage.domain.events import Event, EventKind
 from commonage.domain.ids import workload_of
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 class DeviceWarnings:
     """Writes an event for each warning; warnings that could not be written are kept for the next round."""
 
-    def __init__(self, devices: AllDevices, board: Board, writer: Writer, clock: Clock) -> None:
-        self._devices, self._board, self._writer, self._clock = devices, board, writer, clock
+    def __init__(self, devices: AllDevices, live_state: LiveState, writer: Writer, clock: Clock) -> None:
+        self._devices, self._live_state, self._writer, self._clock = devices, live_state, writer, clock
         self._left: list[tuple[str, str]] = []
 
     async def look(self) -> None:
@@ -34,7 +34,7 @@ class DeviceWarnings:
         self._left = []
 
     def _event(self, attempt_id: str, words: str) -> Event | None:
-        workload = self._board.get(workload_of(attempt_id))
+        workload = self._live_state.get(workload_of(attempt_id))
         if workload is None or workload.attempt is None or workload.attempt.id != attempt_id:
             return None
         log.warning("attempt %s: %s", attempt_id, words)

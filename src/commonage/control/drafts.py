@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
 from commonage.domain.images import Image
@@ -64,7 +64,7 @@ class Draft:
         return next(iter([*self.batch.inserts, *self.batch.updates]), None)
 
 
-def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int) -> Draft:
+def draft_of(changes: Sequence[Change], live_state: LiveState, now: float, first_seq: int) -> Draft:
     """Build one batch from all changes, in their order; its events are numbered from `first_seq`."""
     draft = Draft()
     for change in changes:
@@ -81,15 +81,15 @@ def draft_of(changes: Sequence[Change], board: Board, now: float, first_seq: int
         if change.inserts:
             draft.batch.events.append(_submitted(change.inserts, now))
         if change.workload_id is not None and change.happening is not None:
-            _take_step(draft, board, change.workload_id, change.happening, now)
+            _take_step(draft, live_state, change.workload_id, change.happening, now)
     draft.batch.updates.extend(draft.updated.values())
     draft.batch.events = [replace(event, seq=first_seq + index) for index, event in enumerate(draft.batch.events)]
     return draft
 
 
-def _take_step(draft: Draft, board: Board, workload_id: str, happening: Happening, now: float) -> None:
-    on_board = board.get(workload_id)
-    before = draft.latest.get(workload_id, on_board)
+def _take_step(draft: Draft, live_state: LiveState, workload_id: str, happening: Happening, now: float) -> None:
+    on_live_state = live_state.get(workload_id)
+    before = draft.latest.get(workload_id, on_live_state)
     if before is None:
         return
     outcome = step(before, happening, now)
@@ -99,9 +99,9 @@ def _take_step(draft: Draft, board: Board, workload_id: str, happening: Happenin
     draft.batch.events.extend(_event(after, effect, now) for effect in outcome.effects if isinstance(effect, Record))
     if after is not before:
         # The row is written once per batch, even after several steps: its version rises by one.
-        version = on_board.version + 1 if on_board is not None else before.version
+        version = on_live_state.version + 1 if on_live_state is not None else before.version
         draft.latest[workload_id] = after = replace(after, version=version)
-        if on_board is not None:
+        if on_live_state is not None:
             draft.updated[workload_id] = after
         else:
             draft.batch.inserts = [after if one.id == workload_id else one for one in draft.batch.inserts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.look import Look
 from commonage.control.writer import Writer
 from commonage.domain.errors import NotFound
@@ -25,7 +25,7 @@ class Execs:
     """Same permission as for stopping: one's own workloads, for admins all."""
 
     look: Look
-    board: Board
+    live_state: LiveState
     writer: Writer
     engines: Mapping[str, Engine]
     clock: Clock
@@ -63,7 +63,7 @@ class Execs:
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)
-        node = self.board.nodes.get(attempt.allocation.node)
+        node = self.live_state.nodes.get(attempt.allocation.node)
         engine = self.engines.get(node.site) if node is not None else None
         if engine is None:
             where = attempt.allocation.node

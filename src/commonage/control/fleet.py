@@ -15,9 +15,9 @@ import numpy as np
 
 from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import UnattributedProcess
-from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
 from commonage.control.device_alarms import alarms, device_of
+from commonage.control.live_state import LiveState
 from commonage.control.membership import tenants_of
 from commonage.control.node_states import drained, essence, judged, undecided
 from commonage.control.settings import ControlSettings
@@ -134,12 +134,12 @@ class Fleet:
         self,
         sources: Sources,
         catalogue: Catalogue,
-        board: Board,
+        live_state: LiveState,
         writer: Writer,
         clock: Clock,
         settings: ControlSettings,
     ) -> None:
-        self._engines, self.catalogue, self._board, self._writer = sources.engines, catalogue, board, writer
+        self._engines, self.catalogue, self._live_state, self._writer = sources.engines, catalogue, live_state, writer
         self._clock, self._settings = clock, settings
         self._statuses: dict[str, EnvironmentStatus] = {}
         self._devices, self._watchdog, self._image_status = sources.devices, sources.watchdog, sources.image_status
@@ -176,10 +176,10 @@ class Fleet:
 
     def suspect(self, name: str) -> None:
         """A workload was lost on the node: schedule nothing onto it until its next report, requested at once."""
-        node = self._board.nodes.get(name)
+        node = self._live_state.nodes.get(name)
         if node is not None and node.state is NodeState.READY:
             self._suspects.add(name)
-            self._board.put_nodes([replace(node, state=NodeState.FAULTY, reason="what ran there was lost")])
+            self._live_state.put_nodes([replace(node, state=NodeState.FAULTY, reason="what ran there was lost")])
             self._woken.set()
 
     async def tick(self) -> None:
@@ -195,7 +195,7 @@ class Fleet:
                 log.warning("site %s does not report: %s", site, error)
                 continue
             # A node that is reported as gone is ignored if it is unknown or was removed.
-            there = [report for report in found if not report.gone or report.name in self._board.nodes]
+            there = [report for report in found if not report.gone or report.name in self._live_state.nodes]
             reports.update((report.name, (engine, report)) for report in there)
         async with self._writing:
             now = self._clock.now()
@@ -203,13 +203,13 @@ class Fleet:
             for name in (*self._gone, *self._suspects):  # these reports are older than the known state
                 reports.pop(name, None)
             nodes = [self._taken_in(engine, report, now) for engine, report in reports.values()]
-            silent = [node for name, node in self._board.nodes.items() if name not in reports]
+            silent = [node for name, node in self._live_state.nodes.items() if name not in reports]
             silent = [node for node in silent if node.name not in self._suspects]
             await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
 
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
         seen = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)
-        known = self._board.nodes.get(report.name)
+        known = self._live_state.nodes.get(report.name)
         if known is not None:
             observed_at = known.observed_at if report.gone else now
             seen = replace(seen, observed_at=observed_at, drained_by=known.drained_by, leave_by=known.leave_by)
@@ -229,22 +229,22 @@ class Fleet:
         """Put nodes into the live state; write those with changes other than the time they were last seen."""
         changed: list[Node] = []
         events: list[Event] = []
-        held = self._board.held()
+        held = self._live_state.held()
         for node in nodes:
-            before = self._board.nodes.get(node.name)
+            before = self._live_state.nodes.get(node.name)
             if before is None or essence(before) != essence(node):
                 changed.append(node)
             if before is None or before.state is not node.state:
                 changed_to = NodeStateChanged(node=node.name, state=node.state.value, detail=node.reason)
                 events.append(Event(EventKind.NODE, now, changed_to))
                 self._soon_until = now + _SOON_FOR_S if before is not None else 0.0
-            events += alarms(before, node, held, self._board.get, now)
-            events += undecided(before, node, held, self._board.get, now)
+            events += alarms(before, node, held, self._live_state.get, now)
+            events += undecided(before, node, held, self._live_state.get, now)
         if changed:
             await self._writer.write(nodes=changed, events=events)
-        self._board.put_nodes(nodes)
+        self._live_state.put_nodes(nodes)
         if changed:
-            self._board.changed.set()
+            self._live_state.changed.set()
 
     # --- inventory ------------------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Fleet:
     @property
     def simulated_gpus(self) -> bool:
         """True if any GPU is simulated: pages that show GPUs must say so."""
-        return any(device.simulated for node in self._board.nodes.values() for device in node.report.devices)
+        return any(device.simulated for node in self._live_state.nodes.values() for device in node.report.devices)
 
     def capabilities(self) -> Sequence[Capabilities]:
         """Capabilities of each engine."""
@@ -263,7 +263,7 @@ class Fleet:
 
     def nodes(self) -> Sequence[NodeView]:
         """All nodes with their free resources, by name."""
-        held = self._board.held()
+        held = self._live_state.held()
         holders: dict[str, list[Holder]] = defaultdict(list)
         counts: dict[str, int] = defaultdict(int)
         for one in held:
@@ -272,10 +272,10 @@ class Fleet:
                 holds = Resources(gpu_memory_mib=share.memory_mib)
                 holder = Holder(one.workload_id, one.name, one.owner, one.kind, one.allocation.node, holds, one.ends_at)
                 holders[share.device_uuid].append(holder)
-        return [self._view(node, holders, counts[name]) for name, node in sorted(self._board.nodes.items())]
+        return [self._view(node, holders, counts[name]) for name, node in sorted(self._live_state.nodes.items())]
 
     def _view(self, node: Node, holders: Mapping[str, Sequence[Holder]], workloads: int) -> NodeView:
-        grid = self._board.snapshot.grid
+        grid = self._live_state.snapshot.grid
         number = grid.number[node.name]
         devices = []
         for index, device in enumerate(node.report.devices):
@@ -319,14 +319,14 @@ class Fleet:
             node = self.known(name)
             wished = drained(node, who.name if drain else "", leave_by)
             await self._keep([wished], self._clock.now())
-            return self._board.nodes[name]
+            return self._live_state.nodes[name]
 
     async def forget(self, node: Node, events: Sequence[Event]) -> None:
         """Remove a node, and write the events about it. No allocation may exist on it."""
         async with self._writing:
             await self._writer.depart(node, events)
             self._gone[node.name] = self._clock.now()
-            self._board.remove_node(node.name)
+            self._live_state.remove_node(node.name)
 
     async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
         """Schedule onto a node again, and clear the remembered faults of its GPUs. For admins.
@@ -342,13 +342,13 @@ class Fleet:
         if gpu is None:
             await self.drain(who, name, False)
         await self.look()
-        return self._board.nodes[name]
+        return self._live_state.nodes[name]
 
     def known(self, name: str) -> Node:
         """Find a node by its name. Raises NotFound, which lists the known nodes."""
-        node = self._board.nodes.get(name)
+        node = self._live_state.nodes.get(name)
         if node is None:
-            there = ", ".join(sorted(self._board.nodes)) or "none"
+            there = ", ".join(sorted(self._live_state.nodes)) or "none"
             raise NotFound(f"there is no node {name[:60]!r}; there are: {there}", code="node-not-found")
         return node
 
@@ -357,8 +357,8 @@ class Fleet:
     def launch_options(self, who: Principal) -> LaunchView:
         """Resources that `who` may request, and those that are free now."""
         who.need(Scope.READ)
-        grid = self._board.snapshot.grid
-        reports = [node.report for node in self._board.nodes.values() if node.state is not NodeState.LOST]
+        grid = self._live_state.snapshot.grid
+        reports = [node.report for node in self._live_state.nodes.values() if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
         return LaunchView(
             environments=tuple(self.environments(who)),
@@ -400,9 +400,9 @@ class Fleet:
 
     def refuse_if_never(self, request: Request) -> Reason | None:
         """Reason why no node could ever run the request; None if a node, or one that can be added, could."""
-        if most_that_fit(self._board.fleets, request):
+        if most_that_fit(self._live_state.fleets, request):
             return None
-        return ever_fits(self._board.snapshot.grid, request)
+        return ever_fits(self._live_state.snapshot.grid, request)
 
 
 def _title(gpu: GpuRequest | None) -> str:

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.board import Board, ask_of
 from commonage.control.departures import Departures
+from commonage.control.live_state import LiveState, ask_of
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
@@ -98,10 +98,12 @@ class Renting:
 class Fleets:
     """All node pools, as their clouds report them."""
 
-    def __init__(self, renting: Renting, board: Board, writer: Writer, departures: Departures, clock: Clock) -> None:
+    def __init__(
+        self, renting: Renting, live_state: LiveState, writer: Writer, departures: Departures, clock: Clock
+    ) -> None:
         self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
-        self._board, self._writer, self._departures, self._clock = board, writer, departures, clock
+        self._live_state, self._writer, self._departures, self._clock = live_state, writer, departures, clock
         self.turns = Turns("fleets", clock.now, CLOUD_TURN_S)
 
     async def run(self) -> None:
@@ -131,7 +133,7 @@ class Fleets:
 
     def _state(self, one: _Standing, rented: _Rented, now: float) -> str:
         name = rented.machine.name
-        node = self._board.nodes.get(name)
+        node = self._live_state.nodes.get(name)
         if rented.gave_back_at is not None:
             return "given back"
         if node is None:
@@ -144,7 +146,7 @@ class Fleets:
 
     def _leaves(self, one: _Standing, name: str) -> bool:
         """True if it was drained for removal, as the node records over restarts, until it is resumed."""
-        node = self._board.nodes.get(name)
+        node = self._live_state.nodes.get(name)
         return node is not None and node.drained_by == one.who.name
 
     # --- observe --------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class Fleets:
         except (CommonageError, OSError) as error:  # the latter when a local file cannot be read, for example
             log.warning("fleet %s: %s", one.policy.name, error)
             one.trouble = str(error)
-        self._board.expect(
+        self._live_state.expect(
             Coming(each.policy, rented.machine.name, rented.since, each.took_s)
             for each in self._fleets for rented in each.kept if rented.is_coming
         )  # fmt: skip
@@ -200,7 +202,7 @@ class Fleets:
     def _note(self, one: _Standing, rented: _Rented, is_busy: bool, now: float) -> None:
         """Update a node with its state at the site."""
         name = rented.machine.name
-        node = self._board.nodes.get(name)
+        node = self._live_state.nodes.get(name)
         if node is not None and not rented.joined:
             rented.joined = True
             one.took_s = now - rented.since if rented.asked else one.took_s
@@ -211,7 +213,7 @@ class Fleets:
 
     def _busy(self) -> set[str]:
         """The nodes on which something runs, or starts."""
-        return {held.allocation.node for held in self._board.held()}
+        return {held.allocation.node for held in self._live_state.held()}
 
     def _members(self, one: _Standing) -> list[Member]:
         found = []
@@ -222,8 +224,8 @@ class Fleets:
 
     def _waiting(self) -> list[Waiting]:
         """Queued requests that more nodes would help, in the order of the queue."""
-        snapshot, found = self._board.snapshot, []
-        for workload in self._board.in_state(State.QUEUED):
+        snapshot, found = self._live_state.snapshot, []
+        for workload in self._live_state.in_state(State.QUEUED):
             ask = ask_of(workload)
             if over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is None:
                 found.append(Waiting(ask.request, workload.since))
@@ -241,7 +243,7 @@ class Fleets:
             elif rented.lost_since is not None:
                 patience_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy() else LOST_FOR_S
                 if now - rented.lost_since >= patience_s:
-                    node = self._board.nodes.get(rented.machine.name)
+                    node = self._live_state.nodes.get(rented.machine.name)
                     why = notes.PoolNodeForgotten() if node is None else notes.PoolNodeLost(detail=node.reason)
                     await self._give_back(one, rented, why)
             elif not rented.joined and (rented.machine.failed or now - rented.since >= one.policy.join_s):
@@ -266,7 +268,7 @@ class Fleets:
     async def _bury(self, one: _Standing) -> None:
         """Remove the nodes that the cloud no longer has."""
         kept = {rented.machine.name for rented in one.kept}
-        for node in list(self._board.nodes.values()):
+        for node in list(self._live_state.nodes.values()):
             is_over = node.state is NodeState.LOST or self._leaves(one, node.name)
             if is_over and one.policy.owns(node.name) and node.name not in kept:
                 await self._forget(one, node.name)

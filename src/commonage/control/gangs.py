@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.control.writer import Writer
 from commonage.domain.lifecycle import StopRequested
@@ -30,8 +30,8 @@ _BY = "its gang"
 class Gangs:
     """Tracks all members of each gang that has a live member, including the ended ones."""
 
-    def __init__(self, store: Store, board: Board, writer: Writer, clock: Clock) -> None:
-        self._store, self._board, self._writer, self._clock = store, board, writer, clock
+    def __init__(self, store: Store, live_state: LiveState, writer: Writer, clock: Clock) -> None:
+        self._store, self._live_state, self._writer, self._clock = store, live_state, writer, clock
         self._members: dict[str, dict[str, Workload]] = {}
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
@@ -39,7 +39,7 @@ class Gangs:
 
     async def open(self) -> None:
         """Load the gangs from the live state; members that ended before are read from the store."""
-        for workload in self._board:
+        for workload in self._live_state:
             self.changed(workload)
         for gang, members in self._members.items():
             size = next(iter(members.values())).spec.array_size

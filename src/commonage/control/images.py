@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
+from commonage.control.live_state import LiveState
 from commonage.control.membership import tenants, tenants_of
 from commonage.control.prepulls import OnNode, Prepulls
 from commonage.control.settings import ControlSettings
@@ -54,7 +54,7 @@ class Images:
     """Registers, removes and lists images."""
 
     store: Store
-    board: Board
+    live_state: LiveState
     writer: Writer
     catalogue: Catalogue
     prepulls: Prepulls
@@ -96,7 +96,7 @@ class Images:
     def _work(self) -> dict[str, tuple[int, int]]:
         """(running, waiting) workloads by environment."""
         found: dict[str, tuple[int, int]] = {}
-        for workload in self.board:
+        for workload in self.live_state:
             running, waiting = found.get(workload.spec.environment, (0, 0))
             waits = workload.state.waits
             found[workload.spec.environment] = (running + (not waits), waiting + waits)
@@ -163,7 +163,9 @@ class Images:
             gone = replace(image, removed=Removal(who.name, now))
             await self.writer.enlist([gone], [event])
             self.catalogue.put([gone])
-        waiting = [one.id for one in self.board.in_state(State.HELD, State.QUEUED) if one.spec.environment in names]
+        waiting = [
+            one.id for one in self.live_state.in_state(State.HELD, State.QUEUED) if one.spec.environment in names
+        ]
         return view, sorted(waiting)
 
     async def prepull(self, who: Principal, name: str, nodes: Sequence[str]) -> ImageView:
@@ -175,11 +177,11 @@ class Images:
                 f"{image.name} is {image.by}'s, who alone (and admins) may have it brought to nodes",
                 code="not-yours",
             )
-        unknown = [one for one in nodes if one not in self.board.nodes]
+        unknown = [one for one in nodes if one not in self.live_state.nodes]
         if unknown:
-            there = ", ".join(sorted(self.board.nodes)) or "none"
+            there = ", ".join(sorted(self.live_state.nodes)) or "none"
             raise NotFound(f"there is no node {unknown[0][:60]!r}; there are: {there}", code="node-not-found")
-        ready = [one.name for one in self.board.nodes.values() if one.state is NodeState.READY]
+        ready = [one.name for one in self.live_state.nodes.values() if one.state is NodeState.READY]
         away = next((one for one in nodes if one not in ready), None)
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from commonage.control.board import Board, CountKey, count_keys
 from commonage.control.limits import Limits
+from commonage.control.live_state import CountKey, LiveState, count_keys
 from commonage.domain.errors import TooMany
 from commonage.domain.reasons.refusals import LimitOf, TooManyWorkloads
 from commonage.domain.workloads import Kind, Spec
@@ -17,8 +17,8 @@ CODE = "too-many-workloads"
 class LiveLimits:
     """Counts the live workloads and those that are being written."""
 
-    def __init__(self, board: Board, limits: Limits) -> None:
-        self._board = board
+    def __init__(self, live_state: LiveState, limits: Limits) -> None:
+        self._live_state = live_state
         self._limits = limits
         self._coming: dict[str, Spec] = {}  # by the id of the (first) workload
 
@@ -49,7 +49,7 @@ class LiveLimits:
     def _most(self, key: CountKey) -> int:
         kind, name = key
         if kind == "tenant":
-            own = self._board.snapshot.rules.tenant(name).max_workloads
+            own = self._live_state.snapshot.rules.tenant(name).max_workloads
             return self._limits.workloads_per_tenant if own is None else own
         return self._limits.workloads_per_user if kind == "user" else self._limits.sessions_per_user
 
@@ -58,9 +58,9 @@ class LiveLimits:
         coming = sum(
             max(1, spec.array_size)
             for workload_id, spec in self._coming.items()
-            if (key is None or key in count_keys(spec)) and self._board.get(workload_id) is None
+            if (key is None or key in count_keys(spec)) and self._live_state.get(workload_id) is None
         )
-        return coming + (len(self._board) if key is None else self._board.count(key))
+        return coming + (len(self._live_state) if key is None else self._live_state.count(key))
 
 
 def _too_many(of: LimitOf, name: str, spec: Spec, live: int, limit: int) -> TooMany:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.control.board import Board
 from commonage.control.feed import Feed
+from commonage.control.live_state import LiveState
 from commonage.control.troubles import trouble
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.events import Event
@@ -48,7 +48,7 @@ class Look:
     """Answers queries; changes nothing."""
 
     store: Store
-    board: Board
+    live_state: LiveState
     feed: Feed
     engines: Mapping[str, Engine]
     metrics_store: Metrics
@@ -57,7 +57,7 @@ class Look:
     async def workload(self, who: Principal, workload_id: str) -> Workload:
         """One workload. Raises NotFound, also if the caller may not see it."""
         who.need(Scope.READ)
-        found = self.board.get(workload_id)
+        found = self.live_state.get(workload_id)
         if found is None:
             found = await self.store.workload(workload_id)
         if not who.may_see(found.spec.owner):
@@ -86,48 +86,51 @@ class Look:
 
     def standing(self, workload: Workload) -> Standing:
         """Why a workload is in its present state; for a queued one from the last plan."""
-        ask = self.board.ask(workload.id)
+        ask = self.live_state.ask(workload.id)
         if ask is None:
             trouble = self.trouble(workload)
-            progress = self.board.progress.get(workload.attempt.id) if workload.attempt is not None else None
+            progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
             return Standing(workload.reason, notes=() if trouble is None else (trouble,), progress=progress)
-        position = self.board.position(workload.id, self.clock.now())
-        if self.board.outcome is None or position is None:
+        position = self.live_state.position(workload.id, self.clock.now())
+        if self.live_state.outcome is None or position is None:
             return Standing(workload.reason, position)
-        reason, coming = why_waiting(self.board.snapshot, self.board.outcome, ask, position), self._coming(ask)
+        reason, coming = (
+            why_waiting(self.live_state.snapshot, self.live_state.outcome, ask, position),
+            self._coming(ask),
+        )
         return Standing(reason, position, () if coming is None else (coming,))
 
     def _coming(self, ask: Ask) -> Reason | None:
         """The requested node that could run it; None if no node was requested, or a quota holds the workload back."""
-        snapshot = self.board.snapshot
-        coming = [one for one in self.board.coming if one.name not in self.board.nodes]
+        snapshot = self.live_state.snapshot
+        coming = [one for one in self.live_state.coming if one.name not in self.live_state.nodes]
         if not coming or over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is not None:
             return None
         return on_its_way(coming, ask.request, self.clock.now())
 
     def trouble(self, workload: Workload) -> Reason | None:
         """A problem of the node that it runs on; None if the node has none."""
-        node = self.board.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
+        node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
         return trouble(workload, node, self.clock.now())
 
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
         """Explain why it waits, and until when. For other workloads: their state or end."""
         workload = await self.workload(who, workload_id)
-        ask = self.board.ask(workload_id)
+        ask = self.live_state.ask(workload_id)
         if ask is None:
             standing = self.standing(workload)
             reasons = (standing.reason, *standing.notes)
-            return Explanation(workload_id, reasons, self.clock.now(), queue_length=self.board.queue_length())
-        found = explain(self.board.snapshot, ask, self.clock.now())
+            return Explanation(workload_id, reasons, self.clock.now(), queue_length=self.live_state.queue_length())
+        found = explain(self.live_state.snapshot, ask, self.clock.now())
         return found if found.startable_now else replace(found, coming=self._coming(ask))
 
     def queue_length(self) -> int:
         """Number of queued workloads."""
-        return self.board.queue_length()
+        return self.live_state.queue_length()
 
     def live_counts(self) -> dict[State, int]:
         """Live workloads of all users, by state."""
-        return self.board.counts()
+        return self.live_state.counts()
 
     # --- events and logs ------------------------------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class Look:
             yield line
 
     def _engine_of(self, attempt: Attempt) -> Engine:
-        node = self.board.nodes.get(attempt.allocation.node)
+        node = self.live_state.nodes.get(attempt.allocation.node)
         engine = self.engines.get(node.site) if node else None
         if engine is None and len(self.engines) == 1:
             engine = next(iter(self.engines.values()))

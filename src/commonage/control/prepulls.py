@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.control.board import Board
 from commonage.control.catalogue import Catalogue
+from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, start_failure
@@ -62,9 +62,15 @@ class Prepulls:
     """`everywhere`: all images are pulled onto all nodes."""
 
     def __init__(
-        self, engines: Mapping[str, Engine], board: Board, catalogue: Catalogue, clock: Clock, *, everywhere: bool
+        self,
+        engines: Mapping[str, Engine],
+        live_state: LiveState,
+        catalogue: Catalogue,
+        clock: Clock,
+        *,
+        everywhere: bool,
     ) -> None:
-        self._engines, self._board, self._catalogue, self._clock = engines, board, catalogue, clock
+        self._engines, self._live_state, self._catalogue, self._clock = engines, live_state, catalogue, clock
         self._everywhere = everywhere
         self._errands: defaultdict[str, dict[str, _Errand]] = defaultdict(dict)  # by image, then by node
         self._wished: set[tuple[str, str]] = set()
@@ -114,7 +120,7 @@ class Prepulls:
     def tick(self) -> None:
         """Start pulls of missing images on nodes that are free to pull."""
         now = self._clock.now()
-        ready = {name: node for name, node in self._board.nodes.items() if node.state is NodeState.READY}
+        ready = {name: node for name, node in self._live_state.nodes.items() if node.state is NodeState.READY}
         images = {image.name: image for image in self._catalogue.images()}
         self._forget(images)
         busy = {node for errands in self._errands.values() for node, one in errands.items() if one.is_under_way}
@@ -127,7 +133,7 @@ class Prepulls:
 
     def _forget(self, images: Mapping[str, Image]) -> None:
         """Drop entries of removed or replaced images, and of lost nodes: these may return without the image."""
-        there = {node.name for node in self._board.nodes.values() if node.state is not NodeState.LOST}
+        there = {node.name for node in self._live_state.nodes.values() if node.state is not NodeState.LOST}
         for name, errands in list(self._errands.items()):
             image = images.get(name)
             for node, errand in list(errands.items()):

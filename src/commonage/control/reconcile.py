@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.signals import Signal
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
@@ -41,13 +41,13 @@ class Reconcile:
     def __init__(
         self,
         engines: Mapping[str, Engine],
-        board: Board,
+        live_state: LiveState,
         writer: Writer,
         clock: Clock,
         order_of: Callable[[Workload], Order],
         sweep_every_s: float,
     ) -> None:
-        self._engines, self._board, self._writer, self._clock = engines, board, writer, clock
+        self._engines, self._live_state, self._writer, self._clock = engines, live_state, writer, clock
         self._order_of = order_of
         self.last_uses: Signal[[str, LastUse]] = Signal()
         self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last task for it
@@ -81,12 +81,12 @@ class Reconcile:
 
     def _engine_of(self, workload: Workload) -> Engine | None:
         attempt = workload.attempt
-        node = self._board.nodes.get(attempt.allocation.node) if attempt else None
+        node = self._live_state.nodes.get(attempt.allocation.node) if attempt else None
         return self._engines.get(node.site) if node else None
 
     async def _start(self, workload_id: str, attempt_id: str) -> None:
         for tries in range(1, START_TRIES + 1):
-            workload = self._board.get(workload_id)
+            workload = self._live_state.get(workload_id)
             if not _stops(workload, attempt_id) or workload is None or workload.stop is not None:
                 return
             engine = self._engine_of(workload)
@@ -104,7 +104,7 @@ class Reconcile:
                 await self._clock.sleep(0.5 * 2**tries)
 
     async def _stop(self, workload_id: str, attempt_id: str, grace_s: float) -> None:
-        workload = self._board.get(workload_id)
+        workload = self._live_state.get(workload_id)
         engines = [self._engine_of(workload)] if workload else list(self._engines.values())
         for engine in engines:
             if engine is None:
@@ -130,10 +130,10 @@ class Reconcile:
         """True for a status that only has more progress than the one written a moment ago."""
         attempt_id, now = status.attempt_id, self._clock.now()
         if status.phase is not Phase.STARTING or status.progress is None:
-            self._board.progress.pop(attempt_id, None)
+            self._live_state.progress.pop(attempt_id, None)
             self._progressed_at.pop(attempt_id, None)
             return False
-        self._board.progress[attempt_id] = status.progress
+        self._live_state.progress[attempt_id] = status.progress
         if now - self._progressed_at.get(attempt_id, 0.0) < PROGRESS_EVERY_S:
             return True
         self._progressed_at[attempt_id] = now
@@ -180,13 +180,13 @@ class Reconcile:
     def _allocated(self, engine: Engine) -> dict[str, Workload]:
         return {
             workload.attempt.id: workload
-            for workload in self._board.in_state(State.STARTING, State.RUNNING)
+            for workload in self._live_state.in_state(State.STARTING, State.RUNNING)
             if workload.attempt is not None and self._engine_of(workload) is engine
         }
 
     def _unattributed_process(self, engine: Engine, status: Status) -> None:
         """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
-        workload = self._board.get(workload_of(status.attempt_id))
+        workload = self._live_state.get(workload_of(status.attempt_id))
         if status.attempt_id in self._busy or _stops(workload, status.attempt_id):
             return  # it was allocated after the allocations were read
         if status.phase is Phase.ENDED:
@@ -210,7 +210,7 @@ class Reconcile:
         if workload.attempt is not None and not workload.state.holds_allocation:
             self._missed.pop(workload.attempt.id, None)
             self._progressed_at.pop(workload.attempt.id, None)
-            self._board.progress.pop(workload.attempt.id, None)
+            self._live_state.progress.pop(workload.attempt.id, None)
 
     async def close(self) -> None:
         """Cancel running tasks; after a restart the sweep repeats those that are still needed."""

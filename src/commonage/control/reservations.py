@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from commonage.control.board import Board
 from commonage.control.fleet import Fleet
+from commonage.control.live_state import LiveState
 from commonage.control.membership import tenants, tenants_of
 from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
@@ -75,7 +75,7 @@ class Reservations:
     """
 
     store: Store
-    board: Board
+    live_state: LiveState
     writer: Writer
     fleet: Fleet
     clock: Clock
@@ -111,7 +111,7 @@ class Reservations:
 
     def lacks(self, found: Reservation) -> Reason | None:
         """Why not all of its capacity is kept at present; None if it is."""
-        return self.board.snapshot.kept.shortfall(found.id)
+        return self.live_state.snapshot.kept.shortfall(found.id)
 
     async def add(self, who: Principal, wanted: Wanted) -> Reserved:
         """Reserve. For admins. Raises InvalidInput, Unplaceable and Conflict, with the figures in the message."""
@@ -211,7 +211,7 @@ class Reservations:
 
     async def _lacks(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
-        nodes, held, others = list(self.board.nodes.values()), self.board.held(), list(self._live.values())
+        nodes, held, others = list(self.live_state.nodes.values()), self.live_state.held(), list(self._live.values())
         if not nodes:
             return NoNodes()
         never, lacks = await asyncio.to_thread(_judge, nodes, held, others, made, now)

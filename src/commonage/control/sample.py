@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
-from commonage.control.board import Board
 from commonage.control.fleet import Fleet
+from commonage.control.live_state import LiveState
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.statuses import Measurement, ProcessOwner
@@ -36,7 +36,7 @@ class Sampling:
 
     engines: Mapping[str, Engine]
     devices: AllDevices
-    board: Board
+    live_state: LiveState
     fleet: Fleet
     metrics: Metrics
     clock: Clock
@@ -99,7 +99,7 @@ class Sampling:
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """Measure the GPUs, then look up the owners of the processes on them."""
-        await self.devices.note_held([one.allocation for one in self.board.held()], self._running())
+        await self.devices.note_held([one.allocation for one in self.live_state.held()], self._running())
         found = await self.devices.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
@@ -111,7 +111,7 @@ class Sampling:
 
     def _running(self) -> list[Allocation]:
         """The allocations of attempts whose program has started, with the time of that start."""
-        attempts = (one.attempt for one in self.board.in_state(State.RUNNING))
+        attempts = (one.attempt for one in self.live_state.in_state(State.RUNNING))
         return [
             replace(one.allocation, at=one.started_at)
             for one in attempts
@@ -140,7 +140,7 @@ class Sampling:
         self.vram = dict(vram)
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
         holders: dict[str, dict[str, Share]] = defaultdict(dict)
-        for held in self.board.held():
+        for held in self.live_state.held():
             for share in held.allocation.shares:
                 holders[share.device_uuid][held.allocation.attempt_id] = share
         busy: dict[str, list[float]] = defaultdict(list)
@@ -164,7 +164,7 @@ class Sampling:
             samples.append(Sample("allocated_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
             if report.disk_free_mib is not None:
                 samples.append(Sample("disk_free_mib", subject, now, report.disk_free_mib))
-        counts = self.board.counts()
-        samples.append(Sample("queue_length", "platform", now, self.board.queue_length()))
+        counts = self.live_state.counts()
+        samples.append(Sample("queue_length", "platform", now, self.live_state.queue_length()))
         samples.append(Sample("running", "platform", now, counts.get(State.RUNNING, 0)))
         return samples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.control.writer import Writer
 from commonage.domain.lifecycle import AllocationGiven, StopRequested
@@ -23,8 +23,8 @@ REST_FOR_PLANNING = 2  # seconds of pause per second of planning, which blocks e
 class Schedule:
     """Plans when something changed, and at least every two seconds because time alone may release capacity."""
 
-    def __init__(self, board: Board, writer: Writer, clock: Clock) -> None:
-        self._board, self._writer, self._clock = board, writer, clock
+    def __init__(self, live_state: LiveState, writer: Writer, clock: Clock) -> None:
+        self._live_state, self._writer, self._clock = live_state, writer, clock
         self._paused = False
         self.turns = Turns("schedule", clock.now)
         self.pass_s = 0.0
@@ -33,7 +33,7 @@ class Schedule:
     async def run(self) -> None:
         """Plan until cancelled."""
         while True:
-            self._board.changed.clear()
+            self._live_state.changed.clear()
             # Uses the clock port: uvloop's own time stands still during a pass, which is what takes long.
             began = self._clock.now()
             await self.tick()
@@ -41,7 +41,7 @@ class Schedule:
             # Short pauses collect arrivals, and leave time for answering when planning takes long.
             with self.turns.rest():
                 await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
-                await wait_at_most(LONGEST_REST_S, self._board.changed, self._clock)
+                await wait_at_most(LONGEST_REST_S, self._live_state.changed, self._clock)
 
     def pause(self) -> None:
         """Allocate nothing until `resume`."""
@@ -56,8 +56,8 @@ class Schedule:
         now = self._clock.now()
         if self._paused:
             return 0
-        outcome = plan(self._board.snapshot, now)
-        self._board.planned(outcome)
+        outcome = plan(self._live_state.snapshot, now)
+        self._live_state.planned(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
         writing = [
@@ -69,6 +69,6 @@ class Schedule:
         return len(outcome.starts)
 
     async def _evicted(self, eviction: Eviction, now: float) -> None:
-        self._board.recall(eviction.workload_id, eviction.for_id)
+        self._live_state.recall(eviction.workload_id, eviction.for_id)
         stop = StopRequest("the planner", now, StopCause.RECALL, eviction.reason)
         await self._writer.happen(eviction.workload_id, StopRequested(stop))

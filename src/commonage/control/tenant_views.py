@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.membership import tenants, tenants_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import NotFound
@@ -39,7 +39,7 @@ class TenantView:
 class TenantViews:
     """Computes views from the live state and the rules."""
 
-    board: Board
+    live_state: LiveState
     clock: Clock
     settings: ControlSettings
 
@@ -51,7 +51,7 @@ class TenantViews:
         held, running = self._held()
         lent, debts = lent_by(known, held), self._debts()
         waiting: dict[str, int] = defaultdict(int)
-        for workload in self.board.in_state(State.QUEUED):
+        for workload in self.live_state.in_state(State.QUEUED):
             waiting[workload.spec.tenant] += 1
         return [
             TenantView(
@@ -78,7 +78,7 @@ class TenantViews:
         raise NotFound(f"you see no tenant {name[:60]!r}; there are: {there}", code="tenant-not-found")
 
     def _debts(self) -> dict[str, float]:
-        usage = self.board.snapshot.usage
+        usage = self.live_state.snapshot.usage
         _, of_tenants = usage.debts(self.clock.now())
         return dict(zip(usage.tenants, of_tenants.tolist(), strict=False))
 
@@ -86,7 +86,7 @@ class TenantViews:
         """Resources that each tenant holds, and its number of running workloads."""
         held: dict[str, Amounts] = {}
         running: dict[str, int] = defaultdict(int)
-        for workload in self.board.in_state(State.STARTING, State.RUNNING):
+        for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
             if workload.attempt is not None:
                 name = workload.spec.tenant
                 held[name] = held.get(name, Amounts()).plus(Amounts.of(workload.attempt.allocation))

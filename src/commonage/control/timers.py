@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
@@ -35,13 +35,13 @@ class Timers:
     def __init__(
         self,
         store: Store,
-        board: Board,
+        live_state: LiveState,
         writer: Writer,
         clock: Clock,
         warn_before_s: float,
         lack: Callable[[str], Reason | None],
     ) -> None:
-        self._store, self._board, self._writer, self._clock = store, board, writer, clock
+        self._store, self._live_state, self._writer, self._clock = store, live_state, writer, clock
         self._warn_before_s = warn_before_s
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
@@ -50,7 +50,7 @@ class Timers:
 
     def changed(self, workload: Workload) -> None:
         """Called after each write of a workload: schedules a check of its dependents, and of itself if it is held."""
-        for dependent in self._board.dependents_of(workload.id):
+        for dependent in self._live_state.dependents_of(workload.id):
             self._to_check[dependent] = None
         if workload.state is State.HELD:
             self._to_check[workload.id] = None
@@ -76,15 +76,15 @@ class Timers:
         now = self._clock.now()
         if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
-        for workload in self._board.in_state(State.HELD):
+        for workload in self._live_state.in_state(State.HELD):
             if workload.not_before is not None and workload.not_before <= now:
                 self._release(workload)
         # The limit counts from when it runs: preparing an environment on first use does not count.
-        for workload in self._board.in_state(State.RUNNING):
+        for workload in self._live_state.in_state(State.RUNNING):
             self._limit(workload, now)
         while self._to_check:
             workload_id, _ = self._to_check.popitem()
-            held = self._board.get(workload_id)
+            held = self._live_state.get(workload_id)
             if held is not None and held.state is State.HELD and held.not_before is None:
                 try:
                     await self._depend(held, now)
@@ -103,7 +103,7 @@ class Timers:
             self._writer.note(workload.id, TimeRunsOut(deadline - now))
 
     async def _depend(self, held: Workload, now: float) -> None:
-        verdicts = [await verdict(dependency, self._board, self._store) for dependency in held.spec.depends_on]
+        verdicts = [await verdict(dependency, self._live_state, self._store) for dependency in held.spec.depends_on]
         broken = next((one for one in verdicts if isinstance(one, Reason)), None)
         if broken is not None:
             stop = StopRequest("a dependency", now, StopCause.DEPENDENCY, broken)
@@ -118,9 +118,9 @@ class Timers:
 
     def catalogue_changed(self) -> None:
         """Hold queued workloads whose environment was removed, and check all held ones again."""
-        for workload in self._board.in_state(State.QUEUED):
+        for workload in self._live_state.in_state(State.QUEUED):
             self._see_that_it_can(workload)
-        self._to_check.update((workload.id, None) for workload in self._board.in_state(State.HELD))
+        self._to_check.update((workload.id, None) for workload in self._live_state.in_state(State.HELD))
         self._woken.set()
 
     def _see_that_it_can(self, queued: Workload) -> None:
@@ -133,10 +133,10 @@ Verdict = Reason | Other | None
 """None: the dependency is met; another workload: it is not met yet; a reason: it can never be met."""
 
 
-async def verdict(dependency: Dependency, board: Board, store: Store) -> Verdict:
+async def verdict(dependency: Dependency, live_state: LiveState, store: Store) -> Verdict:
     """Check whether a dependency is met."""
     try:
-        other = board.get(dependency.workload_id) or await store.workload(dependency.workload_id)
+        other = live_state.get(dependency.workload_id) or await store.workload(dependency.workload_id)
     except NotFound:
         return DependencyNotFound(workload_id=dependency.workload_id)
     return judge(dependency.condition, other)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.control.attribution import Round, parts_of, utilisation_of
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.ids import workload_of
@@ -37,8 +37,8 @@ class _Device:
 class UsageReports:
     """The only writer of usage reports. `every_s` is the interval between rounds."""
 
-    def __init__(self, store: Store, board: Board, writer: Writer, clock: Clock, every_s: float) -> None:
-        self._store, self._board, self._writer, self._clock = store, board, writer, clock
+    def __init__(self, store: Store, live_state: LiveState, writer: Writer, clock: Clock, every_s: float) -> None:
+        self._store, self._live_state, self._writer, self._clock = store, live_state, writer, clock
         self._every_s = every_s
         self._open: dict[str, UsageReport] = {}  # workload -> report of its present attempt
         self._ended: dict[str, UsageReport] = {}  # not written yet
@@ -51,7 +51,7 @@ class UsageReports:
     async def open(self) -> None:
         """Read unfinished reports of the last process; close those that have ended. Call after the writer is open."""
         for usage_report in await self._store.open_usage_reports():
-            workload = self._board.get(usage_report.workload_id)
+            workload = self._live_state.get(usage_report.workload_id)
             attempt = workload.attempt if workload is not None else None
             if attempt is None or attempt.id != usage_report.attempt_id:
                 tries = await self._store.attempts(usage_report.workload_id)
@@ -66,7 +66,7 @@ class UsageReports:
 
     async def look(self, round_: Round, over: frozenset[str]) -> None:
         """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
-        held = [one.allocation for one in self._board.held()]
+        held = [one.allocation for one in self._live_state.held()]
         devices = self._devices(round_, held)
         measured = {one.attempt_id: one for one in round_.measurements}
         for number, allocation in enumerate(held, 1):
@@ -99,7 +99,7 @@ class UsageReports:
     def _grow(
         self, allocation: Allocation, round_: Round, devices: Mapping[str, _Device], use: Measurement | None, over: bool
     ) -> None:
-        workload = self._board.get(workload_of(allocation.attempt_id))
+        workload = self._live_state.get(workload_of(allocation.attempt_id))
         attempt = workload.attempt if workload is not None else None
         if workload is None or attempt is None or attempt.started_at is None or attempt.ended_at is not None:
             return  # preparation time does not count as its run time
@@ -151,7 +151,7 @@ class UsageReports:
 
     def note_last_use(self, attempt_id: str, used: LastUse) -> None:
         """Store the engine's total figures of an attempt; its end is written next."""
-        workload = self._board.get(workload_of(attempt_id))
+        workload = self._live_state.get(workload_of(attempt_id))
         attempt = workload.attempt if workload is not None else None
         if attempt is not None and attempt.id == attempt_id and not attempt.state.is_terminal:
             self._last_use[attempt_id] = used

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from commonage.control.attribution import Round, UnattributedProcess, unattributed
-from commonage.control.board import Board
+from commonage.control.live_state import LiveState
 from commonage.control.over_share import Excess, Excesses, OverSharePolicy, who_needs_it
 from commonage.control.settings import ControlSettings
 from commonage.control.writer import Writer
@@ -45,8 +45,8 @@ class Watchdog:
     actions taken.
     """
 
-    def __init__(self, board: Board, writer: Writer, clock: Clock, settings: ControlSettings) -> None:
-        self._board, self._writer, self._clock = board, writer, clock
+    def __init__(self, live_state: LiveState, writer: Writer, clock: Clock, settings: ControlSettings) -> None:
+        self._live_state, self._writer, self._clock = live_state, writer, clock
         self._policy = OverSharePolicy(settings.gpu_over_share)
         self._after_s = settings.gpu_over_share_after_s
         self._fresh_s = max(15.0, 3 * settings.sample_every_s)
@@ -63,8 +63,8 @@ class Watchdog:
         now = self._clock.now()
         if not 0 <= now - round_.at <= self._fresh_s or self._writer.stuck:
             return
-        devices = {device.uuid: device for node in self._board.nodes.values() for device in node.report.devices}
-        held = [one.allocation for one in self._board.held()]
+        devices = {device.uuid: device for node in self._live_state.nodes.values() for device in node.report.devices}
+        held = [one.allocation for one in self._live_state.held()]
         self.over = [one for one in self._excesses.take(round_, held, devices) if one.sure]
         for excess in self.over:
             await self._act(excess, round_, now)
@@ -74,7 +74,7 @@ class Watchdog:
     # --- attempts over their share --------------------------------------------------------------------------------
 
     async def _act(self, excess: Excess, round_: Round, now: float) -> None:
-        workload = self._board.get(workload_of(excess.attempt_id))
+        workload = self._live_state.get(workload_of(excess.attempt_id))
         attempt = workload.attempt if workload is not None else None
         if workload is None or attempt is None or attempt.id != excess.attempt_id or workload.stop is not None:
             return
@@ -95,13 +95,13 @@ class Watchdog:
         if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
             return replace(over, lasted_s=lasts_s, allowed_s=self._after_s)
         if self._policy is OverSharePolicy.CONTENDED:
-            held = [one.allocation for one in self._board.held()]
+            held = [one.allocation for one in self._live_state.held()]
             needed_by = who_needs_it(excess, round_, held, self._queue())
             return None if needed_by is None else replace(over, needed_by=needed_by)
         return None
 
     def _queue(self) -> list[GpuRequest]:
-        asked = {one.spec.request.gpu for one in self._board.in_state(State.QUEUED)}
+        asked = {one.spec.request.gpu for one in self._live_state.in_state(State.QUEUED)}
         return [gpu for gpu in asked if gpu is not None]
 
     def _end(self, workload: Workload, why: OverGpuShare, now: float) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from commonage.control.admission import never
-from commonage.control.board import Board, ask_for
 from commonage.control.bundles import SentBundles
 from commonage.control.fleet import Fleet
 from commonage.control.live_limits import LiveLimits
+from commonage.control.live_state import LiveState, ask_for
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
 from commonage.control.timers import judge
@@ -54,7 +54,7 @@ class Work:
     """Admits submissions and handles stops. `chance` returns a random integer below its argument."""
 
     store: Store
-    board: Board
+    live_state: LiveState
     writer: Writer
     fleet: Fleet
     identity: Identity
@@ -94,7 +94,7 @@ class Work:
         return Submitted(workloads, True)
 
     def _placeable(self, who: Principal, spec: Spec) -> None:
-        why = never(self.board, spec)
+        why = never(self.live_state, spec)
         if why is not None:
             raise Unplaceable(why)
         self.live_limits.check(spec)
@@ -152,7 +152,7 @@ class Work:
 
     async def _known(self, workload_id: str) -> Workload | None:
         try:
-            return self.board.get(workload_id) or await self.store.workload(workload_id)
+            return self.live_state.get(workload_id) or await self.store.workload(workload_id)
         except NotFound:
             return None
 
@@ -204,12 +204,12 @@ class Work:
         self._placeable(who, spec)
         state, reason = await self._standing_at_first(who, spec)
         if state is State.HELD:
-            return Explanation(None, (reason,), self.clock.now(), queue_length=self.board.queue_length())
+            return Explanation(None, (reason,), self.clock.now(), queue_length=self.live_state.queue_length())
         now = self.clock.now()
         considered = ask_for(spec, "", now)
         if spec.gang:
             considered = replace(considered, gang="considered", gang_size=max(1, spec.array_size))
-        return replace(explain(self.board.snapshot, considered, now), workload_id=None)
+        return replace(explain(self.live_state.snapshot, considered, now), workload_id=None)
 
     async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
         """Request a stop. Raises NotFound, Conflict(code="already-ended"). Repeated requests have no further effect."""
@@ -234,10 +234,12 @@ class Work:
         Returns how many workloads still ran after `within_s` seconds. The schedule loop must be paused.
         """
         now = self.clock.now()
-        for workload in self.board.in_state(State.STARTING, State.RUNNING):
+        for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
             cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.RECALL
             self.writer.note(workload.id, StopRequested(StopRequest("the server", now, cause, ServerStopped())))
-        while (left := len(self.board.in_state(State.STARTING, State.RUNNING))) and self.clock.now() < now + within_s:
+        while (
+            left := len(self.live_state.in_state(State.STARTING, State.RUNNING))
+        ) and self.clock.now() < now + within_s:
             await self.clock.sleep(0.05)
         return left
 

@@ -14,9 +14,9 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from commonage.control.board import Board
 from commonage.control.drafts import Change, Draft, draft_of
 from commonage.control.feed import Feed
+from commonage.control.live_state import LiveState
 from commonage.control.signals import Signal
 from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
@@ -41,8 +41,8 @@ MOST_LATELY = 1000  # workloads: older requests rarely add information
 class Writer:
     """Serialises changes to workloads. `effects` and `written` are sent after each commit."""
 
-    def __init__(self, store: Store, board: Board, feed: Feed, clock: Clock) -> None:
-        self._store, self._board, self._feed, self._clock = store, board, feed, clock
+    def __init__(self, store: Store, live_state: LiveState, feed: Feed, clock: Clock) -> None:
+        self._store, self._live_state, self._feed, self._clock = store, live_state, feed, clock
         self._queue: asyncio.Queue[Change] = asyncio.Queue()
         self._seq = 0
         self._ended = False
@@ -57,15 +57,15 @@ class Writer:
     async def open(self) -> None:
         """Load the store's contents into the live state."""
         self._seq = await self._store.last_event_seq()
-        self._board.load(await self._store.live(), await self._store.nodes())
+        self._live_state.load(await self._store.live(), await self._store.nodes())
         await self._remember()
 
     async def _remember(self) -> None:
         """Load the history that the planner uses: recent allocations and recent requests."""
-        since = self._clock.now() - HALF_LIVES * self._board.snapshot.rules.half_life_s
+        since = self._clock.now() - HALF_LIVES * self._live_state.snapshot.rules.half_life_s
         past = await self._store.past_holds(since=since, limit=MOST_PAST)
         lately = await self._store.workloads(Filter(), limit=MOST_LATELY)
-        self._board.remember(reversed(past), reversed(lately.items))
+        self._live_state.remember(reversed(past), reversed(lately.items))
 
     @property
     def waiting(self) -> int:
@@ -154,7 +154,7 @@ class Writer:
 
     async def _write(self, changes: list[Change]) -> None:
         while changes:
-            draft = draft_of(changes, self._board, self._clock.now(), self._seq + 1)
+            draft = draft_of(changes, self._live_state, self._clock.now(), self._seq + 1)
             self._seq += len(draft.batch.events)
             try:
                 if draft.batch:
@@ -232,9 +232,9 @@ class Writer:
         return (there.version, there.state, there.since) == (ours.version, ours.state, ours.since)
 
     def _publish(self, draft: Draft) -> None:
-        changed = [one for one in draft.latest.values() if self._board.get(one.id) is not one]
+        changed = [one for one in draft.latest.values() if self._live_state.get(one.id) is not one]
         for workload in changed:
-            self._board.put(workload)
+            self._live_state.put(workload)
         self._feed.publish(draft.batch.events)
         for workload in changed:
             self.written.send(workload)

@@ -1,4 +1,6 @@
-"""Queued requests and held allocations as the planner sees them. The board makes them; all of placement reads them."""
+"""Queued requests and held allocations as the planner sees them. The live state makes them; all of placement reads
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tracks the usage of each user and tenant, so that those who used little come first: decaying, in fleet-seconds.
 
-The board reports each allocation that begins and ends; the queue reads the debts of all accounts at once. An account is
+The live state reports each allocation that begins and ends; the queue reads the debts of all accounts at once. An
+account is
 one user within one tenant. An allocation counts by its dominant share: the largest of its parts of all CPUs, all memory
 and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A fleet-second is everything for one second.
 

@@ -1,6 +1,7 @@
 """The planner's input: nodes, allocations, queue and rules. It is updated in place, never rebuilt.
 
-The board owns it and reports every change; `plan()` and the explanations read it, and undo what they try (`trial`). An
+The live state owns it and reports every change; `plan()` and the explanations read it, and undo what they try
+(`trial`). An
 updated snapshot gives the same plan as one built from the current state.
 """
 

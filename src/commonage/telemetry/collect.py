@@ -40,7 +40,7 @@ def _work(control: Control, families: Families) -> None:
     counts: Counter[tuple[State, Kind]] = Counter()
     users = set()
     oldest = now = control.clock.now()
-    for workload in control.board:
+    for workload in control.live_state:
         counts[workload.state, workload.spec.kind] += 1
         users.add(workload.spec.owner)
         if workload.state is State.QUEUED:
@@ -87,7 +87,7 @@ def _shares(control: Control, families: Families) -> None:
     """The workloads' use of their GPUs, by tenant and kind, and how often they exceeded their share."""
     used: Counter[tuple[str, Kind]] = Counter()
     for attempt_id, mib in control.sampling.vram.items():
-        workload = control.board.get(workload_of(attempt_id))
+        workload = control.live_state.get(workload_of(attempt_id))
         if workload is not None:
             used[workload.spec.tenant, workload.spec.kind] += mib
     for (tenant, kind), mib in used.items() or {(control.settings.default_tenant, Kind.JOB): 0}.items():

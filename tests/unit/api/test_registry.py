@@ -30,7 +30,7 @@ async def test_what_was_removed_is_kept_while_work_needs_it() -> None:
         assert {one.rpartition("/")[2].partition("@")[0] for one in kept} == {"idle", "runs", "waits", "many"}
         await control.images.remove(ADA, "lab/idle")
         assert images_in_use(control) == {one for one in kept if "/idle@" not in one}
-        for workload in list(control.board):
+        for workload in list(control.live_state):
             await control.work.stop(ADA, workload.id)
         await site.clock.advance(60)
         assert not images_in_use(control)

@@ -195,12 +195,12 @@ class Lives:
         for _ in range(12):
             await self.site.clock.advance(15)
             self.check()
-            for one in self.control.board:
+            for one in self.control.live_state:
                 if one.spec.name in ("forever", "stubborn"):
                     self.stopped.add(one.id)
                     with suppress(CommonageError):
                         await asyncio.wait_for(self._stopped(one), 5)
-            if not len(self.control.board):
+            if not len(self.control.live_state):
                 return
 
     async def _stopped(self, one: Workload) -> None:

@@ -129,12 +129,15 @@ async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain
         await control.departures.drain(ROOT, "one", by=by)
     async with site.open() as control:
         await site.clock.advance(20)
-        assert control.board.nodes["one"].leave_by == by
+        assert control.live_state.nodes["one"].leave_by == by
         await site.clock.advance(60)
         assert node_of(site, one) == "two"
         await control.fleet.resume(ROOT, "one")
         await site.clock.advance(10)
-        assert (control.board.nodes["one"].state, control.board.nodes["one"].leave_by) == (NodeState.READY, None)
+        assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].leave_by) == (
+            NodeState.READY,
+            None,
+        )
 
 
 async def test_draining_again_changes_the_deadline_and_tells_only_what_is_new() -> None:
@@ -153,7 +156,7 @@ async def test_a_deadline_that_is_over_and_whoever_is_no_admin_are_refused() -> 
     async with site.open() as control:
         with pytest.raises(InvalidInput, match="is over"):
             await control.departures.drain(ROOT, "one", by=site.clock.now() - 1)
-        assert control.board.nodes["one"].state is NodeState.READY
+        assert control.live_state.nodes["one"].state is NodeState.READY
         for forbidden in (control.departures.drain(ANN, "one"), control.departures.remove(ANN, "one")):
             with pytest.raises(Forbidden):
                 await forbidden
@@ -175,11 +178,11 @@ async def test_only_a_node_that_is_drained_and_empty_is_removed() -> None:
         await site.clock.advance(15)
         await control.departures.remove(ROOT, "one")
         await site.clock.advance(10)  # it still reports, and has a moment to leave its site
-        assert list(control.board.nodes) == ["two"]
+        assert list(control.live_state.nodes) == ["two"]
         assert [node.name for node in await site.store.nodes()] == ["two"]
         assert NodeRemoved(node="one", by="root") in [event.reason for event in site.store.shelf.events]
         await site.clock.advance(20)
-        assert control.board.nodes["one"].state is NodeState.READY, "it has joined anew"
+        assert control.live_state.nodes["one"].state is NodeState.READY, "it has joined anew"
 
 
 async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_the_admins_word() -> None:
@@ -188,14 +191,14 @@ async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_th
         one = await started(site, control, job("train"))
         site.engine.lose_node("one")
         await site.clock.advance(60)
-        assert control.board.nodes["one"].state is NodeState.LOST
+        assert control.live_state.nodes["one"].state is NodeState.LOST
         with pytest.raises(Conflict, match="nobody knows what became of 1 workload: train of ann"):
             await control.departures.remove(ROOT, "one")
         await control.departures.remove(ROOT, "one", force=True)
         await site.clock.advance(2)
         assert node_of(site, one) == "two"
         assert (site.there(one).losses, site.there(one).retried) == (1, 0)
-        assert "one" not in control.board.nodes
+        assert "one" not in control.live_state.nodes
         assert Requeued(cause=NodeRemoved(node="one", by="root")) in events_of(site, one, EventKind.QUEUED)
 
 
@@ -267,11 +270,11 @@ async def test_what_is_lost_is_not_placed_again_on_its_node_before_that_has_repo
         one = await started(site, control, job())
         report = factories.node("one", cpus_milli=64_000, faults=("its container daemon does not answer",)).report
         site.engine.add_node(report)  # the fleet has not heard of it yet
-        assert control.board.nodes["one"].state is NodeState.READY
+        assert control.live_state.nodes["one"].state is NodeState.READY
         site.engine.end(f"{one.id}-1", None, NodeLost(node="one"))
         await site.clock.advance(2)
         assert (node_of(site, one), site.there(one).attempts) == ("two", 2)
-        assert control.board.nodes["one"].reason == "its container daemon does not answer"
+        assert control.live_state.nodes["one"].reason == "its container daemon does not answer"
 
 
 async def test_a_sound_node_on_which_something_was_lost_takes_work_at_once() -> None:
@@ -291,47 +294,47 @@ async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_re
     site = site_of_two(node_lost_after_s=3600)
     async with site.open() as control:
         one = await started(site, control, job())
-        report = control.board.nodes["one"].report
-        observed_at = control.board.nodes["one"].observed_at
+        report = control.live_state.nodes["one"].report
+        observed_at = control.live_state.nodes["one"].observed_at
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(20)
-        lost = control.board.nodes["one"]
+        lost = control.live_state.nodes["one"]
         assert (lost.state, lost.reason, lost.observed_at) == (NodeState.LOST, DOWN, observed_at)
         assert node_of(site, one) == "two"
         assert NodeStateChanged(node="one", state="lost", detail=DOWN) in events_of_nodes(site)
         site.engine.add_node(report)
         await site.clock.advance(10)
-        assert (control.board.nodes["one"].state, control.board.nodes["one"].reason) == (NodeState.READY, "")
+        assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].reason) == (NodeState.READY, "")
 
 
 async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_same_when_it_is_back() -> None:
     site = site_of_two()
     async with site.open() as control:
-        report, by = control.board.nodes["one"].report, site.clock.now() + 3600
+        report, by = control.live_state.nodes["one"].report, site.clock.now() + 3600
         await control.departures.drain(ROOT, "one", by=by)
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(10)
-        assert control.board.nodes["one"].state is NodeState.LOST
+        assert control.live_state.nodes["one"].state is NodeState.LOST
     async with site.open() as control:
         await site.clock.advance(10)
         site.engine.add_node(report)
         await site.clock.advance(10)
-        node = control.board.nodes["one"]
+        node = control.live_state.nodes["one"]
         assert (node.state, node.reason, node.leave_by) == (NodeState.DRAINING, "drained by root", by)
 
 
 async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back() -> None:
     site = site_of_two()
     async with site.open() as control:
-        report = control.board.nodes["one"].report
+        report = control.live_state.nodes["one"].report
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(10)
         await control.departures.remove(ROOT, "one")
         await site.clock.advance(60)
-        assert set(control.board.nodes) == {"two"}
+        assert set(control.live_state.nodes) == {"two"}
         site.engine.add_node(report)
         await site.clock.advance(10)
-        assert control.board.nodes["one"].state is NodeState.READY
+        assert control.live_state.nodes["one"].state is NodeState.READY
 
 
 class FakeJoining:
@@ -363,7 +366,7 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
         site.engine.give_up_node("one", DOWN)  # it is out of the Swarm, which has not told yet
         await control.departures.left("one")
         await control.departures.see_off("one")
-        assert list(control.board.nodes) == ["two"]
+        assert list(control.live_state.nodes) == ["two"]
         assert joining.expelled == [("one", True)], "others that are on their way need their tokens"
         assert NodeLeft(node="one") in events_of_nodes(site)
         await site.clock.advance(60)
@@ -372,7 +375,7 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
         assert [site.there(one).state for one in (once, open_, kept)] == [State.STOPPED] * 3
         assert {site.there(one).reason for one in (once, open_, kept)} == {NodeLeft(node="one")}
         assert {name for _, name, _ in site.hub.asked} == {"k"}, "who wished so has another session"
-        assert list(control.board.nodes) == ["two"]
+        assert list(control.live_state.nodes) == ["two"]
         assert not any(isinstance(one, NodeUndecided) for one in events_of_nodes(site))
         await control.departures.left("one")  # said twice
 
@@ -387,7 +390,7 @@ async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_no
         await asyncio.gather(planning, leaving)
         await control.fleet.drain(ROOT, "two", False)
         await site.clock.advance(10)
-        assert (list(control.board.nodes), node_of(site, made)) == (["two"], "two")
+        assert (list(control.live_state.nodes), node_of(site, made)) == (["two"], "two")
 
 
 async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_is() -> None:
@@ -402,7 +405,7 @@ async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_
         joining.trouble = "the disk of /data is full"
         with pytest.raises(Unavailable):
             await control.departures.remove(ROOT, "two")
-        assert "two" in control.board.nodes, "it is removed whole or not at all"
+        assert "two" in control.live_state.nodes, "it is removed whole or not at all"
         joining.trouble = ""
         said = await control.departures.remove(ROOT, "two")
         assert said == ["two is removed", "two's certificate is revoked"]
@@ -412,14 +415,14 @@ async def test_one_with_a_fault_and_without_work_is_removed_at_once() -> None:
     site = site_of_two()
     async with site.open() as control:
         one = await started(site, control, job("train"))
-        report = control.board.nodes["one"].report
+        report = control.live_state.nodes["one"].report
         site.engine.add_node(replace(report, faults=("its agent does not answer",)))
         await site.clock.advance(10)
-        assert control.board.nodes["one"].state is NodeState.FAULTY
+        assert control.live_state.nodes["one"].state is NodeState.FAULTY
         with pytest.raises(Conflict, match=r"one is faulty \(its agent does not answer\), and still runs 1 workload"):
             await control.departures.remove(ROOT, "one")
-        assert not control.board.nodes["one"].drain, "what is refused changes nothing"
+        assert not control.live_state.nodes["one"].drain, "what is refused changes nothing"
         await control.work.stop(ANN, one.id)
         await site.clock.advance(15)
         assert await control.departures.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
-        assert list(control.board.nodes) == ["two"]
+        assert list(control.live_state.nodes) == ["two"]

@@ -265,7 +265,7 @@ async def test_one_that_stays_listed_as_down_is_given_back_and_replaced_for_what
         await rented.pass_time(150)
         (second,) = rented.cloud.ours
         assert (second != first, rented.joining.expelled, rented.cloud.most) == (True, [first], 1)
-        assert first not in control.board.nodes
+        assert first not in control.live_state.nodes
         rented.joins()
         await rented.pass_time(30)
         assert site.there(made).state is State.RUNNING
@@ -283,7 +283,7 @@ async def test_one_that_is_down_for_a_moment_is_kept() -> None:
         rented.joins()
         await rented.pass_time(120)
         assert (rented.cloud.ours, rented.cloud.destroyed) == ([name], 0)
-        assert control.board.nodes[name].state is NodeState.READY
+        assert control.live_state.nodes[name].state is NodeState.READY
 
 
 async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_machine_no_more() -> None:
@@ -292,7 +292,7 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
     site = rented.site
     async with site.open() as control:
         made, first = await on_a_rented_one(rented, control)
-        site.engine.add_node(replace(control.board.nodes[first].report, gone=True, faults=("cut off",)))
+        site.engine.add_node(replace(control.live_state.nodes[first].report, gone=True, faults=("cut off",)))
         rented.cloud.gone = lambda _: None
         await rented.pass_time(580)
         assert rented.cloud.ours == [first], "nobody knows who is cut off"
@@ -302,7 +302,7 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
         assert (site.there(made).state, site.there(made).attempts) == (State.RUNNING, 1)
         await rented.pass_time(80)
         assert site.there(made).state is State.QUEUED
-        assert first not in control.board.nodes
+        assert first not in control.live_state.nodes
 
 
 async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> None:
@@ -316,7 +316,7 @@ async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> Non
         rented.site.engine.give_up_node(first, "heartbeat failure")
         await rented.pass_time(60)
         assert rented.joining.expelled == [first]
-        assert first not in control.board.nodes
+        assert first not in control.live_state.nodes
         assert len(rented.cloud.ours) == 1
 
 
@@ -389,7 +389,7 @@ async def leaving(rented: Rented, control: Control) -> str:
     (name,) = rented.cloud.ours
     for _ in range(1000):
         await rented.site.clock.advance(1)
-        if name in control.board.nodes and control.board.nodes[name].drain:
+        if name in control.live_state.nodes and control.live_state.nodes[name].drain:
             return name
     raise AssertionError("it was never drained")
 
@@ -426,7 +426,7 @@ async def test_a_restart_between_drain_and_end_lets_it_go_and_work_gets_another(
         await rented.pass_time(120)
         (second,) = rented.cloud.ours
         assert (second != first, rented.cloud.most) == (True, 1)
-        assert set(control.board.nodes) == {"own"}
+        assert set(control.live_state.nodes) == {"own"}
 
 
 async def test_one_that_an_admin_has_resumed_stays_and_may_idle_again() -> None:
@@ -455,11 +455,11 @@ async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_do
         rented.site.engine.give_up_node(first, "heartbeat failure")
         await rented.pass_time(120)
         assert "No space left on device" in rented.view(control).trouble
-        assert (first in rented.cloud.ours, first in control.board.nodes) == (False, True)
+        assert (first in rented.cloud.ours, first in control.live_state.nodes) == (False, True)
         rented.joining.disk_is_full = False
         await rented.pass_time(60)
         assert rented.joining.expelled == [first]
-        assert first not in control.board.nodes
+        assert first not in control.live_state.nodes
         assert len(rented.cloud.ours) == 1
 
 
@@ -532,11 +532,11 @@ class Story(Rented):
         await control.close()
 
     async def do(self, control: Control, deed: str) -> None:
-        cloud, nodes = self.cloud, control.board.nodes
+        cloud, nodes = self.cloud, control.live_state.nodes
         if deed == "work":
             await control.work.submit(ANN, job("true", cpus_milli=6000))
         elif deed == "enough":
-            for one in control.board.in_state(State.QUEUED):
+            for one in control.live_state.in_state(State.QUEUED):
                 await control.work.stop(ANN, one.id)
         elif deed == "joins":
             self.joins(*(name for name in cloud.ours if not cloud.there[name].failed))

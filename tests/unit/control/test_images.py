@@ -334,7 +334,7 @@ async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then() ->
         await site.clock.advance(1)
 
         def standing() -> Standing:
-            workload = control.board.get(made.id)
+            workload = control.live_state.get(made.id)
             assert workload is not None
             return control.look.standing(workload)
 

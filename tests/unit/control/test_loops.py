@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.control.world import ANN, Site, job
 
-from commonage.control.board import Board
 from commonage.control.feed import Feed
+from commonage.control.live_state import LiveState
 from commonage.control.timers import Timers, Verdict, judge
 from commonage.control.writer import Writer
 from commonage.domain.errors import Unavailable
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() -> None:
-    store, board, clock = MemoryStore(), Board(), FakeClock()
+    store, live_state, clock = MemoryStore(), LiveState(), FakeClock()
     await store.open()
-    timers = Timers(store, board, Writer(store, board, Feed(), clock), clock, 60, lambda _environment: None)
+    timers = Timers(store, live_state, Writer(store, live_state, Feed(), clock), clock, 60, lambda _environment: None)
     held = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
-    board.load([held], [])
+    live_state.load([held], [])
     timers.changed(held)
     store.trouble = Unavailable("the database is away")
     with pytest.raises(Unavailable):
@@ -98,7 +98,7 @@ async def test_a_node_that_reports_while_the_store_is_away_is_written_later() ->
         await site.clock.advance(20)
         site.store.trouble = None
         await site.clock.advance(10)
-        assert control.board.nodes["new-1"].state is NodeState.READY
+        assert control.live_state.nodes["new-1"].state is NodeState.READY
         assert ("here", "new-1") in site.store.shelf.nodes
 
 
@@ -164,15 +164,15 @@ async def test_old_samples_are_tidied_every_minute() -> None:
 
 
 def test_positions_in_a_long_queue() -> None:
-    board = Board()
+    live_state = LiveState()
     queued = [factories.workload(State.QUEUED, priority=number % 3) for number in range(3000)]
     for one in reversed(queued):
-        board.put(one)
+        live_state.put(one)
     expected = sorted(queued, key=lambda one: (-one.spec.priority, one.submitted_at, one.id))
     for place, one in enumerate(expected, 1):
-        assert board.position(one.id, factories.NOW) == place
-    assert board.position("nobody", factories.NOW) is None
-    board.put(factories.changed(expected[0], state=State.STOPPED))
-    assert board.position(expected[1].id, factories.NOW) == 1
-    assert board.get(expected[0].id) is None
-    assert board.counts() == {State.QUEUED: 2999}
+        assert live_state.position(one.id, factories.NOW) == place
+    assert live_state.position("nobody", factories.NOW) is None
+    live_state.put(factories.changed(expected[0], state=State.STOPPED))
+    assert live_state.position(expected[1].id, factories.NOW) == 1
+    assert live_state.get(expected[0].id) is None
+    assert live_state.counts() == {State.QUEUED: 2999}

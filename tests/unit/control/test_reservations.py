@@ -34,11 +34,11 @@ async def test_the_planner_hears_of_each_and_of_its_end() -> None:
     async with site.open() as control:
         made = await control.reservations.add(ROOT, wanted(start=60, end=120, count=6, title="class"))
         assert (len(made.reservations), made.lacks) == (1, None)
-        assert control.board.snapshot.rules.reservations == made.reservations
-        assert control.board.snapshot.rules.tenants == RULES.tenants
+        assert control.live_state.snapshot.rules.reservations == made.reservations
+        assert control.live_state.snapshot.rules.tenants == RULES.tenants
         await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
         await site.clock.advance(121)
-        assert [one.starts_at for one in control.board.snapshot.rules.reservations] == [NOW + 3 * HOUR]
+        assert [one.starts_at for one in control.live_state.snapshot.rules.reservations] == [NOW + 3 * HOUR]
         first, *_, last = [one.reason for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
         assert isinstance(first, ReservationMade)
         assert (first.by, first.reservation.tenant, first.reservation.count) == ("root", "course", 6)
@@ -56,7 +56,7 @@ async def test_they_outlive_a_restart_and_what_was_taken_away_does_not() -> None
         assert await control.reservations.remove(ROOT, gone.id) == gone
     async with site.open() as control:
         assert list(control.reservations.visible(ROOT)) == [kept]
-        assert control.board.snapshot.rules.reservations == (kept,)
+        assert control.live_state.snapshot.rules.reservations == (kept,)
 
 
 async def test_members_see_their_own_and_admins_all() -> None:

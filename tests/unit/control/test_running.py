@@ -350,12 +350,12 @@ async def test_a_lost_node() -> None:
         await site.clock.advance(1)
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)
-        assert control.board.nodes["gpu-1"].state is NodeState.LOST
-        assert control.board.nodes["gpu-1"].reason.startswith("not seen for")
+        assert control.live_state.nodes["gpu-1"].state is NodeState.LOST
+        assert control.live_state.nodes["gpu-1"].reason.startswith("not seen for")
         assert site.there(one).state is State.QUEUED
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
-        assert control.board.nodes["gpu-1"].state is NodeState.READY
+        assert control.live_state.nodes["gpu-1"].state is NodeState.READY
         assert (site.there(one).state, site.there(one).attempts) == (State.RUNNING, 2)
 
 
@@ -382,13 +382,13 @@ async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_nod
         await control.fleet.drain(ROOT, "gpu-1", True)
         await site.clock.advance(11)
     async with site.open() as control:
-        assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
+        assert control.live_state.nodes["gpu-1"].state is NodeState.DRAINING
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)
-        assert control.board.nodes["gpu-1"].state is NodeState.LOST
+        assert control.live_state.nodes["gpu-1"].state is NodeState.LOST
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
-        assert control.board.nodes["gpu-1"].state is NodeState.DRAINING
+        assert control.live_state.nodes["gpu-1"].state is NodeState.DRAINING
 
 
 async def test_a_lost_node_is_not_ready_because_somebody_stops_it() -> None:
@@ -404,16 +404,16 @@ async def test_a_node_with_a_fault_takes_no_work() -> None:
     async with site.open() as control:
         site.engine.add_node(factories.node("gpu-1", 1, faults=("its disk is full",)).report)
         await site.clock.advance(10)
-        node = control.board.nodes["gpu-1"]
+        node = control.live_state.nodes["gpu-1"]
         assert (node.state, node.reason, node.drain) == (NodeState.FAULTY, "its disk is full", False)
         await control.fleet.drain(ROOT, "gpu-1", False)
-        assert control.board.nodes["gpu-1"].state is NodeState.FAULTY
+        assert control.live_state.nodes["gpu-1"].state is NodeState.FAULTY
         node = await control.fleet.drain(ROOT, "gpu-1", True)
         assert (node.state, node.reason) == (NodeState.DRAINING, "drained by root; its disk is full")
         await control.fleet.drain(ROOT, "gpu-1", False)
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
-        assert control.board.nodes["gpu-1"].state is NodeState.READY
+        assert control.live_state.nodes["gpu-1"].state is NodeState.READY
 
 
 async def test_an_engine_that_does_not_answer_loses_nothing() -> None:
@@ -532,7 +532,7 @@ async def test_health_names_the_loop_whose_turn_does_not_end() -> None:
 
     async with site.open() as control:
         site.store.commit = late  # type: ignore[method-assign]
-        writing = asyncio.create_task(control.writer.write(nodes=list(control.board.nodes.values())))
+        writing = asyncio.create_task(control.writer.write(nodes=list(control.live_state.nodes.values())))
         await site.clock.advance(61)
         assert "writer" in {one.name for one in control.health() if one.stuck}
         answers.set()

@@ -43,7 +43,9 @@ def measured(site: Site, energy_j: float | None = None, **held: tuple[int | None
 
 
 async def of(control: Control, workload: Workload) -> UsageReport:
-    found = await control.usage_reports.of(control.board.get(workload.id) or await control.store.workload(workload.id))
+    found = await control.usage_reports.of(
+        control.live_state.get(workload.id) or await control.store.workload(workload.id)
+    )
     assert found is not None
     return found
 

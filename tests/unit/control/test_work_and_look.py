@@ -427,7 +427,7 @@ async def test_reads_of_what_has_ended_come_from_the_store() -> None:
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(1)
-        assert control.board.get(one.id) is None
+        assert control.live_state.get(one.id) is None
         assert (await control.look.workload(ANN, one.id)).state is State.SUCCEEDED
         assert [attempt.number for attempt in await control.look.attempts(ANN, one.id)] == [1]
         assert (await control.look.explain(ANN, one.id)).reasons == (attempts.Completed(),)

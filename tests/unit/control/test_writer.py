@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from commonage.control.board import Board
 from commonage.control.feed import Feed
+from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
 from commonage.domain.events import Event
@@ -42,8 +42,8 @@ class Desk:
     """A writer with everything around it."""
 
     def __init__(self) -> None:
-        self.store, self.clock, self.board, self.feed = Slow(), FakeClock(), Board(), Feed()
-        self.writer = Writer(self.store, self.board, self.feed, self.clock)
+        self.store, self.clock, self.live_state, self.feed = Slow(), FakeClock(), LiveState(), Feed()
+        self.writer = Writer(self.store, self.live_state, self.feed, self.clock)
         self.effects: list[object] = []
         self.writer.effects.follow(lambda _workload, effect: self.effects.append(effect))
 
@@ -68,10 +68,10 @@ async def test_many_that_come_at_once_share_few_commits() -> None:
         many = [factories.workload() for _ in range(500)]
         await asyncio.gather(*(desk.writer.insert([one]) for one in many))
         assert desk.store.commits <= 2
-        assert [one.id for one in desk.board] == [one.id for one in many]
+        assert [one.id for one in desk.live_state] == [one.id for one in many]
         await asyncio.gather(*(desk.writer.happen(one.id, stop()) for one in many))
         assert desk.store.commits <= 4
-        assert len(desk.board) == 0
+        assert len(desk.live_state) == 0
         assert [event.seq for event in desk.store.shelf.events] == list(range(1, 1001))
 
 
@@ -85,7 +85,7 @@ async def test_several_happenings_to_one_workload_are_one_write() -> None:
         assert stopped is not None
         assert (stopped.version, stopped.state, await allocated) == (2, State.STARTING, stopped)
         assert isinstance(desk.effects[0], StartRun)
-        assert desk.store.shelf.workloads[one.id] == stopped == desk.board.get(one.id)
+        assert desk.store.shelf.workloads[one.id] == stopped == desk.live_state.get(one.id)
 
 
 async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
@@ -97,7 +97,7 @@ async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
         await inserted
         assert stopped is not None
         assert (stopped.state, stopped.version) == (State.STOPPED, 1)
-        assert desk.board.get(one.id) is None
+        assert desk.live_state.get(one.id) is None
 
 
 async def test_what_means_nothing_writes_nothing() -> None:
@@ -117,7 +117,7 @@ async def test_nothing_is_seen_before_it_is_durable() -> None:
         with desk.feed.listen() as events:
             inserting = asyncio.ensure_future(desk.writer.insert([one]))
             await settle()
-            assert desk.board.get(one.id) is None
+            assert desk.live_state.get(one.id) is None
             assert not inserting.done()
             desk.store.go.set()
             await inserting
@@ -132,7 +132,7 @@ async def test_one_key_taken_among_many_harms_only_its_own() -> None:
         answers = await asyncio.gather(*(desk.writer.insert([one]) for one in asks), return_exceptions=True)
         assert [type(one) for one in answers if one is not None] == [Conflict]
         assert isinstance(answers[25], Conflict)
-        assert len(desk.board) == 50
+        assert len(desk.live_state) == 50
         assert desk.store.commits <= commits + 3
 
 
@@ -187,7 +187,7 @@ async def test_what_was_written_though_the_answer_was_lost_counts() -> None:
         await desk.clock.advance(2)
         with pytest.raises(Unavailable):
             await inserting  # nobody could know then
-        assert desk.board.get(one.id) == one, "but it is there, and so it runs"
+        assert desk.live_state.get(one.id) == one, "but it is there, and so it runs"
         desk.store.after = Unavailable("the connection broke")
         allocated = desk.writer.note(one.id, AllocationGiven(factories.allocation(f"{one.id}-1")))
         await settle()

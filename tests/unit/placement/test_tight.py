@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commonage.control.board import ask_for
+from commonage.control.live_state import ask_for
 from commonage.domain.fleet import Node
 from commonage.domain.reasons.waiting import InsufficientDisk
 from commonage.domain.workloads import Kind

@@ -1,4 +1,4 @@
-"""A control plane of fakes with a node, two GPUs and some work on its board; no loop of it runs."""
+"""A control plane of fakes with a node, two GPUs and some work on its live state; no loop of it runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,13 +68,13 @@ async def control(anyio_backend: str, node: Any) -> Control:
     )
     made = Control(world)
     await made.open()
-    made.board.put_nodes([node, factories.node("node-2", 1, state=NodeState.LOST)])
+    made.live_state.put_nodes([node, factories.node("node-2", 1, state=NodeState.LOST)])
     device = node.report.devices[0]
     held = factories.allocation(shares=[factories.share(device, memory_mib=6 * 1024)], cpus_milli=2000, memory_mib=4096)
     running = factories.workload(State.RUNNING, kind=Kind.SESSION, owner="ann")
     running = factories.changed(running, attempt=factories.attempt(running.id, allocation=held))
     waiting = factories.workload(State.QUEUED, owner="bob", since=factories.NOW - 90)
-    made.board.load([running, waiting, factories.workload(State.HELD, owner="bob")], [])
+    made.live_state.load([running, waiting, factories.workload(State.HELD, owner="bob")], [])
     measured = DeviceSample(
         "GPU-real", 2048, 0.75, power_w=120.0, temperature_c=55.0, energy_j=5000.0, power_limit_w=400.0,
         sm_clock_mhz=1410, memory_clock_mhz=1593, throttle=("temperature",), ecc_corrected=3, ecc_uncorrected=1,

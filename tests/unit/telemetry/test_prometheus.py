@@ -1,4 +1,4 @@
-"""What a scraper gets: the figures of the board, in a form that parses, for those who may read them."""
+"""What a scraper gets: the figures of the live state, in a form that parses, for those who may read them."""
 
 from collections.abc import Mapping
 
@@ -79,7 +79,7 @@ async def test_work_is_counted_by_state_and_kind(control: Control) -> None:
 
 
 async def test_shares_are_watched(control: Control) -> None:
-    running = control.board.in_state(State.RUNNING)[0]
+    running = control.live_state.in_state(State.RUNNING)[0]
     assert running.attempt is not None
     spec = running.spec
     control.sampling.vram = {running.attempt.id: 300, "1m7ytqacd6d5a-1": 99}

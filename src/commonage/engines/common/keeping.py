@@ -14,10 +14,10 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.statuses import LogLine, Phase, Status
 from commonage.domain.turns import Turns
-from commonage.engines.common.board import NoticeBoard
 from commonage.engines.common.log_limit import Logged, LogLimit
 from commonage.engines.common.logs import open_log, read_log
 from commonage.engines.common.runs import Runs
+from commonage.engines.common.table import RunTable
 from commonage.engines.common.tasks import Tasks
 from commonage.files.beneath import Beneath
 from commonage.ports.engine import Engine
@@ -49,16 +49,16 @@ class RunsEngine(Engine, ABC, Generic[R]):
         site: str,
         name: str,
         folder: Path,
-        board: NoticeBoard[R],
+        table: RunTable[R],
         max_log_mib: int,
         shared: Beneath | None = None,
     ) -> None:
         self._site = site
-        self._board = board
+        self._table = table
         self._files = Runs(folder, shared)
         self._tasks = Tasks(name)
         self._in_thread, self._spawn, self._keep = self._tasks.in_thread, self._tasks.spawn, self._tasks.keep
-        self._log_limit = LogLimit(board, max_log_mib, self._in_thread)
+        self._log_limit = LogLimit(table, max_log_mib, self._in_thread)
 
     @property
     def site(self) -> str:
@@ -78,7 +78,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
         An attempt that is not known yet will never start. Raises EngineFailure.
         """
-        run = self._board.runs.get(attempt_id)
+        run = self._table.runs.get(attempt_id)
         if run is None:
             try:
                 await self._in_thread(lambda: self._stop_early(attempt_id))
@@ -103,24 +103,24 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
     async def forget(self, attempt_id: str) -> None:
         """Keep only its log."""
-        run = self._board.runs.get(attempt_id)
+        run = self._table.runs.get(attempt_id)
         if run is None or run.status.phase is not Phase.ENDED:
             return
         await self._remove(run)
         await self._log_limit.cut(run)
         await self._in_thread(lambda: self._files.forget(attempt_id))
-        self._board.runs.pop(attempt_id, None)
+        self._table.runs.pop(attempt_id, None)
 
     async def _remove(self, run: R) -> None:
         """Remove what exists of it outside its run folder. Raises EngineFailure."""
 
     async def statuses(self) -> Sequence[Status]:
         """Return the latest status of each attempt."""
-        return [run.status for run in self._board]
+        return [run.status for run in self._table]
 
     def watch(self) -> AsyncIterator[Status]:
         """Yield statuses from now on."""
-        return self._board.watch()
+        return self._table.watch()
 
     async def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
@@ -131,7 +131,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
             raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")
 
         def has_ended() -> bool:
-            run = self._board.runs.get(attempt_id)
+            run = self._table.runs.get(attempt_id)
             return run is None or run.status.phase is Phase.ENDED
 
         async for line in read_log(descriptor, offset, tail, follow, has_ended):

@@ -20,8 +20,8 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.reasons.attempts import LogTruncated
 from commonage.domain.statuses import Phase
 from commonage.domain.turns import Turns
-from commonage.engines.common.board import InThread, NoticeBoard, StatusReported
 from commonage.engines.common.runs import RunFolder
+from commonage.engines.common.table import InThread, RunTable, StatusReported
 from commonage.files.beneath import Beneath
 
 PAUSE_S = 0.5
@@ -49,8 +49,8 @@ R = TypeVar("R", bound=Logged)
 class LogLimit(Generic[R]):
     """Limits the logs of all attempts on a notice board to `most_mib` each."""
 
-    def __init__(self, board: NoticeBoard[R], most_mib: int, in_thread: InThread) -> None:
-        self._board = board
+    def __init__(self, table: RunTable[R], most_mib: int, in_thread: InThread) -> None:
+        self._table = table
         self._most_mib = most_mib
         self._in_thread = in_thread
         self._troubled: set[str] = set()  # attempts whose log cannot be limited; logged once
@@ -59,7 +59,7 @@ class LogLimit(Generic[R]):
         """Loop forever. A log exceeds the limit by what is written between two looks."""
         while True:
             began = perf_counter()
-            for run in await self._in_thread(partial(self._cut_all, list(self._board))):
+            for run in await self._in_thread(partial(self._cut_all, list(self._table))):
                 self._tell(run)
             with turns.rest():
                 await asyncio.sleep(max(PAUSE_S, _LOOK_PART * (perf_counter() - began)))
@@ -87,7 +87,7 @@ class LogLimit(Generic[R]):
 
     def _tell(self, run: R) -> None:
         if run.status.phase is Phase.RUNNING:
-            self._board.tell(run, replace(run.status, reason=LogTruncated(limit_mib=self._most_mib)))
+            self._table.tell(run, replace(run.status, reason=LogTruncated(limit_mib=self._most_mib)))
 
 
 def cut_log(place: Beneath, most_mib: int) -> bool:

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.hands import Hands, Signal
+from commonage.engines.containers.table import Run
 
 _LOOK_S = 0.25
 _AGAIN_S = 2.0

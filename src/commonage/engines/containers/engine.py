@@ -23,11 +23,11 @@ from commonage.domain.statuses import Order, Phase, Status
 from commonage.engines.common.execs import not_running
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
-from commonage.engines.containers.board import Board, Run
 from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.hands import Away, Gone, Hands
 from commonage.engines.containers.launching import launch_patiently
 from commonage.engines.containers.looking import Looker, Unclear, Unstarted, write_end
+from commonage.engines.containers.table import Run, Table
 from commonage.engines.containers.turns import Turns
 from commonage.files.beneath import Beneath
 from commonage.ports.execs import ExecStream, Terminal
@@ -49,7 +49,7 @@ class ContainerEngine(RunsEngine[Run]):
     _installation: str
 
     def __init__(self, site: str, name: str, folder: Path, max_log_mib: int, shared: Beneath | None = None) -> None:
-        super().__init__(site, name, folder / "runs", Board(), max_log_mib, shared)
+        super().__init__(site, name, folder / "runs", Table(), max_log_mib, shared)
         self._folder = folder
         self._turns = Turns(self._spawn)
 
@@ -76,14 +76,14 @@ class ContainerEngine(RunsEngine[Run]):
 
     async def _let_go(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
-        await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
+        await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
 
     # --- the port: starting -------------------------------------------------------------------------------
 
     async def start(self, order: Order) -> None:
         """Write the request to disk; its container is created in the background."""
-        run = self._board.runs.get(order.attempt_id)
+        run = self._table.runs.get(order.attempt_id)
         if run is None:
             self._files.folder(order.attempt_id)  # raises for an invalid id
             self._hands.check(order)
@@ -96,11 +96,11 @@ class ContainerEngine(RunsEngine[Run]):
 
     def _note(self, order: Order) -> Run:
         run = Run(order, self._files.folder(order.attempt_id), self._starting(order))
-        self._board.runs[order.attempt_id] = run
+        self._table.runs[order.attempt_id] = run
         return run
 
     def _ports_at(self, node: str) -> set[int]:
-        return {run.port for run in self._board if run.port is not None and self._hands.node_of(run.order) == node}
+        return {run.port for run in self._table if run.port is not None and self._hands.node_of(run.order) == node}
 
     def _starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Status:
         node = self._hands.node_of(order)
@@ -110,14 +110,14 @@ class ContainerEngine(RunsEngine[Run]):
         try:
             goes_on = await self._in_thread(lambda: self._write(run))
         except Exception as error:  # any exception goes to those who wait for the start
-            self._board.runs.pop(run.id, None)
+            self._table.runs.pop(run.id, None)
             run.begun.set_exception(error)
             run.begun.exception()  # marks it as retrieved: there may be no waiter left
             return
         if not goes_on:  # ran under an earlier server process, and was forgotten
-            self._board.runs.pop(run.id, None)
+            self._table.runs.pop(run.id, None)
         else:
-            self._board.tell(run, self._starting(run.order))
+            self._table.tell(run, self._starting(run.order))
             self._launch(run)
         run.begun.set_result(None)
 
@@ -139,7 +139,7 @@ class ContainerEngine(RunsEngine[Run]):
         """Start its container; the outcome shows as a status."""
 
         def told(reason: Reason, progress: float | None) -> None:
-            self._board.tell(run, self._starting(run.order, reason, progress))
+            self._table.tell(run, self._starting(run.order, reason, progress))
 
         try:
             if await self._surely(run.folder.claim) is None:
@@ -179,7 +179,7 @@ class ContainerEngine(RunsEngine[Run]):
             elif isinstance(found, Unclear):
                 self._look_again(run)
             elif _is_news(run.status, found):
-                self._board.tell(run, found)
+                self._table.tell(run, found)
 
     def _look_again(self, run: Run) -> None:
         """Look again soon, because no event may report that its status can be seen."""
@@ -201,7 +201,7 @@ class ContainerEngine(RunsEngine[Run]):
                 await asyncio.sleep(AGAIN_S)
 
     async def _look_at_all(self) -> None:
-        await asyncio.gather(*(self._settle(run) for run in self._board))
+        await asyncio.gather(*(self._settle(run) for run in self._table))
 
     # --- the port: stopping and forgetting ----------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class ContainerEngine(RunsEngine[Run]):
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
         """Run a command in its container."""
-        run = self._board.runs.get(attempt_id)
+        run = self._table.runs.get(attempt_id)
         if run is None or not run.is_running:
             raise not_running(attempt_id)
         return await self._exec(run, command, terminal)

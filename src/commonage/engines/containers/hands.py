@@ -11,7 +11,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.statuses import Order
 from commonage.engines.common.runs import Exit
-from commonage.engines.containers.board import Run
+from commonage.engines.containers.table import Run
 from commonage.ports.agents import Told
 
 

@@ -11,9 +11,9 @@ from functools import partial
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.turns import Turns
-from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Runs
-from commonage.engines.containers.board import Board
+from commonage.engines.common.table import InThread
+from commonage.engines.containers.table import Table
 
 CLEAN_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ class Bounds:
 class House:
     """What an engine keeps on disk, and, by `clear`, at its daemons."""
 
-    def __init__(self, board: Board, files: Runs, bounds: Bounds, in_thread: InThread) -> None:
-        self._board = board
+    def __init__(self, table: Table, files: Runs, bounds: Bounds, in_thread: InThread) -> None:
+        self._table = table
         self._files = files
         self._bounds = bounds
         self._in_thread = in_thread
@@ -50,4 +50,4 @@ class House:
 
     def uses(self, tenant: str) -> bool:
         """True if any attempt of this tenant is known."""
-        return any(run.order.tenant == tenant for run in self._board)
+        return any(run.order.tenant == tenant for run in self._table)

@@ -7,8 +7,8 @@ import logging
 
 from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons.attempts import RetryingStart
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.hands import Away, Hands
+from commonage.engines.containers.table import Run
 from commonage.ports.agents import Told
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)

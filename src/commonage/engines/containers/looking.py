@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StoppedBeforeStart
 from commonage.domain.statuses import Phase, Status
-from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit, RunFolder
-from commonage.engines.containers.board import Run
+from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.hands import Absent, Hands, Lives, Look, Over, Waiting
+from commonage.engines.containers.table import Run
 
 STOPPED_EARLY = StoppedBeforeStart()
 TERMINATED = 143

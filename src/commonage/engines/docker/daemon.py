@@ -16,8 +16,8 @@ from typing import Any
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.statuses import Capabilities
-from commonage.engines.common.board import InThread
 from commonage.engines.common.disk import free_on, tight_disk
+from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings

@@ -17,7 +17,6 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
 from commonage.engines.common.unpacking import Unpacker
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.execs import DaemonExecs
 from commonage.engines.containers.housekeeping import Bounds, House
@@ -25,6 +24,7 @@ from commonage.engines.containers.injected import put_in
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.program import shared_variables
+from commonage.engines.containers.table import Run
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.hands import DockerHands
@@ -102,17 +102,17 @@ class DockerEngine(ContainerEngine):
         await self._settle_devices()
         ears = Ears(self._daemon_is_back, self._heard, self._daemon.is_away)
         self._keep("listen to events", partial(listen, self._client, ours(name), ears))
-        self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._board if run.is_running]))
+        self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._table if run.is_running]))
         bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
-        house = House(self._board, self._files, bounds, self._in_thread)
-        leftovers = Leftovers(self._board, self._client, self._networks, name)
+        house = House(self._table, self._files, bounds, self._in_thread)
+        leftovers = Leftovers(self._table, self._client, self._networks, name)
         self._keep("limit logs", self._log_limit.keep)
         self._keep("clean up", partial(house.keep_clean, lambda: leftovers.clear(house)))
 
     async def _settle_devices(self) -> None:
         devices = self._devices
         if devices is not None:
-            live = [run.id for run in self._board if run.status.phase is not Phase.ENDED]
+            live = [run.id for run in self._table if run.status.phase is not Phase.ENDED]
             await self._in_thread(lambda: devices.settle(live))
 
     async def close(self) -> None:
@@ -133,7 +133,7 @@ class DockerEngine(ContainerEngine):
         await self._look_at_all()
 
     def _heard(self, attempt_id: str, action: str, signal: str) -> None:
-        run = self._board.runs.get(attempt_id)
+        run = self._table.runs.get(attempt_id)
         if run is None:
             return
         if action == "kill":
@@ -146,12 +146,12 @@ class DockerEngine(ContainerEngine):
 
     async def measure(self) -> Sequence[Measurement]:
         """Current usage of each running attempt."""
-        running = [(run.id, run.pid) for run in self._board if run.is_running and run.pid]
+        running = [(run.id, run.pid) for run in self._table if run.is_running and run.pid]
         return await self._in_thread(lambda: [found for one, pid in running if (found := measure(one, pid))])
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Owners of these processes."""
-        attempts = {run.container: run.id for run in self._board if run.container is not None}
+        attempts = {run.container: run.id for run in self._table if run.container is not None}
         return await self._in_thread(lambda: owners_of(pids, attempts))
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:

@@ -9,12 +9,12 @@ from functools import partial
 
 from commonage.domain.reasons.attempts import RemovedFromOutside
 from commonage.domain.statuses import Order
-from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
-from commonage.engines.containers.board import Run
+from commonage.engines.common.table import InThread
 from commonage.engines.containers.hands import Absent, Lives, Look, Made, Over, Signal
 from commonage.engines.containers.kernel import booted_at
 from commonage.engines.containers.preparing import check
+from commonage.engines.containers.table import Run
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, is_ours

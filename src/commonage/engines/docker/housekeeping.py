@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from commonage.engines.containers.board import Board
 from commonage.engines.containers.housekeeping import House
+from commonage.engines.containers.table import Table
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.networks import Networks
 from commonage.engines.dockerd.words import LABEL, ours
@@ -14,10 +14,10 @@ _log = logging.getLogger(__name__)
 
 
 class Leftovers:
-    """Objects at the daemon that are not on the board."""
+    """Objects at the daemon that are not on the live state."""
 
-    def __init__(self, board: Board, client: Client, networks: Networks, installation: str) -> None:
-        self._board = board
+    def __init__(self, table: Table, client: Client, networks: Networks, installation: str) -> None:
+        self._table = table
         self._client = client
         self._networks = networks
         self._installation = installation
@@ -35,7 +35,7 @@ class Leftovers:
         removed = 0
         for container, labels in (await self._client.containers(ours(self._installation))).items():
             attempt = labels.get(f"{LABEL}.attempt", "")
-            if attempt not in self._board.runs:
+            if attempt not in self._table.runs:
                 _log.warning("removing a container of %s, which is not known any more", attempt)
                 await self._client.remove(container)
                 removed += 1

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common.board import InThread
-from commonage.engines.containers.board import Run
+from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.mounts import has_sizes
 from commonage.engines.containers.preparing import ENTRY, Place, have_files, have_folders
 from commonage.engines.containers.program import Inside, Program, program_of
+from commonage.engines.containers.table import Run
 from commonage.engines.containers.turns import Turns
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon

@@ -30,7 +30,6 @@ from commonage.domain.workloads import Kind
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
 from commonage.engines.common.unpacking import see_that_it_is_there
-from commonage.engines.process.board import Board, Run
 from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
 from commonage.engines.process.environments import Environments, PythonPlace
@@ -44,6 +43,7 @@ from commonage.engines.process.owners import owners_of
 from commonage.engines.process.ports import PortRange
 from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.process.table import Run, Table
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.ports.agents import Told, unheard
@@ -66,7 +66,7 @@ class ProcessEngine(RunsEngine[Run]):
         self, site: str, data: Path, *, devices: Devices | None = None, settings: ProcessSettings | None = None
     ) -> None:
         self._settings = settings or ProcessSettings()
-        super().__init__(site, "process", data.absolute() / "runs", Board(), self._settings.max_log_mib)
+        super().__init__(site, "process", data.absolute() / "runs", Table(), self._settings.max_log_mib)
         self._data = data.absolute()
         self._devices = devices
         first, last = self._settings.first_port, self._settings.last_port
@@ -76,7 +76,7 @@ class ProcessEngine(RunsEngine[Run]):
         self._groups: Groups = self._find_groups()
         shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
         self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings, devices)
-        self._execs = Execs(self._board, self._groups, self._tasks, self._launcher, self._environments)
+        self._execs = Execs(self._table, self._groups, self._tasks, self._launcher, self._environments)
 
     def _find_groups(self) -> Groups:
         key = hashlib.sha256(str(self._data).encode()).hexdigest()[:12]
@@ -121,13 +121,13 @@ class ProcessEngine(RunsEngine[Run]):
             run.begun.set_result(None)
             if port is not None:
                 self._ports.hold(port)
-        await asyncio.gather(*(self._settle(run) for run in self._board))
-        live = [run.id for run in self._board if run.status.phase is not Phase.ENDED]
+        await asyncio.gather(*(self._settle(run) for run in self._table))
+        live = [run.id for run in self._table if run.status.phase is not Phase.ENDED]
         await self._in_thread(lambda: self._launcher.settle(live))
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
         self._keep("limit logs", self._log_limit.keep)
-        self._keep("watch memory", partial(keep_memory, self._board, self._groups, self._in_thread))
+        self._keep("watch memory", partial(keep_memory, self._table, self._groups, self._in_thread))
         self._keep("clean up", partial(keep_old_logs, self._files, self._settings, self._in_thread))
 
     def _warm_up_all(self) -> None:
@@ -136,11 +136,11 @@ class ProcessEngine(RunsEngine[Run]):
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
-        await asyncio.gather(*(run.begun for run in self._board), return_exceptions=True)
+        await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._execs.close()
         await self._tasks.cancel()
         await self._environments.close()
-        for run in self._board:
+        for run in self._table:
             self._unwatch(run)
         self._groups.close()
         await self._in_thread(self._launcher.close)
@@ -150,7 +150,7 @@ class ProcessEngine(RunsEngine[Run]):
 
     async def start(self, order: Order) -> None:
         """Write the request to disk and start its shim, or first have its environment prepared."""
-        run = self._board.runs.get(order.attempt_id)
+        run = self._table.runs.get(order.attempt_id)
         if run is None:
             self._files.folder(order.attempt_id)  # raises for an invalid id
             run = self._note(order, self._ports.take() if order.wants_port else None)
@@ -161,11 +161,11 @@ class ProcessEngine(RunsEngine[Run]):
     def _note(self, order: Order, port: int | None) -> Run:
         folder = self._files.folder(order.attempt_id)
         run = Run(order, folder, self._launcher.starting(order), port)
-        self._board.runs[order.attempt_id] = run
+        self._table.runs[order.attempt_id] = run
         return run
 
     def _drop(self, run: Run) -> None:
-        self._board.runs.pop(run.id, None)
+        self._table.runs.pop(run.id, None)
         self._ports.give_back(run.port)
 
     async def _begin(self, run: Run) -> None:
@@ -184,7 +184,7 @@ class ProcessEngine(RunsEngine[Run]):
         elif begun is Phase.ENDED:
             await self._settle(run)
         else:
-            self._board.tell(run, self._launcher.starting(run.order))
+            self._table.tell(run, self._launcher.starting(run.order))
             run.preparing = self._spawn(self._prepare_and_launch(run))
         run.begun.set_result(None)
 
@@ -218,7 +218,7 @@ class ProcessEngine(RunsEngine[Run]):
         """The slow path: create the environment, reporting progress, unpack the files, then start."""
 
         def told(reason: Reason, progress: float | None) -> None:
-            self._board.tell(run, self._launcher.starting(run.order, reason, progress))
+            self._table.tell(run, self._launcher.starting(run.order, reason, progress))
 
         try:
             python = await self._environments.ensure(run.order.environment, told)
@@ -280,7 +280,7 @@ class ProcessEngine(RunsEngine[Run]):
             return
         run.pid = pid
         self._watch_shim(run, pidfd)
-        self._board.tell(run, self._launcher.running(run.order, run.port))
+        self._table.tell(run, self._launcher.running(run.order, run.port))
 
     # --- ends ------------------------------------------------------------------------------------------------
 
@@ -313,12 +313,12 @@ class ProcessEngine(RunsEngine[Run]):
         if isinstance(found, Alive):
             run.pid = found.pid
             self._watch_shim(run, found.pidfd)
-            self._board.tell(run, self._launcher.running(run.order, run.port, found.started_at))
+            self._table.tell(run, self._launcher.running(run.order, run.port, found.started_at))
         elif isinstance(found, Unclaimed):
             run.preparing = self._spawn(self._prepare_and_launch(run))
         elif run.status.phase is not Phase.ENDED:
             self._ports.give_back(run.port)
-            self._board.tell(run, found)
+            self._table.tell(run, found)
 
     # --- the port: stopping -------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class ProcessEngine(RunsEngine[Run]):
 
     async def measure(self) -> Sequence[Measurement]:
         """Current usage of each running attempt."""
-        running = [run.id for run in self._board if run.is_running]
+        running = [run.id for run in self._table if run.is_running]
         return await self._in_thread(lambda: [found for one in running if (found := self._measure(one))])
 
     def _measure(self, attempt_id: str) -> Measurement | None:
@@ -350,7 +350,7 @@ class ProcessEngine(RunsEngine[Run]):
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Owners of these processes."""
-        attempts = [run.id for run in self._board]
+        attempts = [run.id for run in self._table]
         return await self._in_thread(lambda: owners_of(pids, self._groups, attempts))
 
     # --- the port: environments ---------------------------------------------------------------------------

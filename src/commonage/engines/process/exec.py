@@ -24,13 +24,13 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import Phase
 from commonage.engines.common.execs import GRACE_S, MARK, NAME, SHELL, new_mark, not_running
 from commonage.engines.common.tasks import Tasks
-from commonage.engines.process.board import Board, Run
 from commonage.engines.process.descriptors import Descriptor, settle
 from commonage.engines.process.environments import Environments
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.launcher import Launcher
 from commonage.engines.process.marked import FRESH_S
 from commonage.engines.process.processes import send, stat_of
+from commonage.engines.process.table import Run, Table
 from commonage.ports.execs import ERR, OUT, ExecStream, Terminal
 
 _BEGIN = (
@@ -68,9 +68,9 @@ class Execs:
     """The commands of one engine."""
 
     def __init__(
-        self, board: Board, groups: Groups, tasks: Tasks, launcher: Launcher, environments: Environments
+        self, table: Table, groups: Groups, tasks: Tasks, launcher: Launcher, environments: Environments
     ) -> None:
-        self._board = board
+        self._table = table
         self._groups = groups
         self._tasks = tasks
         self._launcher = launcher
@@ -79,13 +79,13 @@ class Execs:
 
     def end_left_over(self) -> None:
         """End commands of an earlier server process, which have no listener any more. Blocks: call it in a thread."""
-        for run in self._board:
+        for run in self._table:
             if run.status.phase is not Phase.ENDED:
                 send([pid for pid in self._groups.pids(run.id) if _mark_of(pid)], signal.SIGKILL)
 
     async def begin(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Start one. Raises NotRunning, EngineFailure."""
-        run = self._board.runs.get(attempt_id)
+        run = self._table.runs.get(attempt_id)
         if run is None or not run.is_running:
             raise not_running(attempt_id)
         # A task of its own: a caller cancelled meanwhile must not leave a child that nobody ends.

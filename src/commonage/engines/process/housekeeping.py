@@ -11,23 +11,23 @@ import time
 from functools import partial
 
 from commonage.domain.turns import Turns
-from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Runs
-from commonage.engines.process.board import Board, Run
+from commonage.engines.common.table import InThread
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.process.table import Run, Table
 
 PAUSE_S = 5.0
 OLD_LOGS_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-async def keep_memory(board: Board, groups: Groups, in_thread: InThread, turns: Turns) -> None:
+async def keep_memory(table: Table, groups: Groups, in_thread: InThread, turns: Turns) -> None:
     """Watch the memory of each running attempt, forever."""
     while True:
         with turns.rest():
             await asyncio.sleep(PAUSE_S)
-        for run in board:
+        for run in table:
             if run.is_running:
                 try:
                     await in_thread(partial(_hold, run, groups))

@@ -24,11 +24,11 @@ from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessO
 from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.common.unpacking import Unpacker
 from commonage.engines.containers.addresses import addresses_here, network_at
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.housekeeping import Bounds, House
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.program import shared_variables
+from commonage.engines.containers.table import Run
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.relays import Relays
@@ -166,13 +166,13 @@ class SwarmEngine(ContainerEngine):
         )  # fmt: skip
         await self._look_at_swarm()
         await self._take_up(orders, self._hands)
-        watcher = Watcher(self._board, self._seen_tasks, self._fleet, self._in_thread)
+        watcher = Watcher(self._table, self._seen_tasks, self._fleet, self._in_thread)
         self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
         self._sweeps = self._hands
         self._keep("remove services", partial(watcher.sweep, self._hands))
         self._keep("answer paused nodes", watcher.answer_paused)
         bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
-        house = House(self._board, self._files, bounds, self._in_thread)
+        house = House(self._table, self._files, bounds, self._in_thread)
         self._keep("limit logs", self._log_limit.keep)
         self._keep("clean up", partial(house.keep_clean, lambda: self._clear(house)))
 
@@ -218,7 +218,7 @@ class SwarmEngine(ContainerEngine):
     async def _swarm_is_back(self) -> None:
         await self._look_at_swarm()
         await self._networks.look_again()
-        for run in self._board:
+        for run in self._table:
             self._settle_soon(run)
 
     async def _clear(self, house: House) -> None:
@@ -228,21 +228,21 @@ class SwarmEngine(ContainerEngine):
         """
         for service in await self._client.services(ours(self._installation)):
             attempt = _attempt_of(service)
-            if attempt not in self._board.runs and not self._hands.is_swept(attempt):
+            if attempt not in self._table.runs and not self._hands.is_swept(attempt):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
         await self._networks.clear_unused(house.uses)
         await self._launcher.clear(self._is_live)
 
     def _is_live(self, attempt_id: str) -> bool:
-        run = self._board.runs.get(attempt_id)
+        run = self._table.runs.get(attempt_id)
         return run is not None and run.status.phase is not Phase.ENDED
 
     # --- the port: status and usage -------------------------------------------------------------------------
 
     async def measure(self) -> Sequence[Measurement]:
         """Current usage of each running attempt, as far as agents report it."""
-        running = {run.id: run.order.allocation.node for run in self._board if run.is_running}
+        running = {run.id: run.order.allocation.node for run in self._table if run.is_running}
         asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._fleet.agent_of(node))]
         answers = await asyncio.gather(
             *(agents.measure(self._fleet.id_of(node)) for agents, node in asked), return_exceptions=True

@@ -19,12 +19,12 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
 from commonage.domain.statuses import Order
 from commonage.domain.workloads import Kind
-from commonage.engines.common.board import InThread
 from commonage.engines.common.runs import Exit
-from commonage.engines.containers.board import Run
+from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Box
 from commonage.engines.containers.hands import Absent, Lives, Look, Over, Signal, Waiting
 from commonage.engines.containers.preparing import check
+from commonage.engines.containers.table import Run
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.fleet import Fleet

@@ -17,10 +17,10 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.statuses import Order
-from commonage.engines.common.board import InThread
-from commonage.engines.containers.board import Run
+from commonage.engines.common.table import InThread
 from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, Program, program_of
+from commonage.engines.containers.table import Run
 from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import Refused

@@ -10,8 +10,8 @@ from contextlib import suppress
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import Phase
 from commonage.domain.turns import Turns
-from commonage.engines.common.board import InThread
-from commonage.engines.containers.board import Board, Run
+from commonage.engines.common.table import InThread
+from commonage.engines.containers.table import Run, Table
 from commonage.engines.swarm.fleet import Fleet
 from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.tasks import Tasks
@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 class Watcher:
     """The watcher. `settle` determines the state of one attempt; `back` is called when Swarm answers again."""
 
-    def __init__(self, board: Board, tasks: Tasks, fleet: Fleet, in_thread: InThread) -> None:
-        self._board = board
+    def __init__(self, table: Table, tasks: Tasks, fleet: Fleet, in_thread: InThread) -> None:
+        self._table = table
         self._tasks = tasks
         self._fleet = fleet
         self._in_thread = in_thread
@@ -46,7 +46,7 @@ class Watcher:
             with turns.rest():
                 await asyncio.sleep(_SWEEP_S)
             try:
-                await hands.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._board))
+                await hands.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._table))
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 
@@ -55,7 +55,7 @@ class Watcher:
         while True:
             with turns.rest():
                 await asyncio.sleep(_NODES_S)
-            await self._fleet.answer_paused({run.id for run in self._board if run.status.phase is not Phase.ENDED})
+            await self._fleet.answer_paused({run.id for run in self._table if run.status.phase is not Phase.ENDED})
 
     async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], turns: Turns) -> None:
         """Watch until cancelled."""
@@ -77,7 +77,7 @@ class Watcher:
     async def _turn(self, settle: Callable[[Run], None]) -> float:
         """Look once; return the seconds until the next time."""
         now = asyncio.get_running_loop().time
-        live = [run for run in self._board if run.status.phase is not Phase.ENDED]
+        live = [run for run in self._table if run.status.phase is not Phase.ENDED]
         began, ended = await self._in_thread(lambda: _what_boxes_tell(live))
         moved = {run.id for run in began}
         self._endings = {one: self._endings.get(one, now()) for one in ended}

@@ -19,10 +19,10 @@ from commonage.domain.statuses import Order, Phase, Status
 from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import launching
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.hands import Absent, Away, Gone, Lives, Look, Over, Signal
+from commonage.engines.containers.table import Run
 from commonage.ports.agents import Told
 
 pytestmark = pytest.mark.anyio
@@ -255,7 +255,7 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
 
     monkeypatch.setattr(hands, "signal", signal)
     await engine.stop("w-1", 60)
-    ending = engine._board.runs["w-1"].ending
+    ending = engine._table.runs["w-1"].ending
     assert ending is not None
     await asyncio.wait([ending])
     await engine.stop("w-1", 60)
@@ -346,7 +346,7 @@ async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
     await engine.hear()
     end = await engine.phase(has_ended)
     assert (end.exit_code, hands.signals) == (7, ["SIGTERM"])
-    assert engine._board.runs["w-1"].box.claim() is Claim.NOBODY
+    assert engine._table.runs["w-1"].box.claim() is Claim.NOBODY
 
 
 async def test_a_stop_waits_for_room_to_call_it_off(

@@ -13,7 +13,7 @@ from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers import turns
-from commonage.engines.containers.board import Board, Run
+from commonage.engines.containers.table import Run, Table
 from commonage.engines.containers.turns import Turns
 from commonage.ports.agents import unheard
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.anyio
 
 
 class Scene:
-    """An engine's board, and turns on nodes of one core, on each of which two sessions may come up."""
+    """An engine's live state, and turns on nodes of one core, on each of which two sessions may come up."""
 
     def __init__(self, folder: Path) -> None:
         self.files = Runs(folder)
         self.files.open()
-        self.board = Board()
+        self.table = Table()
         self.tasks: set[asyncio.Task[None]] = set()
         self.turns = Turns(self._spawn)
         self.told: list[tuple[str, str, float | None]] = []
@@ -38,14 +38,14 @@ class Scene:
 
     def run(self, name: str, kind: Kind = Kind.SESSION) -> Run:
         one = Run(order(attempt_id=name, kind=kind), self.files.folder(name), Status(name, Phase.STARTING, 0.0, "m"))
-        self.board.runs[name] = one
+        self.table.runs[name] = one
         return one
 
     def taking(self, run: Run, node: str = "m") -> asyncio.Task[None]:
         return asyncio.create_task(self.turns.take(run, node, 1, lambda *said: self.told.append((run.id, *said))))
 
     def see(self, run: Run, seen: Phase, url: str | None = None) -> None:
-        self.board.tell(run, Status(run.id, seen, 1.0, "m", url=url))
+        self.table.tell(run, Status(run.id, seen, 1.0, "m", url=url))
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from tests.unit.engines.containers.test_program import order
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.common.runs import Runs
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.preparing import Place
+from commonage.engines.containers.table import Run
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.settings import DockerSettings

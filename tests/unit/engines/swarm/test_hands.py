@@ -14,9 +14,9 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.statuses import Phase
 from commonage.engines.common.runs import Exit
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.box import Claim, Owner
 from commonage.engines.containers.hands import Over
+from commonage.engines.containers.table import Run
 from commonage.engines.swarm import hands
 from commonage.engines.swarm.nodes import swarm_nodes_of
 

@@ -23,10 +23,10 @@ from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.statuses import Order, Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
-from commonage.engines.containers.board import Run
 from commonage.engines.containers.hands import Lives
 from commonage.engines.containers.looking import Looker
 from commonage.engines.containers.preparing import Place
+from commonage.engines.containers.table import Run
 from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
@@ -322,7 +322,7 @@ async def test_a_second_try_finds_what_the_first_one_made(scene: Scene) -> None:
     run = scene.run(kind=Kind.SESSION)
     first = await scene.launcher.launch(run, unheard)
     assert await scene.launcher.launch(run, unheard) == first
-    run.ended.set()  # its turn is over, though nobody told the board
+    run.ended.set()  # its turn is over, though nobody told the live state
     other = scene.run(kind=Kind.SESSION, attempt_id="w-2")
     assert await scene.launcher.launch(other, unheard) != first, "the name is taken, and by another attempt"
 

@@ -32,5 +32,5 @@ async def test_an_agent_measures_no_attempt_of_another_node(tmp_path: Path) -> N
     for node in ("a", "b"):
         run = scene.run(attempt_id=f"w-{node}", node=node)
         run.status = Status(run.id, Phase.RUNNING, 0.0)
-        engine._board.runs[run.id] = run
+        engine._table.runs[run.id] = run
     assert {one.attempt_id: one.memory_mib for one in await engine.measure()} == {"w-a": 1, "w-b": 2}

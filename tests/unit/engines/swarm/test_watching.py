@@ -7,7 +7,7 @@ import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
 
 from commonage.domain.turns import Turns
-from commonage.engines.containers.board import Board, Run
+from commonage.engines.containers.table import Run, Table
 from commonage.engines.swarm.watching import Watcher
 
 pytestmark = pytest.mark.anyio
@@ -18,14 +18,14 @@ async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tm
     scene, back = Scene(tmp_path), asyncio.Event()
 
     def settle(_: Run) -> None:
-        """There is nothing on the board."""
+        """There is nothing on the live state."""
 
     async def is_back() -> None:
         back.set()
 
     scene.fleet.is_away("the Docker daemon does not answer")
     await scene.fleet.refresh()
-    watcher, turns = Watcher(Board(), scene.tasks, scene.fleet, asyncio.to_thread), Turns("watch tasks", lambda: 0.0)
+    watcher, turns = Watcher(Table(), scene.tasks, scene.fleet, asyncio.to_thread), Turns("watch tasks", lambda: 0.0)
     watching = asyncio.create_task(watcher.keep(settle, is_back, turns))
     async with asyncio.timeout(5):
         await back.wait()

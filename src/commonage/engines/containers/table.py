@@ -8,8 +8,8 @@ from math import inf
 from typing import TypeAlias
 
 from commonage.domain.statuses import Order, Phase, Status
-from commonage.engines.common.board import NoticeBoard
 from commonage.engines.common.runs import RunFolder
+from commonage.engines.common.table import RunTable
 from commonage.engines.containers.box import Box
 
 
@@ -61,5 +61,5 @@ class Run:
         return self.launching is not None and not self.launching.done()
 
 
-Board: TypeAlias = NoticeBoard[Run]
+Table: TypeAlias = RunTable[Run]
 """The runs by attempt id, and the watchers."""

@@ -32,7 +32,7 @@ def count_keys(spec: Spec) -> tuple[CountKey, ...]:
     return (("user", spec.owner), ("tenant", spec.tenant))
 
 
-class Board:
+class LiveState:
     """The live workloads by id, the nodes, and the snapshot: the queue and the allocations.
 
     `fleets` are the node pools, from which nodes could be added.

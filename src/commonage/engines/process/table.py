@@ -8,8 +8,8 @@ from math import inf
 from typing import TypeAlias
 
 from commonage.domain.statuses import Order, Phase, Status
-from commonage.engines.common.board import NoticeBoard
 from commonage.engines.common.runs import RunFolder
+from commonage.engines.common.table import RunTable
 
 
 @dataclass(slots=True, eq=False)
@@ -43,5 +43,5 @@ class Run:
         return self.status.phase is Phase.RUNNING
 
 
-Board: TypeAlias = NoticeBoard[Run]
+Table: TypeAlias = RunTable[Run]
 """The runs by attempt id, and the watchers."""

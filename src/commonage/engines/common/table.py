@@ -30,7 +30,7 @@ class StatusReported(Protocol):
 R = TypeVar("R", bound=StatusReported)
 
 
-class NoticeBoard(Generic[R]):
+class RunTable(Generic[R]):
     """The runs by attempt id, and the watchers."""
 
     def __init__(self) -> None:
