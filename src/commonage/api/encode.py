@@ -178,7 +178,7 @@ def explanation(found: Explanation, state: State | None, who: Principal) -> Expl
         expected_start_at=found.expected_start_at,
         earliest_start_at=found.earliest_start_at,
         latest_start_at=found.latest_start_at,
-        sureness=found.sureness.value,
+        confidence=found.confidence.value,
         basis=optional(found.basis),
     )
 

@@ -149,10 +149,12 @@ def explanation(said: ExplanationOut) -> list[str]:
 def _expected(said: ExplanationOut, at: float) -> str:
     """When it starts, how sure that is, and why."""
     basis = f" {said.basis.message}" if said.basis else ""
-    if said.sureness == "limits":
+    if said.confidence == "limits":
         sooner = f"; likely {clock(said.earliest_start_at)}" if said.earliest_start_at else ""
         return f"Expected start: {clock(at)} at the latest{sooner}, unless somebody comes ahead.{basis}"
     between = ""
     if said.earliest_start_at and said.latest_start_at and said.latest_start_at > said.earliest_start_at:
         between = f" (between {clock(said.earliest_start_at)} and {clock(said.latest_start_at)})"
-    return f"Expected start: {'a guess, ' if said.sureness == 'guess' else 'likely '}about {clock(at)}{between}.{basis}"
+    return (
+        f"Expected start: {'a guess, ' if said.confidence == 'guess' else 'likely '}about {clock(at)}{between}.{basis}"
+    )

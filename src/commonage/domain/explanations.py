@@ -48,7 +48,7 @@ class InFront:
     nearest: tuple[tuple[str, str], ...]
 
 
-class Sureness(StrEnum):
+class Confidence(StrEnum):
     """The confidence in an expected start.
 
     `limits`: from the time limits of everything in its way; it is no later unless a request comes ahead. `likely`: from
@@ -70,7 +70,7 @@ class Explanation:
     `is_queued` is False for a request that is only considered. `in_front` lists the requests ahead with their reasons.
     `coming` is a requested node that could run it. `fits_now` is a smaller request that would start now, in words,
     `fits_now_request` the same to submit; `fits_now_gpus` is its text for `--gpus` if nothing else differs.
-    `expected_start_at` is unix seconds, None if unknown; `basis` names the evidence or why there is none, `sureness`
+    `expected_start_at` is unix seconds, None if unknown; `basis` names the evidence or why there is none, `confidence`
     the confidence. `earliest_start_at` and `latest_start_at` are set if past durations give a range. `at` is when it
     was made.
     """
@@ -92,5 +92,5 @@ class Explanation:
     expected_start_at: float | None = None
     earliest_start_at: float | None = None
     latest_start_at: float | None = None
-    sureness: Sureness = Sureness.UNKNOWN
+    confidence: Confidence = Confidence.UNKNOWN
     basis: Reason | None = None

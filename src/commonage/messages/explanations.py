@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commonage.domain.explanations import Explanation, InFront, Precedence, Sureness
+from commonage.domain.explanations import Confidence, Explanation, InFront, Precedence
 from commonage.domain.quantities import format_duration
 from commonage.messages import text
 from commonage.messages.waiting import resources
@@ -14,9 +14,9 @@ _AHEAD = {
     Precedence.OWN: "of the same owner",
 }
 _STARTS = {
-    Sureness.LIMITS: "Expected to start within {}.",
-    Sureness.LIKELY: "Likely to start in about {}.",
-    Sureness.GUESS: "May start in about {} (a guess).",
+    Confidence.LIMITS: "Expected to start within {}.",
+    Confidence.LIKELY: "Likely to start in about {}.",
+    Confidence.GUESS: "May start in about {} (a guess).",
 }
 
 
@@ -32,7 +32,7 @@ def summary(found: Explanation) -> str:
         one = found.holders[0]
         parts.append(f"A {one.kind} of {one.owner} holds {resources(one.holds)}.")
     if found.expected_start_at is not None:
-        parts.append(_STARTS[found.sureness].format(format_duration(found.expected_start_at - found.at)))
+        parts.append(_STARTS[found.confidence].format(format_duration(found.expected_start_at - found.at)))
     if found.coming is not None:
         parts.append(text(found.coming))
     return " ".join(parts)

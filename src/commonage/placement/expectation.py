@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.domain.explanations import Sureness
+from commonage.domain.explanations import Confidence
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
 from commonage.placement.asks import Ask, Held
@@ -42,7 +42,7 @@ class Expectation:
 
     at: float | None
     basis: Reason
-    sureness: Sureness = Sureness.UNKNOWN
+    confidence: Confidence = Confidence.UNKNOWN
     earliest: float | None = None
     latest: float | None = None
 
@@ -59,7 +59,7 @@ def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
         quick = bool(snapshot.durations) and by_limits.passes <= FEW_PASSES
         soon = _Play(snapshot, target, now, USUAL).run(FEW_PASSES) if quick else None
         earliest = soon if soon is not None and soon < at else None
-        return Expectation(at, BY_LIMITS, Sureness.LIMITS, earliest, at)
+        return Expectation(at, BY_LIMITS, Confidence.LIMITS, earliest, at)
     few = len(snapshot.holdings) <= FEW_HELD
     usual, most = _Play(snapshot, target, now, USUAL), MOST_PASSES if few else FEW_PASSES
     at = usual.run(most) if snapshot.durations and by_limits.passes < MOST_PASSES else None
@@ -72,8 +72,8 @@ def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
     others = [one for one in plays if one is not None]
     earliest, latest = min([at, *others]), max([at, *others])
     if usual.sure:
-        return Expectation(at, BY_HISTORY, Sureness.LIKELY, earliest, latest)
-    return Expectation(at, BY_FEW, Sureness.GUESS, earliest, latest)
+        return Expectation(at, BY_HISTORY, Confidence.LIKELY, earliest, latest)
+    return Expectation(at, BY_FEW, Confidence.GUESS, earliest, latest)
 
 
 class _Play:
@@ -171,7 +171,7 @@ def _by_work(snapshot: Snapshot, target: Ask, now: float, why: Reason) -> Expect
     took = float((work / np.array([capacity.cpus_milli, capacity.memory_mib, capacity.gpu_milli])).max())
     if not np.isfinite(took):
         return Expectation(None, why)
-    return Expectation(now + took, BY_WORK, Sureness.GUESS)
+    return Expectation(now + took, BY_WORK, Confidence.GUESS)
 
 
 def _work_held(snapshot: Snapshot, now: float) -> Floats:

@@ -13,7 +13,7 @@ from itertools import islice
 
 import numpy as np
 
-from commonage.domain.explanations import Explanation, Holder, Sureness
+from commonage.domain.explanations import Confidence, Explanation, Holder
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
@@ -50,7 +50,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
                     position=position,
                     queue_length=length,
                     expected_start_at=now,
-                    sureness=Sureness.LIMITS,
+                    confidence=Confidence.LIMITS,
                 )
             missing = lacks(snapshot, done, ask)
             holders = _holders(snapshot, ask)
@@ -75,7 +75,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
         expected_start_at=expected.at,
         earliest_start_at=expected.earliest,
         latest_start_at=expected.latest,
-        sureness=expected.sureness,
+        confidence=expected.confidence,
         basis=expected.basis if expected.at is not None else _no_basis(snapshot, ask, holders, expected.basis),
     )
 

@@ -288,7 +288,7 @@ class ExplanationOut(BaseModel):
     expected_start_at: float | None = Field(description="Unix seconds; null where nothing tells.")
     earliest_start_at: float | None = Field(None, description="Where the past gives a range: its beginning.")
     latest_start_at: float | None = Field(None, description="Where the past or time limits give a range: its end.")
-    sureness: str = Field(
+    confidence: str = Field(
         "unknown",
         description="`limits`: by time limits, no later unless somebody comes ahead; `likely`: by what such workloads "
         "usually take; `guess`; `unknown`.",

@@ -19,7 +19,7 @@ from commonage.domain.errors import (
     Unplaceable,
 )
 from commonage.domain.events import EventKind
-from commonage.domain.explanations import Sureness
+from commonage.domain.explanations import Confidence
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.notes import Submitted
@@ -462,6 +462,6 @@ async def test_how_long_such_work_took_tells_when_it_starts_also_after_a_restart
         waits = await submit(control, whole, BOB)
     async with site.open() as control:
         told = await control.look.explain(BOB, waits.id)
-        assert told.sureness is Sureness.LIKELY
+        assert told.confidence is Confidence.LIKELY
         assert told.expected_start_at is not None
         assert 400 < told.expected_start_at - site.clock.now() < 600

@@ -14,7 +14,7 @@ import pytest
 from commonage import messages
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.errors import Unplaceable
-from commonage.domain.explanations import Explanation, Holder, InFront, Precedence, Sureness
+from commonage.domain.explanations import Confidence, Explanation, Holder, InFront, Precedence
 from commonage.domain.reasons import REASONS, Reason, attempts, notes, refusals, waiting
 from commonage.domain.reasons.waiting import InQueue, Resource, Resources
 from commonage.messages import explanations
@@ -184,7 +184,7 @@ def test_the_summary_of_one_that_waits() -> None:
         queue_length=3,
         holders=(Holder("v", "s", "alice", "session", "n", Resources(gpu_memory_mib=16 * GIB)),),
         expected_start_at=700.0,
-        sureness=Sureness.LIMITS,
+        confidence=Confidence.LIMITS,
     )
     assert explanations.summary(found) == (
         "Position 2 of 3 in the queue. No node has reported yet. A session of alice holds 16 GiB of GPU memory. "

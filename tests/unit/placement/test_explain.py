@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, fleets, play, scenes
 from tests.unit.placement.test_plan import ask, held
 
-from commonage.domain.explanations import Sureness
+from commonage.domain.explanations import Confidence
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.reasons.waiting import Resources
@@ -156,7 +156,7 @@ def test_the_start_that_a_time_limit_tells() -> None:
     one = ask(1, "12GiB")
     told = Scene(NOW, [node], [before], [one]).explain(one)
     assert told.expected_start_at == NOW + 600
-    assert (told.sureness, told.basis) == (Sureness.LIMITS, waiting.EstimateFromTimeLimits())
+    assert (told.confidence, told.basis) == (Confidence.LIMITS, waiting.EstimateFromTimeLimits())
 
 
 def test_the_head_may_be_offered_what_was_promised_to_itself() -> None:

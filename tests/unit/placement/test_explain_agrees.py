@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, play, scenes
 
-from commonage.domain.explanations import Sureness
+from commonage.domain.explanations import Confidence
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
 from commonage.placement.asks import Ask
@@ -86,7 +86,7 @@ def test_by_time_limits_it_starts_no_later_than_it_does(scene: Scene) -> None:
     starts = play(scene)
     for one in scene.queue:
         told = scene.explain(one)
-        if told.sureness is Sureness.LIMITS:
+        if told.confidence is Confidence.LIMITS:
             assert told.expected_start_at is not None
             assert told.expected_start_at <= starts[one.workload_id]
             assert (told.earliest_start_at or 0) <= told.expected_start_at

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.unit.placement.fleets import GIB, NOW, PATIENT, Scene
 from tests.unit.placement.test_plan import ask, held
 
-from commonage.domain.explanations import Explanation, InFront, Precedence, Sureness
+from commonage.domain.explanations import Confidence, Explanation, InFront, Precedence
 from commonage.domain.fleet import NodeState
 from commonage.domain.reasons import waiting
 from commonage.domain.reasons.waiting import Resource, Resources
@@ -120,7 +120,7 @@ def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
 
 def test_how_long_such_sessions_took_tells_when_one_ends() -> None:
     told = waiting_for([600.0 * number for number in range(1, 21)], ran_s=6000.0)
-    assert (told.sureness, told.basis) == (Sureness.LIKELY, BY_HISTORY)
+    assert (told.confidence, told.basis) == (Confidence.LIKELY, BY_HISTORY)
     assert told.expected_start_at == NOW + 3600  # half of those that took longer yet
     assert told.earliest_start_at == NOW + 1800
     assert told.latest_start_at == NOW + 6000
@@ -128,9 +128,9 @@ def test_how_long_such_sessions_took_tells_when_one_ends() -> None:
 
 def test_of_few_it_is_a_guess_and_of_none_nobody_says() -> None:
     told = waiting_for([600.0, 1200.0, 1800.0])
-    assert (told.sureness, told.basis) == (Sureness.GUESS, BY_FEW)
+    assert (told.confidence, told.basis) == (Confidence.GUESS, BY_FEW)
     told = waiting_for([])
-    assert (told.sureness, told.expected_start_at) == (Sureness.UNKNOWN, None)
+    assert (told.confidence, told.expected_start_at) == (Confidence.UNKNOWN, None)
 
 
 def test_durations_of_the_narrowest_sort_of_which_enough_is_known() -> None:
@@ -154,8 +154,8 @@ def test_far_back_all_work_ahead_is_shared_out() -> None:
     before = held(0, "n", {"GPU-n-0": 24 * GIB}, ends_at=NOW + 600)
     queue = [ask(number, "1", limit=60) for number in range(MOST_AHEAD + 2)]
     told = Scene(NOW, [factories.node("n", 1)], [before], queue).explain(queue[-1])
-    assert (told.sureness, told.basis) == (Sureness.GUESS, BY_WORK)
+    assert (told.confidence, told.basis) == (Confidence.GUESS, BY_WORK)
     assert told.expected_start_at == NOW + 600 + (MOST_AHEAD + 1) * 60
     endless = [ask(number, "1") for number in range(MOST_AHEAD + 2)]
     told = Scene(NOW, [factories.node("n", 1)], [before], endless).explain(endless[-1])
-    assert (told.sureness, told.expected_start_at) == (Sureness.UNKNOWN, None)
+    assert (told.confidence, told.expected_start_at) == (Confidence.UNKNOWN, None)
