@@ -10,7 +10,7 @@ from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
 from commonage.control.node_states import reason_for
 from commonage.domain.events import Event
-from commonage.domain.explanations import Explanation, Holder, InFront
+from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.fleet import Share
 from commonage.domain.principals import Principal
 from commonage.domain.requests import Request
@@ -35,7 +35,7 @@ from commonage.wire.workloads import (
     EventOut,
     ExplanationOut,
     HolderOut,
-    InFrontOut,
+    JobsAheadOut,
     LogEndOut,
     LogLineOut,
     PointOut,
@@ -168,7 +168,7 @@ def explanation(found: Explanation, state: State | None, who: Principal) -> Expl
         startable_now=found.startable_now,
         position=found.position,
         queue_length=found.queue_length,
-        in_front=[in_front(one) for one in found.in_front],
+        jobs_ahead=[jobs_ahead(one) for one in found.jobs_ahead],
         reasons=[reason(one) for one in found.reasons],
         coming=optional(found.coming),
         holders=[holder(one, who) for one in found.holders],
@@ -183,10 +183,10 @@ def explanation(found: Explanation, state: State | None, who: Principal) -> Expl
     )
 
 
-def in_front(found: InFront) -> InFrontOut:
+def jobs_ahead(found: JobsAhead) -> JobsAheadOut:
     """Who stands ahead for one reason."""
     nearest = [f"{kind} of {owner}" for kind, owner in found.nearest]
-    return InFrontOut(
+    return JobsAheadOut(
         precedence=found.precedence.value, count=found.count, nearest=nearest, text=explanations.ahead(found)
     )
 

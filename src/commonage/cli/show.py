@@ -129,8 +129,8 @@ def where(workload: WorkloadOut) -> str:
 def explanation(said: ExplanationOut) -> list[str]:
     """An explanation as lines to read."""
     lines = [said.summary]
-    if said.in_front:
-        lines.append(f"Ahead of it: {'; '.join(one.text for one in said.in_front)}.")
+    if said.jobs_ahead:
+        lines.append(f"Ahead of it: {'; '.join(one.text for one in said.jobs_ahead)}.")
     if said.position is not None:
         lines += [f"- {one.message}" for one in said.reasons[1:]]
     for holder in said.holders:

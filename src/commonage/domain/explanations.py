@@ -38,7 +38,7 @@ class Precedence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class InFront:
+class JobsAhead:
     """The number ahead for one reason. `nearest` are the nearest few, each as (kind, owner): nothing else of other
     people's work is shown.
     """
@@ -67,7 +67,8 @@ class Explanation:
 
     `reasons` are why it waits, the one for the nearest node first; for a workload that does not wait, why it is where
     it is. `position` counts from 1 in the queue (of `site`, if there are several), None when it is not in it;
-    `is_queued` is False for a request that is only considered. `in_front` lists the requests ahead with their reasons.
+    `is_queued` is False for a request that is only considered. `jobs_ahead` lists the requests ahead with their
+    reasons.
     `coming` is a requested node that could run it. `fits_now` is a smaller request that would start now, in words,
     `fits_now_request` the same to submit; `fits_now_gpus` is its text for `--gpus` if nothing else differs.
     `expected_start_at` is unix seconds, None if unknown; `basis` names the evidence or why there is none, `confidence`
@@ -83,7 +84,7 @@ class Explanation:
     is_queued: bool = True
     site: str | None = None
     queue_length: int = 0
-    in_front: tuple[InFront, ...] = ()
+    jobs_ahead: tuple[JobsAhead, ...] = ()
     coming: Reason | None = None
     holders: tuple[Holder, ...] = ()
     fits_now: str | None = None

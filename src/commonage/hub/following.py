@@ -190,5 +190,5 @@ def _percent(workload: WorkloadOut) -> int:
 
 def _waiting(said: ExplanationOut) -> str:
     """The reason for waiting, in one line, with the workloads ahead, if any."""
-    ahead = "; ".join(one.text for one in said.in_front)
+    ahead = "; ".join(one.text for one in said.jobs_ahead)
     return f"{said.summary} Ahead of it: {ahead}." if ahead else said.summary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commonage.domain.explanations import Confidence, Explanation, InFront, Precedence
+from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
 from commonage.domain.quantities import format_duration
 from commonage.messages import text
 from commonage.messages.waiting import resources
@@ -38,7 +38,7 @@ def summary(found: Explanation) -> str:
     return " ".join(parts)
 
 
-def ahead(found: InFront) -> str:
+def ahead(found: JobsAhead) -> str:
     """`3 with a higher priority (job of ann, session of bob, …)`."""
     said = f"{found.count} {_AHEAD[found.precedence]}"
     if found.precedence is Precedence.OWN:

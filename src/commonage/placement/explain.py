@@ -21,7 +21,7 @@ from commonage.placement.asks import Ask, Held
 from commonage.placement.expectation import expect
 from commonage.placement.filters import matching, refusal, usable
 from commonage.placement.grid import Grid
-from commonage.placement.in_front import in_front
+from commonage.placement.jobs_ahead import jobs_ahead
 from commonage.placement.lacks import lacks, might
 from commonage.placement.plan import Plan, passed
 from commonage.placement.smaller import smaller_requests
@@ -54,7 +54,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
                 )
             missing = lacks(snapshot, done, ask)
             holders = _holders(snapshot, ask)
-            ahead = in_front(snapshot, done.order, ask)
+            ahead = jobs_ahead(snapshot, done.order, ask)
         expected = expect(snapshot, ask, now)
         instead = _smaller(snapshot, ask, now)
     request = ask.request
@@ -67,7 +67,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
         is_queued=stands,
         site=_site_of(snapshot, ask),
         queue_length=length,
-        in_front=ahead,
+        jobs_ahead=ahead,
         holders=holders,
         fits_now=None if instead is None else str(instead.gpu if same_else else instead),
         fits_now_gpus=instead.gpu.text if instead is not None and instead.gpu and same_else else None,

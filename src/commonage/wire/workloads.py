@@ -260,7 +260,7 @@ class HolderOut(BaseModel):
     ends_at: float | None
 
 
-class InFrontOut(BaseModel):
+class JobsAheadOut(BaseModel):
     """So many stand ahead for one reason; other people's work is named by kind and owner only."""
 
     precedence: str = Field(description="`priority`, `fair-share`, `older`, or `own`: earlier ones of the same owner.")
@@ -278,7 +278,7 @@ class ExplanationOut(BaseModel):
     startable_now: bool
     position: int | None
     queue_length: int
-    in_front: list[InFrontOut] = Field([], description="Who stands ahead, by reason.")
+    jobs_ahead: list[JobsAheadOut] = Field([], description="Who stands ahead, by reason.")
     reasons: list[ReasonOut] = Field(description="What is missing, one of each kind, the nearest node first.")
     coming: ReasonOut | None = Field(None, description="A node that was requested and could run it.")
     holders: list[HolderOut]

@@ -68,7 +68,7 @@ def test_a_reference_is_pinned_by_a_digest() -> None:
             repository_of(loose)
 
 
-def test_an_image_with_one_kernel_is_one_environment_with_its_programs_in_front() -> None:
+def test_an_image_with_one_kernel_is_one_environment_with_its_programs_jobs_ahead() -> None:
     found = environments_of(image(kernels=(TORCH,), server_prefix="/opt/server/", path="/usr/bin:/bin"))
     (only,) = found
     assert (only.name, only.kinds, only.tenant, only.image) == ("lab/torch", EVERYTHING, "lab", image().reference)

@@ -50,7 +50,7 @@ class FakeClient:
 
     async def explain(self, _: str) -> SimpleNamespace:
         return SimpleNamespace(
-            summary="Position 3 of 5 in the queue.", in_front=[SimpleNamespace(text="2 that wait longer")]
+            summary="Position 3 of 5 in the queue.", jobs_ahead=[SimpleNamespace(text="2 that wait longer")]
         )
 
     async def events(self, _: str, after: int) -> AsyncIterator[None]:

@@ -14,7 +14,7 @@ import pytest
 from commonage import messages
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.errors import Unplaceable
-from commonage.domain.explanations import Confidence, Explanation, Holder, InFront, Precedence
+from commonage.domain.explanations import Confidence, Explanation, Holder, JobsAhead, Precedence
 from commonage.domain.reasons import REASONS, Reason, attempts, notes, refusals, waiting
 from commonage.domain.reasons.waiting import InQueue, Resource, Resources
 from commonage.messages import explanations
@@ -200,7 +200,7 @@ def test_the_summary_of_one_that_does_not_wait() -> None:
 
 def test_who_is_ahead() -> None:
     named = (("job", "ann"), ("session", "bob"))
-    assert explanations.ahead(InFront(Precedence.PRIORITY, 3, named)) == (
+    assert explanations.ahead(JobsAhead(Precedence.PRIORITY, 3, named)) == (
         "3 with a higher priority (job of ann, session of bob, …)"
     )
-    assert explanations.ahead(InFront(Precedence.OWN, 1, named[:1])) == "1 of the same owner"
+    assert explanations.ahead(JobsAhead(Precedence.OWN, 1, named[:1])) == "1 of the same owner"

@@ -64,7 +64,7 @@ def test_position_start_and_lack_are_those_of_the_plan(scene: Scene) -> None:
         told = explain(snapshot, one, NOW)
         assert (told.position, told.queue_length) == (place + 1, len(asks))
         assert told.startable_now == (one.workload_id in outcome.started)
-        assert sum(ahead.count for ahead in told.in_front) == (0 if told.startable_now else place)
+        assert sum(ahead.count for ahead in told.jobs_ahead) == (0 if told.startable_now else place)
         assert told.startable_now or told.reasons, "who waits lacks something"
         if not told.startable_now:
             assert told.reasons[0] == why_waiting(snapshot, outcome, one, place + 1)

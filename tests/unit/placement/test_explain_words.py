@@ -5,7 +5,7 @@ from dataclasses import replace
 from tests.unit.placement.fleets import GIB, NOW, PATIENT, Scene
 from tests.unit.placement.test_plan import ask, held
 
-from commonage.domain.explanations import Confidence, Explanation, InFront, Precedence
+from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
 from commonage.domain.fleet import NodeState
 from commonage.domain.reasons import waiting
 from commonage.domain.reasons.waiting import Resource, Resources
@@ -61,12 +61,12 @@ def test_who_is_ahead_and_why() -> None:
     own = replace(ask(0, "1"), owner="eve", tenant="lab", kind="job")
     scene = Scene(NOW, [factories.node("n", 1)], [held(9, "n", {"GPU-n-0": 24 * GIB})], [mine, urgent, *older, own])
     fair = replace(scene, rules=replace(PATIENT, entry_penalty_s=0.0))
-    assert fair.explain(mine).in_front == (
-        InFront(Precedence.PRIORITY, 1, (("service", "root"),)),
-        InFront(Precedence.OLDER, 2, (("session", "ann"), ("session", "ann"))),
-        InFront(Precedence.OWN, 1, (("job", "eve"),)),
+    assert fair.explain(mine).jobs_ahead == (
+        JobsAhead(Precedence.PRIORITY, 1, (("service", "root"),)),
+        JobsAhead(Precedence.OLDER, 2, (("session", "ann"), ("session", "ann"))),
+        JobsAhead(Precedence.OWN, 1, (("job", "eve"),)),
     )
-    assert [(one.precedence, one.count) for one in scene.explain(mine).in_front] == [
+    assert [(one.precedence, one.count) for one in scene.explain(mine).jobs_ahead] == [
         (Precedence.PRIORITY, 1),
         (Precedence.FAIR_SHARE, 1),
         (Precedence.OLDER, 1),

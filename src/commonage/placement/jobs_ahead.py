@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.domain.explanations import InFront, Precedence
+from commonage.domain.explanations import JobsAhead, Precedence
 from commonage.placement.asks import Ask
 from commonage.placement.queue import Order
 from commonage.placement.snapshot import Snapshot
@@ -13,7 +13,7 @@ MOST_NAMED = 3
 _REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Precedence.OWN)
 
 
-def in_front(snapshot: Snapshot, order: Order, ask: Ask) -> tuple[InFront, ...]:
+def jobs_ahead(snapshot: Snapshot, order: Order, ask: Ask) -> tuple[JobsAhead, ...]:
     """The requests ahead, grouped by reason; for each reason the number, and the nearest."""
     place = order.place(snapshot.queue.slot(ask.workload_id))
     slots = order.slots[:place]
@@ -32,5 +32,5 @@ def in_front(snapshot: Snapshot, order: Order, ask: Ask) -> tuple[InFront, ...]:
         if len(some):
             nearest = [snapshot.queue.asks[slot] for slot in some[: -MOST_NAMED - 1 : -1].tolist()]
             named = tuple((one.kind, one.owner) for one in nearest if one is not None)
-            found.append(InFront(precedence, len(some), named))
+            found.append(JobsAhead(precedence, len(some), named))
     return tuple(found)
