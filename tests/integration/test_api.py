@@ -120,8 +120,8 @@ async def test_one_that_waits_says_why_and_hides_what_is_not_ones_own(api: Api, 
         waiting = await submitted(bob, gpus="12GiB")
         found = (await bob.get(f"/workloads/{waiting['id']}/explanation")).json()
         assert (found["state"], found["position"], found["startable_now"]) == ("queued", 1, False)
-        (lack,) = [one["params"] for one in found["reasons"] if one["code"] == "InsufficientGpuMemory"]
-        assert (lack["requested_mib"], lack["free_mib"]) == (12 * 1024, 8 * 1024)
+        (shortfall,) = [one["params"] for one in found["reasons"] if one["code"] == "InsufficientGpuMemory"]
+        assert (shortfall["requested_mib"], shortfall["free_mib"]) == (12 * 1024, 8 * 1024)
         assert found["fits_now_gpus"]
         (holder,) = found["holders"]
         assert (holder["owner"], holder["holds"]) == ("ann", "16 GiB of GPU memory")

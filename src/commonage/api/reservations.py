@@ -32,7 +32,7 @@ async def list_reservations(request: Request) -> Response:
     """Those of your tenants that are not over, for admins all."""
     reservations = door(request).control.reservations
     found = reservations.visible(caller(request))
-    return answer(ReservationList(items=[encode.reservation(one, reservations.lacks(one)) for one in found]))
+    return answer(ReservationList(items=[encode.reservation(one, reservations.shortfalls(one)) for one in found]))
 
 
 @router.post(
@@ -59,7 +59,7 @@ async def reserve(request: Request) -> Response:
     ask = await read_json(request, ReservationIn)
     made = await control.reservations.add(who, decode.reservation(ask, control.clock.now(), control.settings))
     items = [encode.reservation(one) for one in made.reservations]
-    return answer(ReservedOut(items=items, reason=encode_reasons.optional(made.lacks)), 201)
+    return answer(ReservedOut(items=items, reason=encode_reasons.optional(made.shortfalls)), 201)
 
 
 @router.delete(

@@ -82,7 +82,7 @@ class Catalogue(Mapping[str, Environment]):
     def _ever(self, environment: str) -> Image | None:
         return self._images.get(environment) or self._images.get(environment.rpartition("/")[0])
 
-    def lack(self, environment: str) -> Reason | None:
+    def shortfall(self, environment: str) -> Reason | None:
         """Reason why nothing can run in this environment; None if it is present."""
         if environment in self._all:
             return None

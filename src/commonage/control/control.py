@@ -123,7 +123,12 @@ class Control:
         )
         self.schedule = Schedule(self.live_state, self.writer, world.clock)
         self.timers = Timers(
-            world.store, self.live_state, self.writer, world.clock, self.settings.warn_before_s, self.catalogue.lack
+            world.store,
+            self.live_state,
+            self.writer,
+            world.clock,
+            self.settings.warn_before_s,
+            self.catalogue.shortfall,
         )
         self.usage_reports = UsageReports(
             world.store, self.live_state, self.writer, world.clock, self.settings.sample_every_s

@@ -24,8 +24,8 @@ from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
-from commonage.placement.lacks import over_quota
 from commonage.placement.scaling import Decision, Member, Waiting, decide
+from commonage.placement.shortfalls import over_quota
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.joining import Joining

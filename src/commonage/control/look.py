@@ -19,8 +19,8 @@ from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.placement.asks import Ask
 from commonage.placement.explain import explain, why_waiting
-from commonage.placement.lacks import over_quota
 from commonage.placement.scaling import on_its_way
+from commonage.placement.shortfalls import over_quota
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point

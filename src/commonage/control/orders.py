@@ -29,7 +29,7 @@ class Orders:
         spec, attempt = workload.spec, workload.attempt
         environment = self.catalogue.get(spec.environment)
         if environment is None or attempt is None:
-            raise EngineFailure(self.catalogue.lack(spec.environment) or "it has not been given a node")
+            raise EngineFailure(self.catalogue.shortfall(spec.environment) or "it has not been given a node")
         variables = {
             **dict(environment.variables),
             "COMMONAGE_WORKLOAD_ID": workload.id,

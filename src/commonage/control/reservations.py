@@ -62,10 +62,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The created reservations. `lacks` is why the first window that cannot be kept whole at present cannot be."""
+    """The created reservations. `shortfalls` is why the first window that cannot be kept whole at present cannot be."""
 
     reservations: tuple[Reservation, ...]
-    lacks: Reason | None = None
+    shortfalls: Reason | None = None
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Reservations:
         mine = {one.name for one in tenants_of(who.groups, self.settings)}
         return [one for one in self.rules.reservations if who.is_admin or one.tenant in mine]
 
-    def lacks(self, found: Reservation) -> Reason | None:
+    def shortfalls(self, found: Reservation) -> Reason | None:
         """Why not all of its capacity is kept at present; None if it is."""
         return self.live_state.snapshot.kept.shortfall(found.id)
 
@@ -133,13 +133,13 @@ class Reservations:
                 )
                 for starts_at, ends_at in wanted.windows
             )
-            lacks = await self._lacks(made, now)
+            shortfalls = await self._shortfalls(made, now)
             reserved = ReservationMade(by=who.name, reservation=_info(made[0]), more=len(made) - 1)
             event = Event(EventKind.AUDIT, now, reserved, tenant=wanted.tenant)
             await self.writer.reserve([event], reservations=made)
             self._live.update((one.id, one) for one in made)
             self._tell()
-        return Reserved(made, lacks)
+        return Reserved(made, shortfalls)
 
     async def remove(self, who: Principal, reservation_id: str) -> Reservation:
         """Delete a reservation; workloads started in it continue. For admins. Raises NotFound."""
@@ -209,15 +209,15 @@ class Reservations:
         if never is not None:
             raise Unplaceable(never)
 
-    async def _lacks(self, made: Sequence[Reservation], now: float) -> Reason | None:
+    async def _shortfalls(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
         nodes, held, others = list(self.live_state.nodes.values()), self.live_state.held(), list(self._live.values())
         if not nodes:
             return NoNodes()
-        never, lacks = await asyncio.to_thread(_judge, nodes, held, others, made, now)
+        never, shortfalls = await asyncio.to_thread(_judge, nodes, held, others, made, now)
         if never is not None:
             raise Conflict(never, code="reservation-conflict")
-        return lacks
+        return shortfalls
 
 
 def _judge(
@@ -229,16 +229,16 @@ def _judge(
     for taken in held:
         grid.take(taken.allocation)
     unheld, holdings = Holdings(empty), Holdings(grid, held)
-    lacks = None
+    shortfalls = None
     known = list(others)
     for one in made:
         beside = [other for other in known if other.starts_at < one.ends_at and one.starts_at < other.ends_at]
         never = feasible(empty, unheld, beside, one, now)
         if never is not None:
             return ReservationRefused(starts_at=one.starts_at, ends_at=one.ends_at, cause=never), None
-        lacks = lacks or feasible(grid, holdings, beside, one, now)
+        shortfalls = shortfalls or feasible(grid, holdings, beside, one, now)
         known.append(one)
-    return None, lacks
+    return None, shortfalls
 
 
 def _check_window(starts_at: float, ends_at: float, now: float) -> None:

@@ -152,7 +152,7 @@ def _not_offered(
         kind=kind.value,
         tenant=tenant.name,
         exists=found is not None and found.tenant in (None, tenant.name),
-        removed=catalogue.lack(name) if removed is not None and removed.tenant in (None, tenant.name) else None,
+        removed=catalogue.shortfall(name) if removed is not None and removed.tenant in (None, tenant.name) else None,
         offered=offered,
     )
 

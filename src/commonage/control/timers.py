@@ -29,7 +29,7 @@ TICK_S = 0.5
 class Timers:
     """Checks held and running workloads twice a second, and dependents as soon as something changed.
 
-    `lack` returns why nothing can run in an environment; None if it is present.
+    `shortfall` returns why nothing can run in an environment; None if it is present.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Timers:
         writer: Writer,
         clock: Clock,
         warn_before_s: float,
-        lack: Callable[[str], Reason | None],
+        shortfall: Callable[[str], Reason | None],
     ) -> None:
         self._store, self._live_state, self._writer, self._clock = store, live_state, writer, clock
         self._warn_before_s = warn_before_s
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
-        self._lack = lack
+        self._shortfall = shortfall
         self.turns = Turns("timers", clock.now)
 
     def changed(self, workload: Workload) -> None:
@@ -113,8 +113,8 @@ class Timers:
 
     def _release(self, held: Workload) -> None:
         """All its conditions are met. If its environment was removed in the meantime, it is held for that instead."""
-        lack = self._lack(held.spec.environment)
-        self._writer.note(held.id, Released() if lack is None else Withheld(lack))
+        shortfall = self._shortfall(held.spec.environment)
+        self._writer.note(held.id, Released() if shortfall is None else Withheld(shortfall))
 
     def catalogue_changed(self) -> None:
         """Hold queued workloads whose environment was removed, and check all held ones again."""
@@ -124,9 +124,9 @@ class Timers:
         self._woken.set()
 
     def _see_that_it_can(self, queued: Workload) -> None:
-        lack = self._lack(queued.spec.environment)
-        if lack is not None:
-            self._writer.note(queued.id, Withheld(lack))
+        shortfall = self._shortfall(queued.spec.environment)
+        if shortfall is not None:
+            self._writer.note(queued.id, Withheld(shortfall))
 
 
 Verdict = Reason | Other | None

@@ -86,7 +86,7 @@ class _OneNode:
         row = self.free + self.rows[list(chosen)].sum(axis=0)
         return bool(fits_in(self.grid, self.shape, self.nodes, row[None, :])[0])
 
-    def lacks(self, device: int, chosen: Collection[int]) -> bool:
+    def shortfalls(self, device: int, chosen: Collection[int]) -> bool:
         """True if a device is still too small after their eviction."""
         row = self.free + self.rows[list(chosen)].sum(axis=0)
         return not devices_in(self.grid, self.shape, self.nodes, row[None, :])[0, device]
@@ -147,7 +147,7 @@ def _clear_one(node: _OneNode, device: int, gone: Collection[int]) -> list[int] 
             continue
         if index is not None:
             more.append(index)
-        if not node.lacks(device, [*gone, *more]):
+        if not node.shortfalls(device, [*gone, *more]):
             return more
     return None
 

@@ -22,8 +22,8 @@ from commonage.placement.expectation import expect
 from commonage.placement.filters import matching, refusal, usable
 from commonage.placement.grid import Grid
 from commonage.placement.jobs_ahead import jobs_ahead
-from commonage.placement.lacks import lacks, might
 from commonage.placement.plan import Plan, passed
+from commonage.placement.shortfalls import might, shortfalls
 from commonage.placement.smaller import smaller_requests
 from commonage.placement.snapshot import Snapshot
 
@@ -52,7 +52,7 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
                     expected_start_at=now,
                     confidence=Confidence.LIMITS,
                 )
-            missing = lacks(snapshot, done, ask)
+            missing = shortfalls(snapshot, done, ask)
             holders = _holders(snapshot, ask)
             ahead = jobs_ahead(snapshot, done.order, ask)
         expected = expect(snapshot, ask, now)
@@ -120,7 +120,7 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> R
             for workload_id, held in outcome.started.items():
                 if workload_id in snapshot.queue:
                     snapshot.start(held)
-            reasons = outcome.reasons[key] = lacks(snapshot, outcome, ask)
+            reasons = outcome.reasons[key] = shortfalls(snapshot, outcome, ask)
     return reasons[0] if reasons else waiting.InQueue()
 
 

@@ -1,6 +1,7 @@
 """Conditions that a node must meet before a request fits there: one small class each, with its own refusal.
 
-Called by explanations (lacks.py) and by views of available resources. The pass uses the grid, which gives no reasons.
+Called by explanations (shortfalls.py) and by views of available resources. The pass uses the grid, which gives no
+reasons.
 Both agree: a property test checks it.
 """
 

@@ -242,14 +242,14 @@ class _Search:
         sizes = np.column_stack((held.rows[self.slots][:, :2], touched))
         np.maximum.at(most, held.node[self.slots], sizes)
         fit = np.count_nonzero(self.grid.devices_fit(self.shape, nodes), axis=1) if self.shape.devices else 0
-        lack = np.column_stack(
+        shortfall = np.column_stack(
             (
                 self.shape.cpus_milli - self.grid.cpus[nodes],
                 self.shape.memory_mib - self.grid.memory[nodes],
                 np.full(len(nodes), self.shape.devices) - fit,
             )
         )
-        few = np.maximum(0, -(-lack // most[nodes])).max(axis=1)
+        few = np.maximum(0, -(-shortfall // most[nodes])).max(axis=1)
         return nodes[np.argsort(few, kind="stable")]
 
     # --- quotas, and what was too much --------------------------------------------------------------------------------

@@ -47,9 +47,9 @@ class _Reservations:
             return self._show(request, visitor, form.refused(error), status=422)
         except CommonageError as error:  # on any error the entered values are kept
             return self._show(request, visitor, form.refused(InvalidInput(messages.of_error(error))), status=409)
-        if made.lacks:
+        if made.shortfalls:
             fresh = ReservationForm.read({"time_zone": form.values["time_zone"], "count": "1"})
-            return self._show(request, visitor, fresh, why=made.lacks)
+            return self._show(request, visitor, fresh, why=made.shortfalls)
         return RedirectResponse(f"{HOME}reservations", status_code=303)
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:

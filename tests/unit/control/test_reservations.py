@@ -33,7 +33,7 @@ async def test_the_planner_hears_of_each_and_of_its_end() -> None:
     site = Site(rules=RULES)
     async with site.open() as control:
         made = await control.reservations.add(ROOT, wanted(start=60, end=120, count=6, title="class"))
-        assert (len(made.reservations), made.lacks) == (1, None)
+        assert (len(made.reservations), made.shortfalls) == (1, None)
         assert control.live_state.snapshot.rules.reservations == made.reservations
         assert control.live_state.snapshot.rules.tenants == RULES.tenants
         await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
@@ -104,8 +104,8 @@ async def test_those_made_before_come_first() -> None:
         await control.reservations.add(ROOT, wanted(count=5))
         with pytest.raises(Conflict):
             await control.reservations.add(ROOT, wanted("optics", count=2))
-        assert (await control.reservations.add(ROOT, wanted("optics", count=1))).lacks is None
-        assert (await control.reservations.add(ROOT, wanted("optics", 2 * HOUR, 3 * HOUR, count=6))).lacks is None
+        assert (await control.reservations.add(ROOT, wanted("optics", count=1))).shortfalls is None
+        assert (await control.reservations.add(ROOT, wanted("optics", 2 * HOUR, 3 * HOUR, count=6))).shortfalls is None
 
 
 async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
@@ -114,10 +114,10 @@ async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
         await control.work.submit(ANN, job(gpu=parse_gpus("8GiB")))
         await site.clock.advance(1)
         made = await control.reservations.add(ROOT, wanted(count=6))
-        assert isinstance(made.lacks, ReservationBlocked)
-        assert (made.lacks.places, made.lacks.count, made.lacks.endless) == (4, 6, 1)
+        assert isinstance(made.shortfalls, ReservationBlocked)
+        assert (made.shortfalls.places, made.shortfalls.count, made.shortfalls.endless) == (4, 6, 1)
         await site.clock.advance(1)
-        assert control.reservations.lacks(made.reservations[0]) == made.lacks
+        assert control.reservations.shortfalls(made.reservations[0]) == made.shortfalls
 
 
 async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before_it() -> None:

@@ -21,14 +21,14 @@ from commonage.testing import factories
 SLOWLY = settings(max_examples=50, deadline=None)
 
 
-def cpus_lack(requested: int, free: int, total: int) -> waiting.InsufficientCpu:
+def cpus_shortfall(requested: int, free: int, total: int) -> waiting.InsufficientCpu:
     """On `n`, the only node."""
     return waiting.InsufficientCpu(
         node="n", total=1, requested_cpus_milli=requested, free_cpus_milli=free, total_cpus_milli=total
     )
 
 
-def gpus_lack(model: str | None) -> waiting.InsufficientGpus:
+def gpus_shortfall(model: str | None) -> waiting.InsufficientGpus:
     return waiting.InsufficientGpus(node="n", total=1, model=model, requested=2, free=1, present=2)
 
 
@@ -146,7 +146,7 @@ def test_cpus_that_others_hold() -> None:
     node = replace(factories.node("n", 0), report=replace(factories.node("n", 0).report, cpus_milli=2000))
     big = Request(2000, GIB)
     told = Scene(NOW, [node], [held(0, "n")], [replace(ask(1), request=big)]).explain(replace(ask(1), request=big))
-    assert told.reasons == (cpus_lack(2000, 1000, 2000),)
+    assert told.reasons == (cpus_shortfall(2000, 1000, 2000),)
     assert told.holders[0].holds == Resources(cpus_milli=1000, memory_mib=GIB)
 
 
@@ -168,23 +168,23 @@ def test_the_head_may_be_offered_what_was_promised_to_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "cpus", "memory", "lacks", "fits_now", "fits_gpus"),
+    ("gpus", "cpus", "memory", "shortfalls", "fits_now", "fits_gpus"),
     [
-        (None, 9000, GIB, cpus_lack(9000, 7000, 8000), "7 CPUs, 1 GiB of memory", None),
+        (None, 9000, GIB, cpus_shortfall(9000, 7000, 8000), "7 CPUs, 1 GiB of memory", None),
         (None, 1000, 40 * GIB, waiting.InsufficientMemory(node="n", total=1, requested_mib=40 * GIB,
          free_mib=31 * GIB, total_mib=32 * GIB), "1 CPU, 31 GiB of memory", None),
-        ("2", 1000, GIB, gpus_lack(None), "1 whole GPU", "1"),
+        ("2", 1000, GIB, gpus_shortfall(None), "1 whole GPU", "1"),
         ("A100", 1000, GIB, waiting.NoMatchingGpu(node="n", total=1, model="A100"), None, None),
-        ("A30:2", 1000, GIB, gpus_lack("A30"), "1 whole GPU (A30)", "A30:1"),
-        ("6GiB", 8000, GIB, cpus_lack(8000, 7000, 8000), "7 CPUs, 1 GiB of memory, 6 GiB of VRAM", None),
+        ("A30:2", 1000, GIB, gpus_shortfall("A30"), "1 whole GPU (A30)", "A30:1"),
+        ("6GiB", 8000, GIB, cpus_shortfall(8000, 7000, 8000), "7 CPUs, 1 GiB of memory, 6 GiB of VRAM", None),
     ],
 )  # fmt: skip
 def test_what_is_lacking_in_numbers(
-    gpus: str | None, cpus: int, memory: int, lacks: Reason, fits_now: str | None, fits_gpus: str | None
+    gpus: str | None, cpus: int, memory: int, shortfalls: Reason, fits_now: str | None, fits_gpus: str | None
 ) -> None:
     one = ask(1, gpus, cpus=cpus, memory=memory)
     told = Scene(NOW, [factories.node("n", 2)], [held(0, "n", {"GPU-n-0": 4 * GIB})], [one]).explain(one)
-    assert told.reasons[0] == lacks
+    assert told.reasons[0] == shortfalls
     assert (told.fits_now, told.fits_now_gpus) == (fits_now, fits_gpus)
 
 
@@ -248,7 +248,7 @@ def test_one_that_came_after_the_plan_and_fits_lacks_nothing() -> None:
          refusals.TooMuchGpuMemory(requested_mib=30 * GIB, most_mib=24 * GIB)),
         ([factories.node("a")], None, 9000,
          refusals.RequestTooLarge(request="9 CPUs, 1 GiB of memory", shortfalls=(replace(
-             cpus_lack(9000, 8000, 8000), node="a", total=1),))),
+             cpus_shortfall(9000, 8000, 8000), node="a", total=1),))),
     ],
 )  # fmt: skip
 def test_why_it_never_fits(nodes: list[Node], gpus: str | None, cpus: int, why: Reason) -> None:

@@ -28,7 +28,7 @@ Found = list[tuple[int, Reason]]
 """(its nearest node, the shortfall there) of each group of nodes."""
 
 
-def lacks(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[Reason, ...]:
+def shortfalls(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[Reason, ...]:
     """The shortfalls, one for each kind; empty for a request that came after the plan and fits."""
     grid = snapshot.grid
     if not grid.nodes:
