@@ -104,7 +104,7 @@ async def test_what_cannot_be_reserved(ann: httpx2.AsyncClient, root: httpx2.Asy
     for ask, code, words in (
         (ending(3600, tenant="physics"), "unknown-tenant", "commons, optics, course"),
         (ending(3600, count=7), "reservation-conflict", "room for 6 of 7 times"),
-        (ending(3600, gpus="H100:1"), "unplaceable", "No GPU of the model H100"),
+        (ending(3600, gpus="H100:1"), "unschedulable", "No GPU of the model H100"),
         (ending(-3600), "invalid-input", "before it begins"),
         (ending(3600, time_zone="Berlin"), "invalid-input", "Europe/Berlin, UTC or +01:00"),
         (ending(3600, starts_at="soon"), "invalid-input", "'soon' is no time"),
@@ -137,6 +137,6 @@ async def test_a_form_offers_ones_tenants_and_the_priorities_one_may_ask_for(api
 async def test_a_quota_that_could_never_do_is_said_at_once(ann: httpx2.AsyncClient) -> None:
     for path in ("/workloads", "/workloads/dry-run"):
         refused = await ann.post(path, json={"command": ["x"], "gpus": 1})
-        assert refused.json()["code"] == "unplaceable"
+        assert refused.json()["code"] == "unschedulable"
         assert refused.json()["reason"]["code"] == "QuotaTooSmall"
         assert refused.json()["reason"]["params"]["tenant"] == "optics"

@@ -158,10 +158,10 @@ async def test_the_progress_page_says_why_it_waits(here: Installation, user: str
 async def test_refused_in_the_words_of_the_control_plane(here: Installation, user: str) -> None:
     here.control.refusal = {
         "type": "about:blank",
-        "title": "Unplaceable",
+        "title": "Unschedulable",
         "status": 422,
         "detail": "40 GiB of VRAM are more than any GPU here has; the largest has 24 GiB",
-        "code": "unplaceable",
+        "code": "unschedulable",
     }
     with pytest.raises(InvalidInput, match="more than any GPU here has; the largest has 24 GiB"):
         await here.identity.start_session(user, "", {"gpus": "40GiB"})

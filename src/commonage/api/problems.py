@@ -168,7 +168,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         ),
         "unknown-volume": ("No such volume", "The settings declare no volume of this name; the sentence lists those."),
         "unknown-dependency": ("Waits for nothing", "A workload it should wait for does not exist."),
-        "unplaceable": (
+        "unschedulable": (
             "No node could ever run it",
             "Even with everything free, no node here has what was asked.",
         ),

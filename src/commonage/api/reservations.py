@@ -43,7 +43,7 @@ async def list_reservations(request: Request) -> Response:
     responses={
         **problems(
             "invalid-input", "invalid-json", "invalid-encoding", "unsupported-media-type", "too-large", "unknown-field",
-            "invalid-memory", "invalid-cpus", "invalid-gpus", "invalid-label", "unknown-tenant", "unplaceable",
+            "invalid-memory", "invalid-cpus", "invalid-gpus", "invalid-label", "unknown-tenant", "unschedulable",
             "conflict", "reservation-conflict",
         ),
         201: {"description": "Made, and durable."},

@@ -44,7 +44,7 @@ _INVALID = (
     "volume-read-only",
     "invalid-label",
     "forbidden",
-    "unplaceable",
+    "unschedulable",
     "not-admin",
     "not-a-member",
     "bundle-not-found",

@@ -19,7 +19,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
 from commonage.control.windows import Window
 from commonage.control.writer import Writer
-from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unplaceable
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
 from commonage.domain.ids import IdSequence
@@ -114,7 +114,7 @@ class Reservations:
         return self.live_state.snapshot.kept.shortfall(found.id)
 
     async def add(self, who: Principal, wanted: Wanted) -> Reserved:
-        """Reserve. For admins. Raises InvalidInput, Unplaceable and Conflict, with the figures in the message."""
+        """Reserve. For admins. Raises InvalidInput, Unschedulable and Conflict, with the figures in the message."""
         who.need(Scope.ADMIN)
         now = self.clock.now()
         self._check(wanted, now)
@@ -207,7 +207,7 @@ class Reservations:
             _check_window(starts_at, ends_at, now)
         never = self.fleet.refuse_if_never(wanted.request)
         if never is not None:
-            raise Unplaceable(never)
+            raise Unschedulable(never)
 
     async def _shortfalls(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""

@@ -18,7 +18,7 @@ from commonage.control.submission import Submission, spec_of
 from commonage.control.timers import judge
 from commonage.control.volumes import see_that_all_can_be_mounted
 from commonage.control.writer import Writer
-from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unplaceable
+from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
 from commonage.domain.explanations import Explanation
 from commonage.domain.ids import IdSequence
 from commonage.domain.lifecycle import StopRequested
@@ -68,7 +68,7 @@ class Work:
     async def submit(self, who: Principal, ask: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
 
-        Raises InvalidInput, TooLarge, TooMany, Forbidden, Unplaceable, Conflict. A session submitted by a user goes
+        Raises InvalidInput, TooLarge, TooMany, Forbidden, Unschedulable, Conflict. A session submitted by a user goes
         through the hub, whose spawner submits it in turn.
         """
         who.need(Scope.SUBMIT)
@@ -96,7 +96,7 @@ class Work:
     def _placeable(self, who: Principal, spec: Spec) -> None:
         why = never(self.live_state, spec)
         if why is not None:
-            raise Unplaceable(why)
+            raise Unschedulable(why)
         self.live_limits.check(spec)
         if spec.bundle is not None:
             self.bundles.find(who, spec)

@@ -9,7 +9,7 @@
     ├── Conflict                conflict         409    no    it conflicts with the resource's current state
     │   └── StaleVersion        stale-version    409    yes   a concurrent write came first
     ├── TooMany                 too-many-…       429    yes   one user, tenant or address has reached its limit
-    ├── Unplaceable             unplaceable      422    no    no node of the installation could ever run it
+    ├── Unschedulable             unschedulable      422    no    no node of the installation could ever run it
     ├── Unavailable             unavailable      503    yes   a required component does not answer
     └── EngineFailure           engine-failure   503    see   an engine's native error, translated where it enters
 
@@ -126,10 +126,10 @@ class TooMany(CommonageError):
         self.retry_after_s = retry_after_s
 
 
-class Unplaceable(CommonageError):
+class Unschedulable(CommonageError):
     """No node of this installation could ever run it, even if all were free."""
 
-    code = "unplaceable"
+    code = "unschedulable"
     status = 422
 
 

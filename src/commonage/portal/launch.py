@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage import messages
-from commonage.domain.errors import CommonageError, InvalidInput, NotFound, Unplaceable
+from commonage.domain.errors import CommonageError, InvalidInput, NotFound, Unschedulable
 from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal
 from commonage.domain.suggestions import Suggestion
@@ -87,7 +87,7 @@ class _Launch:
             return form, None, None
         try:
             return form, await self._control.work.dry_run(who, submission), None
-        except Unplaceable as error:
+        except Unschedulable as error:
             return form, None, messages.of_error(error)
         except InvalidInput as error:
             return form.refused(error), None, None

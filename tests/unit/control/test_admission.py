@@ -5,7 +5,7 @@ from tests.unit.control.world import ANN, ROOT, Site, job
 
 from commonage.control.reservations import Wanted
 from commonage.control.submission import Submission
-from commonage.domain.errors import Unplaceable
+from commonage.domain.errors import Unschedulable
 from commonage.domain.principals import Principal
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
@@ -35,7 +35,7 @@ async def test_it_is_said_at_once_and_in_numbers(ask: Submission, words: str) ->
     site = Site(nodes, rules=Rules((LAB,)))
     async with site.open() as control:
         for asking in (control.work.submit(MEMBER, ask), control.work.dry_run(MEMBER, ask)):
-            with pytest.raises(Unplaceable) as raised:
+            with pytest.raises(Unschedulable) as raised:
                 await asking
             assert words in str(raised.value)
 
@@ -44,7 +44,7 @@ async def test_who_has_a_reservation_may_ask_for_more_than_the_quota() -> None:
     site = Site(rules=Rules((Tenant("course", quota=Quota(Bounds(gpu_milli=0), Bounds(gpu_milli=0))),)))
     student = Principal("ann", ANN.scopes, ("course",))
     async with site.open() as control:
-        with pytest.raises(Unplaceable):
+        with pytest.raises(Unschedulable):
             await control.work.submit(student, job(gpu=parse_gpus("4GiB")))
         window = (site.clock.now(), site.clock.now() + 3600)
         asked = Request(500, 512, parse_gpus("4GiB"))

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.control.world import ANN, ROOT, USER, Site, job
 
 from commonage.control.reservations import Wanted
-from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, Unplaceable
+from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, Unschedulable
 from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.notes import ReservationMade, ReservationOver
@@ -84,7 +84,7 @@ async def test_members_see_their_own_and_admins_all() -> None:
         (wanted(end=40 * 86400), InvalidInput, "at most 31 d are allowed"),
         (wanted(start=1e8, end=1e8 + 60), InvalidInput, "more than two years from now"),
         (wanted(count=0), InvalidInput, "count must be from 1"),
-        (wanted(gpus="H100:1"), Unplaceable, "GpuModelNotFound(model='H100'"),
+        (wanted(gpus="H100:1"), Unschedulable, "GpuModelNotFound(model='H100'"),
         (wanted(count=7), Conflict, "ReservationTooLarge(count=7, "),
         (wanted(windows=[(NOW + HOUR, NOW + 2 * HOUR)] * 2, count=4), Conflict, "ReservationRefused(starts_at="),
     ],

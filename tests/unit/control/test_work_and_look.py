@@ -16,7 +16,7 @@ from commonage.domain.errors import (
     InvalidInput,
     NotFound,
     Unavailable,
-    Unplaceable,
+    Unschedulable,
 )
 from commonage.domain.events import EventKind
 from commonage.domain.explanations import Confidence
@@ -45,10 +45,10 @@ async def submit(control: Control, ask: Submission | None = None, who: Principal
         (job(environment="notebook"), InvalidInput, "unknown-environment",
          "exists=True, removed=None, offered=('base',)"),
         (job(environment="x" * 300), InvalidInput, "unknown-environment", "..."),
-        (job(gpu=parse_gpus("H100:1")), Unplaceable, "unplaceable", "GpuModelNotFound(model='H100', models=('A30',))"),
-        (job(gpu=parse_gpus("30GiB")), Unplaceable, "unplaceable", "TooMuchGpuMemory(requested_mib=30720"),
-        (job(gpu=parse_gpus("2")), Unplaceable, "unplaceable", "TooManyGpus(requested=2, most=1)"),
-        (job(cpus_milli=9000), Unplaceable, "unplaceable", "InsufficientCpu("),
+        (job(gpu=parse_gpus("H100:1")), Unschedulable, "unschedulable", "GpuModelNotFound(model='H100', models=('A30',))"),  # noqa: E501
+        (job(gpu=parse_gpus("30GiB")), Unschedulable, "unschedulable", "TooMuchGpuMemory(requested_mib=30720"),
+        (job(gpu=parse_gpus("2")), Unschedulable, "unschedulable", "TooManyGpus(requested=2, most=1)"),
+        (job(cpus_milli=9000), Unschedulable, "unschedulable", "InsufficientCpu("),
         (job(name="n" * 300), InvalidInput, "invalid-name", "the name has 300 characters; 128 are allowed"),
         (Submission(Kind.JOB), InvalidInput, "invalid-command", "a job needs a command to run"),
         (job(" "), InvalidInput, "invalid-command", "the command starts with nothing"),

@@ -13,7 +13,7 @@ import pytest
 
 from commonage import messages
 from commonage.domain.codec import from_json, to_json
-from commonage.domain.errors import Unplaceable
+from commonage.domain.errors import Unschedulable
 from commonage.domain.explanations import Confidence, Explanation, Holder, JobsAhead, Precedence
 from commonage.domain.reasons import REASONS, Reason, attempts, notes, refusals, waiting
 from commonage.domain.reasons.waiting import InQueue, Resource, Resources
@@ -171,8 +171,8 @@ def test_some_texts(reason: Reason, text: str) -> None:
 
 
 def test_an_error_of_a_reason_says_what_the_reason_says() -> None:
-    assert messages.of_error(Unplaceable(refusals.NoGpus())) == messages.text(refusals.NoGpus())
-    assert messages.of_error(Unplaceable("as it is")) == "as it is"
+    assert messages.of_error(Unschedulable(refusals.NoGpus())) == messages.text(refusals.NoGpus())
+    assert messages.of_error(Unschedulable("as it is")) == "as it is"
 
 
 def test_the_summary_of_one_that_waits() -> None:

@@ -97,10 +97,10 @@ def test_a_submit_that_cannot_have_arrived_is_sent_again() -> None:
 
 
 def test_a_submit_with_a_key_is_sent_again() -> None:
-    script = Script(broken, gateway, lambda _: httpx2.Response(422, json={"code": "unplaceable", "detail": "no"}))
+    script = Script(broken, gateway, lambda _: httpx2.Response(422, json={"code": "unschedulable", "detail": "no"}))
     with pytest.raises(ApiError) as caught:
         client(script).submit(SubmitIn(command=["x"], key="k"))
-    assert caught.value.code == "unplaceable"
+    assert caught.value.code == "unschedulable"
     assert json.loads(script.asked[0].content) == {"command": ["x"], "key": "k"}
     assert script.asked[0].content == script.asked[2].content
 
