@@ -44,5 +44,5 @@ def _fleet(one: FleetView, currency: str) -> FleetOut:
         cost_per_h=one.cost_per_h,
         cost_after_per_h=one.cost_after_per_h,
         currency=currency,
-        trouble=one.trouble,
+        last_error=one.last_error,
     )

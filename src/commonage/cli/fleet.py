@@ -55,8 +55,8 @@ def ls(server: Server, as_json: bool) -> None:
         for machine in one.machines:
             click.echo(f"{machine.name}: {machine.state}")
         click.echo(f"{one.name}: {one.reason.message}")
-        if one.trouble:
-            click.echo(f"Note: {one.name}: {one.trouble}", err=True)
+        if one.last_error:
+            click.echo(f"Note: {one.name}: {one.last_error}", err=True)
 
 
 def _next(one: FleetOut) -> str:

@@ -33,7 +33,7 @@ from commonage.ports.joining import Joining
 log = logging.getLogger(__name__)
 TICK_S = 15.0
 CLOUD_TURN_S = 600.0  # clouds answer slowly, and are asked one after the other
-PAUSE_AFTER_TROUBLE_S = 120.0
+PAUSE_AFTER_ERROR_S = 120.0
 LOST_FOR_S = 60.0  # time for a lost node to come back,
 LOST_AND_BUSY_FOR_S = 600.0  # and for a lost node with workloads: the control plane itself may be cut off
 GIVE_BACK_AGAIN_S = 300.0  # retry interval while the cloud still lists a node whose deletion it accepted
@@ -72,7 +72,7 @@ class _Standing:
     rented: dict[str, _Rented] = field(default_factory=dict)
     took_s: float | None = None
     decision: Decision = field(default_factory=Decision)
-    trouble: str = ""
+    last_error: str = ""
     rests_until: float = 0.0
 
     @property
@@ -128,7 +128,7 @@ class Fleets:
         states = tuple((name, self._state(one, rented, now)) for name, rented in sorted(one.rented.items()))
         return FleetView(
             one.policy, one.cloud.provider, states, one.decision.add, removing, one.decision.why,
-            count * price, after * price, one.trouble,
+            count * price, after * price, one.last_error,
         )  # fmt: skip
 
     def _state(self, one: _Standing, rented: _Rented, now: float) -> str:
@@ -167,13 +167,13 @@ class Fleets:
             await self._bury(one)
             one.decision = decide(one.policy, self._members(one), self._waiting(), now)
             await self._carry_out(one, now)
-            one.trouble = ""
+            one.last_error = ""
         except Unavailable as error:
             log.warning("fleet %s: %s", one.policy.name, error.message)
-            one.trouble, one.rests_until = error.message, now + PAUSE_AFTER_TROUBLE_S
+            one.last_error, one.rests_until = error.message, now + PAUSE_AFTER_ERROR_S
         except (CommonageError, OSError) as error:  # the latter when a local file cannot be read, for example
             log.warning("fleet %s: %s", one.policy.name, error)
-            one.trouble = str(error)
+            one.last_error = str(error)
         self._live_state.expect(
             Coming(each.policy, rented.machine.name, rented.since, each.took_s)
             for each in self._fleets for rented in each.kept if rented.is_coming

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from commonage.control.feed import Feed
 from commonage.control.live_state import LiveState
-from commonage.control.troubles import trouble
+from commonage.control.node_warnings import trouble
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation

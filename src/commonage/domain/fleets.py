@@ -104,7 +104,8 @@ class Coming:
 class FleetView:
     """A pool now, and the next decision of its policy. Costs are per hour.
 
-    `machines` have their state in words. `adding` and `removing` are the next step, with its reason in words. `trouble`
+    `machines` have their state in words. `adding` and `removing` are the next step, with its reason in words.
+    `last_error`
     is the last error of the cloud. The present cost excludes nodes that were given back.
     """
 
@@ -116,4 +117,4 @@ class FleetView:
     why: Reason
     cost_per_h: float
     cost_after_per_h: float
-    trouble: str = ""
+    last_error: str = ""

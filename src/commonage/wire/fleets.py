@@ -35,7 +35,7 @@ class FleetOut(BaseModel):
     cost_per_h: float
     cost_after_per_h: float
     currency: str
-    trouble: str = Field(description="What the cloud last refused, in its words; empty when all is well.")
+    last_error: str = Field(description="What the cloud last refused, in its words; empty when all is well.")
 
 
 class FleetList(BaseModel):

@@ -198,7 +198,7 @@ async def test_one_that_never_joins_is_given_back_and_the_fleet_rests() -> None:
         await rented.pass_time(900)
         assert rented.cloud.ours == []
         (view,) = control.fleets.views(ROOT)
-        assert view.trouble.startswith(f"{first} did not join within 15 min and was given back")
+        assert view.last_error.startswith(f"{first} did not join within 15 min and was given back")
         await rented.pass_time(180)
         (second,) = rented.cloud.ours
         assert second != first
@@ -225,12 +225,12 @@ async def test_a_cloud_that_refuses_is_told_and_asked_again_later() -> None:
     async with rented.site.open() as control:
         await rented.pass_time(30)
         (view,) = control.fleets.views(ROOT)
-        assert view.trouble == "quota of instances exceeded"
+        assert view.last_error == "quota of instances exceeded"
         rented.cloud.refuses = ""
         await rented.pass_time(150)
         assert len(rented.cloud.ours) == 1
         (view,) = control.fleets.views(ROOT)
-        assert view.trouble == ""
+        assert view.last_error == ""
 
 
 async def test_fleets_are_for_admins(rented: Rented) -> None:
@@ -330,13 +330,13 @@ async def test_what_fails_at_the_cloud_is_given_back_and_the_fleet_rests() -> No
         await rented.pass_time(300)
         assert rented.cloud.most == 1
         assert len(rented.cloud.there) - 1 <= 300 / 120 + 1
-        assert "failed at the cloud and was given back" in rented.view(control).trouble
+        assert "failed at the cloud and was given back" in rented.view(control).last_error
         rented.cloud.fails = False
         await rented.pass_time(180)
         rented.joins()
         await rented.pass_time(60)
         assert len(rented.cloud.ours) == 1
-        assert rented.view(control).trouble == ""
+        assert rented.view(control).last_error == ""
 
 
 async def test_one_that_the_cloud_lists_late_is_not_rented_twice() -> None:
@@ -364,7 +364,7 @@ async def test_one_that_the_cloud_lists_long_was_given_back_all_the_same() -> No
         while rented.cloud.ours:
             await rented.pass_time(5)
         view = rented.view(control)
-        assert (view.machines, view.cost_per_h, view.trouble) == (((name, "given back"),), 0.0, "")
+        assert (view.machines, view.cost_per_h, view.last_error) == (((name, "given back"),), 0.0, "")
         await rented.pass_time(120)
         assert (rented.view(control).machines, rented.cloud.destroyed) == ((), 1)
 
@@ -454,7 +454,7 @@ async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_do
         rented.joining.disk_is_full = True
         rented.site.engine.give_up_node(first, "heartbeat failure")
         await rented.pass_time(120)
-        assert "No space left on device" in rented.view(control).trouble
+        assert "No space left on device" in rented.view(control).last_error
         assert (first in rented.cloud.ours, first in control.live_state.nodes) == (False, True)
         rented.joining.disk_is_full = False
         await rented.pass_time(60)

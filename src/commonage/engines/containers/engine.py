@@ -168,12 +168,12 @@ class ContainerEngine(RunsEngine[Run]):
             try:
                 found = await self._looker.look(run)
             except EngineFailure as error:  # the daemon is unreachable, or the disk is full
-                if error.message != run.trouble:
+                if error.message != run.last_error:
                     _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
-                run.trouble = error.message
+                run.last_error = error.message
                 self._look_again(run)
                 return
-            run.trouble = ""
+            run.last_error = ""
             if isinstance(found, Unstarted):
                 self._launch(run)
             elif isinstance(found, Unclear):

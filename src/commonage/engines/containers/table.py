@@ -17,7 +17,8 @@ from commonage.engines.containers.box import Box
 class Run:
     """One attempt. `begun` is done once the request is written to disk, or writing it failed.
 
-    `launching` is the task that starts it, `again` one that will look at its status again, and `trouble` the error of
+    `launching` is the task that starts it, `again` one that will look at its status again, and `last_error` the error
+    of
     the last look, if any. `kill_at` is the loop's time at which a stop turns to SIGKILL. `port` is the port it listens
     on, if one was chosen for it. `container` and `pid` are the daemon's id of it and its first process, while they are
     known. `signalled_at`: monotonic time at which another party sent it a signal that ends it. `looking` is a lock: one
@@ -33,7 +34,7 @@ class Run:
     launching: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
     again: asyncio.Task[None] | None = None
-    trouble: str = ""
+    last_error: str = ""
     kill_at: float = inf
     container: str | None = None
     pid: int | None = None

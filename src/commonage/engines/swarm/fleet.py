@@ -70,7 +70,10 @@ class Fleet:
         swarm_nodes = swarm_nodes_of(await self._client.nodes(), bound)
         heard = _by_node(swarm_nodes, () if self.agents is None else self.agents.heard())
         waits = await self._partings.waits(swarm_nodes, heard)
-        now, before = (swarm_nodes, _troubles(heard), waits), (self.swarm_nodes, _troubles(self.heard), self._waits)
+        now, before = (
+            (swarm_nodes, _node_warnings(heard), waits),
+            (self.swarm_nodes, _node_warnings(self.heard), self._waits),
+        )
         self._changed = self._changed or now != before
         self.swarm_nodes, self.heard, self._waits = swarm_nodes, heard, waits
         self.by_id = {one.id: one for one in swarm_nodes.values()}
@@ -245,5 +248,5 @@ def _by_node(swarm_nodes: Mapping[str, SwarmNode], heard: Iterable[Heard]) -> di
     return {**gone, **found}
 
 
-def _troubles(heard: Mapping[str, Heard]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
+def _node_warnings(heard: Mapping[str, Heard]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
     return {name: (one.connected, one.engine_fault, one.fenced) for name, one in heard.items()}

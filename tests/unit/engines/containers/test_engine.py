@@ -267,14 +267,16 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
 # --- trouble at the end -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trouble", [Away("it is away"), EngineFailure("Docker: 500", retryable=True), OSError("nfs")])
+@pytest.mark.parametrize(
+    "last_error", [Away("it is away"), EngineFailure("Docker: 500", retryable=True), OSError("nfs")]
+)
 async def test_an_end_that_could_not_be_seen_is_looked_for_again(
-    engine: Engine, hands: FakeHands, trouble: Exception
+    engine: Engine, hands: FakeHands, last_error: Exception
 ) -> None:
     await engine.start(order())
     await engine.phase(is_running)
     hands.over = Exit(5, None, time.time())
-    hands.blind.extend([trouble, trouble])
+    hands.blind.extend([last_error, last_error])
     await engine.hear()
     assert (await engine.phase(has_ended)).exit_code == 5
 

@@ -191,7 +191,7 @@ def pairs(names: Iterable[str]) -> list[frozenset[str]]:
 
 
 @st.composite
-def troubles(draw: st.DrawFn, names: list[str]) -> list[Phase]:
+def node_warnings(draw: st.DrawFn, names: list[str]) -> list[Phase]:
     """Some phases, of any graph of who sees whom: nobody says that seeing is passed on."""
     phases = []
     for _ in range(draw(st.integers(1, 4))):
@@ -208,7 +208,7 @@ def test_nothing_ever_runs_twice_and_all_is_decided_when_the_site_is_whole_again
 ) -> None:
     names = [f"m{number}" for number in range(size)]
     agentless = data.draw(st.sets(st.sampled_from(names), max_size=1))
-    phases = data.draw(troubles(names))
+    phases = data.draw(node_warnings(names))
     site = Site(size, agentless=agentless, sweeps=sweeps)
     asyncio.run(site.go_through([Phase(SURELY_S), *phases, Phase(SURELY_S)]))
     for one in site.swarm_nodes.values():
