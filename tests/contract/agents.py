@@ -48,7 +48,7 @@ def make_config(
         "mounts": str(folder / "mounts"),
         "gpus": "simulated:2x24GiB",
         "docker": f"unix://{folder}/no-docker.sock",
-        "walls": False,
+        "firewall": False,
     }
     return AgentConfig(**{**about, **fields})
 

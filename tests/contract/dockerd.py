@@ -27,7 +27,7 @@ from tests.contract.leftovers import FOLDER, clear_leftovers, tag, unmount_below
 IMAGE = "commonage-test:1"
 NO_RULES = "--iptables=false"
 """For a daemon in this machine's own network: one that makes rules of packets there first removes those of all others,
-and with them the walls between tenants that the tests of another worker try.
+and with them the firewall between tenants that the tests of another worker try.
 """
 _PROGRAMS = (
     "sh",

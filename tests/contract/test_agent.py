@@ -16,7 +16,7 @@ import pytest
 from tests.contract.agents import AgentProgram, make_config
 from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 from tests.contract.refusing_registry import ACCOUNT, BASIC, DENIED, refusing
-from tests.contract.test_engine_docker_walls import mapping as mapping_of_users
+from tests.contract.test_engine_docker_firewall import mapping as mapping_of_users
 
 from commonage.agent.containers import CPUS_LABEL, LABEL, processes_of
 from commonage.domain.errors import EngineFailure

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.agents import AgentProgram, listening_in, make_config
-from tests.contract.test_agent_walls import OTHER, Net
+from tests.contract.test_agent_firewall import OTHER, Net
 
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
@@ -53,7 +53,7 @@ class Site:
     def start(self) -> None:
         """Have the agent run, as joining and systemd would."""
         folder, control = self._folder / "agent", (f"10.96.0.1:{self.linked.port}",)
-        config = make_config(folder, self.authority, "node1", 0, control=control, walls=True)
+        config = make_config(folder, self.authority, "node1", 0, control=control, firewall=True)
         self.agent = AgentProgram(folder, config, before=self._net.before(self._net.node))
 
     async def _echo(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -83,7 +83,7 @@ class Agents:
             control=(f"{self._swarm.manager.address}:{self.linked.port}",),
             docker=node.daemon.url,
             fence_after_s=2.0,
-            walls=True,
+            firewall=True,
         )
         self.programs[name] = AgentProgram(self._folder / name, config, before=node.inside())
 
@@ -264,7 +264,7 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
             rules = await asyncio.to_thread(subprocess.run, listing, capture_output=True, text=True, check=False)
             return f"-d {hub}/32" in rules.stdout
 
-        await rig.until(are_built, "the walls on worker1 let the hub's port through")
+        await rig.until(are_built, "the firewall on worker1 let the hub's port through")
         tried = [f"{hub}:8091", f"{hub}:8092", f"{worker1}:8091", f"{worker2}:8091"]
         order = at(rig.orders(Behaviour()), "worker1")
         await rig.ended(replace(order, command=("python3", "-c", _TRIES, *tried)))

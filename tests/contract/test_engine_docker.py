@@ -26,7 +26,7 @@ BROKEN = Environment("broken", "Cannot be", image="Not An Image")
 
 @contextmanager
 def dockerd_with_image(*arguments: str, before: tuple[str, ...] = (), rules: bool = False) -> Iterator[Dockerd]:
-    """A daemon with the test image. `rules`: with walls between networks; one test file at a time may have those."""
+    """A daemon with the test image. `rules`: with firewall between networks; one test file at a time may have those."""
     daemon = Dockerd(new_folder(), *([] if rules else [NO_RULES]), *arguments, before=before)
     try:
         daemon.start()

@@ -77,7 +77,7 @@ class Site:
         return next((one for one in self.admin.nodes() if one.name == name), None)
 
     def is_ready(self, name: str) -> bool:
-        """Whether it takes work: the Swarm sees it, its agent reports, its walls stand."""
+        """Whether it takes work: the Swarm sees it, its agent reports, its firewall stand."""
         node = self.node(name)
         return node is not None and node.state == "ready" and bool(node.devices)
 

@@ -76,7 +76,7 @@ class SwarmSite:
             docker_config=str(logins),
             gpus=f"simulated:1x{DEVICE}",
             fence_after_s=2.0,
-            walls=True,
+            firewall=True,
         )
         admitted = authority.admit(Path(config.request).read_text(), name, self.swarm.node_id(name))
         Path(config.certificate).write_text(admitted.certificate)

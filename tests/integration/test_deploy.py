@@ -379,8 +379,8 @@ def test_an_agent_in_a_container_joins_with_a_token_that_nobody_sees(site: Host,
     assert secret["RW"] is False
     added = ["DAC_READ_SEARCH", "KILL", "NET_ADMIN", "NET_RAW", "SYS_ADMIN"]
     assert sorted(agent["HostConfig"]["CapAdd"]) == added
-    walls = site.run(*site.worker.inside(), "iptables", "-S")
-    assert "-N COMMONAGE-FORWARD" in walls
+    firewall = site.run(*site.worker.inside(), "iptables", "-S")
+    assert "-N COMMONAGE-FORWARD" in firewall
 
 
 def test_it_measures_weighs_and_ends_what_a_dead_daemon_left(

@@ -29,7 +29,7 @@ class AgentConfig:
     of these names. `cpus_milli` and `memory_mib`: 0 means all that the node has. `cpu_hold`: with `share` the agent
     weighs containers by the cores that they requested. `fence_after_s`: time the daemon may be gone before the agent
     ends Commonage's containers itself; `fence_silent_after_s`: the same for a daemon that accepts connections and does
-    not answer. `walls`: keep containers that come through `wall_interfaces` away from the node, its site and the
+    not answer. `firewall`: keep containers that come through `firewall_interfaces` away from the node, its site and the
     cloud's metadata address; `site_networks` are networks of the site beyond those that the node is in.
     """
 
@@ -54,8 +54,8 @@ class AgentConfig:
     disk_low_mib: int = 256
     fence_after_s: float = 8.0
     fence_silent_after_s: float = 60.0
-    walls: bool = True
-    wall_interfaces: tuple[str, ...] = ("docker_gwbridge", "docker0")
+    firewall: bool = True
+    firewall_interfaces: tuple[str, ...] = ("docker_gwbridge", "docker0")
     site_networks: tuple[str, ...] = ()
 
 

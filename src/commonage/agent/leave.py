@@ -20,13 +20,13 @@ from typing import Any
 from commonage.agent.config import MOUNTS, read_config
 from commonage.agent.containers import LABEL, end_processes
 from commonage.agent.dialling import Dialler
+from commonage.agent.firewall import Firewall
 from commonage.agent.mounting import Mounts
 from commonage.agent.pausing import let_go_on
 from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, SETTINGS, STATE, UNIT, runs
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_storage import our_folders, remove_lines
 from commonage.agent.steps_swarm import CERTIFICATES, LOGINS, read_logins
-from commonage.agent.walls import Walls
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
 from commonage.link.peer import Peer
@@ -79,7 +79,8 @@ def why_not(host: Host, *, force: bool) -> str:
             f"{runs_here} here; `commonage node drain {socket.gethostname()}` lets what runs end in its own time, with "
             "--requeue jobs begin anew elsewhere at once. Run this again then, or now with --force, which ends them"
         )
-    # The node would stay in the Swarm: its workloads would continue, and new ones would come, without agent and walls.
+    # The node would stay in the Swarm: its workloads would continue, and new ones would come, without agent and
+    # firewall.
     if _swarm(host).get("ControlAvailable") and (running or _takes_work(host)):
         return (
             "this machine is a manager of the Swarm, and stays in it: have it take no work first. `commonage node "
@@ -115,9 +116,9 @@ def leave(host: Host) -> list[str]:
         said.append("out of the Swarm")
         _end_workloads(host)  # started in the meantime
     # Only now: no container is left that must be kept from the network.
-    if host.has("iptables") and Walls().stand():
-        Walls().pull_down()
-        said.append("the walls around containers are taken down")
+    if host.has("iptables") and Firewall().stand():
+        Firewall().pull_down()
+        said.append("the firewall around containers are taken down")
     mounts = Mounts(Path(MOUNTS), "")
     mounts.remove(mounts.all())
     for folder in our_folders(host):

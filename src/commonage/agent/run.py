@@ -1,4 +1,4 @@
-"""`run --config FILE`: the agent itself, until it is stopped. Its loops: daemon, site, node, link and walls.
+"""`run --config FILE`: the agent itself, until it is stopped. Its loops: daemon, site, node, link and firewall.
 
 Workloads on the node continue when the agent ends, and are found again when it starts.
 """
@@ -30,7 +30,7 @@ from commonage.agent.holding import Holding
 from commonage.agent.mounting import Mounts
 from commonage.agent.node import Node
 from commonage.agent.pulling import Puller
-from commonage.agent.standing import StandingWalls
+from commonage.agent.standing import StandingFirewall
 from commonage.agent.vigil import Answer, Vigil
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.statuses import ProcessOwner
@@ -69,7 +69,7 @@ class Agent:
         self._mounts = Mounts(Path(config.mounts), config.shared)
         self._execs = Execs(self._daemon)
         self._puller = Puller(self._daemon, Path(config.docker_config), config.node)
-        self._walls = StandingWalls(config, state)
+        self._firewall = StandingFirewall(config, state)
         self._gateway = ContainerGateway(config, state, self._network_changed)
         self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)
@@ -84,7 +84,7 @@ class Agent:
             **self._execs.hears(),
             "heard": (ReportHeard, self._was_heard),
             "network": (NodeNetwork, self._gateway.learn),
-            "reach": (messages.Reach, lambda reach: self._walls.reach(reach.addresses)),
+            "reach": (messages.Reach, lambda reach: self._firewall.reach(reach.addresses)),
             "witnesses": (messages.Witnesses, self._contact.learn),
         }
         self._dialler = Dialler(config, self._offers(), hears, self._report_to)
@@ -104,7 +104,7 @@ class Agent:
                 loops.create_task(self._watch_site(), name="site")
                 loops.create_task(self._look_at_node(), name="node")
                 loops.create_task(self._release_unseen(), name="release")
-                loops.create_task(self._walls.keep(), name="walls")
+                loops.create_task(self._firewall.keep(), name="firewall")
                 loops.create_task(self._gateway.keep(), name="gateway")
                 loops.create_task(self._dialler.run(), name="link")
         finally:
@@ -149,7 +149,7 @@ class Agent:
         try:
             if not known:
                 await asyncio.to_thread(self._get_to_know)
-                self._walls.look_again()  # the daemon may have recreated its chains
+                self._firewall.look_again()  # the daemon may have recreated its chains
                 await self._execs.end_left_over()
             await asyncio.to_thread(self._containers.look)
             await asyncio.to_thread(self._holding.see_to, self._containers.running, time.monotonic())
@@ -181,7 +181,7 @@ class Agent:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def _network_changed(self) -> None:
-        self._walls.set_network(self._gateway.network, self._gateway.reaches)
+        self._firewall.set_network(self._gateway.network, self._gateway.reaches)
         self._changed.set()
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Agent:
 
     async def _report_to(self, peer: Peer, welcome: Welcome) -> None:
         self._execs.speak_to(peer)
-        self._walls.reach(welcome.reaches)
+        self._firewall.reach(welcome.reaches)
         await self._gateway.settle()
         self._warnings = [(0, one) for _, one in self._warnings]
         while not peer.is_over:
@@ -212,7 +212,7 @@ class Agent:
 
     async def _report(self) -> messages.Report:
         look = self._look
-        broken = (look.fault, self._walls.fault, self._gateway.fault, self._cannot_mount, *self._unfit)
+        broken = (look.fault, self._firewall.fault, self._gateway.fault, self._cannot_mount, *self._unfit)
         faults = tuple(one for one in broken if one)
         node = await asyncio.to_thread(self._node.report, look.devices, faults)
         self._number += 1

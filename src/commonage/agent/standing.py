@@ -1,4 +1,4 @@
-"""Keeps the walls up: builds them when their settings are known, and again when another program removed them.
+"""Keeps the firewall up: builds them when their settings are known, and again when another program removed them.
 
 Used by `run`.
 """
@@ -13,18 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.walls import NO_NETWORK, Plan, Walls, WallsFailed, plan_for
+from commonage.agent.firewall import NO_NETWORK, Firewall, FirewallFailed, Plan, plan_for
 from commonage.ports.agents import NodeNetwork
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 30.0
 
 
-class StandingWalls:
-    """The walls of this node. `fault` says why they are not up; empty while they are, or are not wanted."""
+class StandingFirewall:
+    """The firewall of this node. `fault` says why they are not up; empty while they are, or are not wanted."""
 
-    def __init__(self, config: AgentConfig, folder: Path, walls: Walls | None = None) -> None:
-        self._config, self._walls = config, walls or Walls()
+    def __init__(self, config: AgentConfig, folder: Path, firewall: Firewall | None = None) -> None:
+        self._config, self._firewall = config, firewall or Firewall()
         self._file = folder / "reaches.json"
         self._reaches = _kept(self._file)
         self._network = NO_NETWORK
@@ -54,13 +54,13 @@ class StandingWalls:
 
     async def keep(self) -> None:
         """Keep them up until cancelled; they stay up then."""
-        while self._config.walls:
+        while self._config.firewall:
             self._again.clear()
             try:
                 await asyncio.to_thread(self._build)
-            except (WallsFailed, OSError, ValueError) as error:
+            except (FirewallFailed, OSError, ValueError) as error:
                 if not self.fault:
-                    _log.error("the walls around containers do not stand: %s", error)
+                    _log.error("the firewall around containers do not stand: %s", error)
                 self.fault = f"containers are not kept from this machine's network: {error}"
             else:
                 self.fault = ""
@@ -70,9 +70,9 @@ class StandingWalls:
 
     def _build(self) -> None:
         reaches = (*self._reaches, *self._gateway)
-        plan = plan_for(self._config.wall_interfaces, self._config.site_networks, reaches, self._network)
-        if plan != self._built or not self._walls.are_first():
-            self._walls.build(plan)
+        plan = plan_for(self._config.firewall_interfaces, self._config.site_networks, reaches, self._network)
+        if plan != self._built or not self._firewall.are_first():
+            self._firewall.build(plan)
             self._built = plan
             _log.info("containers reach of this machine and its site only: %s", ", ".join(reaches) or "nothing")
 

@@ -15,7 +15,7 @@ LEAST = AgentConfig("w1", ("10.0.0.1:8444", "[fd00::1]:8444"), "/a.crt", "/a.key
     [
         LEAST,
         AgentConfig(
-            'w "ö" \\', ("hub:1",), "/a", "/b", "/c", "/d", labels=(("zone", "b"), ("a b", "1")), walls=False,
+            'w "ö" \\', ("hub:1",), "/a", "/b", "/c", "/d", labels=(("zone", "b"), ("a b", "1")), firewall=False,
             fence_after_s=2.5, cpus_milli=500, site_networks=("10.0.0.0/8",),
         ),
     ],
@@ -27,7 +27,7 @@ def test_what_is_written_is_read(tmp_path: Path, config: AgentConfig) -> None:
 
 
 def test_defaults_are_not_written() -> None:
-    assert "walls" not in config_text(LEAST)
+    assert "firewall" not in config_text(LEAST)
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,17 @@ DOCKER = {"docker ps": "", "docker info": WORKER, "docker swarm leave": "", "umo
 
 
 class Node(FakeHost):
-    """One that has joined: its agent runs, its walls stand, /scratch is mounted. `did` is what was done, in order."""
+    """One that has joined: its agent runs, its firewall stand, /scratch is mounted. `did` is what was done, in
+    order.
+    """
 
     def __init__(self, says: dict[str, str]) -> None:
         super().__init__(("docker", "iptables"), says)
-        self.walls = True
+        self.firewall = True
 
     @property
     def did(self) -> list[str]:
-        return [one for one in self.ran if one.startswith(("docker swarm", "umount", "walls", "service"))]
+        return [one for one in self.ran if one.startswith(("docker swarm", "umount", "firewall", "service"))]
 
     def service(self, verb: str, service: str) -> None:
         self.ran.append(f"service {verb}")
@@ -36,11 +38,11 @@ class Node(FakeHost):
         return "tmpfs"
 
     def stand(self) -> bool:
-        return self.walls
+        return self.firewall
 
     def pull_down(self) -> None:
-        self.ran.append("walls down")
-        self.walls = False
+        self.ran.append("firewall down")
+        self.firewall = False
 
 
 def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None) -> Node:
@@ -52,7 +54,7 @@ def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None)
     (folder / "fstab").write_text("proc /proc proc defaults 0 0\ntmpfs /scratch tmpfs size=1G 0 0 # commonage\n")
     monkeypatch.setattr(steps_storage, "FSTAB", folder / "fstab")
     monkeypatch.setattr(leave, "Host", lambda: node)
-    monkeypatch.setattr(leave, "Walls", lambda: node)
+    monkeypatch.setattr(leave, "Firewall", lambda: node)
     monkeypatch.setattr(leave, "runs", lambda host: True)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return node
@@ -61,7 +63,7 @@ def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None)
 def test_walls_stand_until_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     node = node_with(monkeypatch, tmp_path, docker_ps="c1\n")
     assert main(["--force"]) == DONE
-    assert node.did == ["service stop", "docker swarm leave --force", "walls down", "umount /scratch"]
+    assert node.did == ["service stop", "docker swarm leave --force", "firewall down", "umount /scratch"]
     assert (tmp_path / "fstab").read_text() == "proc /proc proc defaults 0 0\n"
     assert not (tmp_path / "HOME").exists()
 
@@ -106,7 +108,7 @@ def test_a_manager_stays_in_the_swarm_and_so_must_take_no_work_first(
 def test_a_manager_without_work_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     node = node_with(monkeypatch, tmp_path, docker_info=MANAGER, docker_node_inspect_self="drain\n")
     assert main([]) == DONE
-    assert node.did == ["service stop", "walls down", "umount /scratch"]
+    assert node.did == ["service stop", "firewall down", "umount /scratch"]
 
 
 def test_a_busy_folder_is_known_the_next_time(

@@ -34,7 +34,7 @@ def test_it_stops_when_it_is_told_to_even_with_nobody_there(tmp_path: Path) -> N
     file = tmp_path / "agent.toml"
     about = AgentConfig(
         "w1", ("127.0.0.1:1",), "a", "b", "c", "d", str(tmp_path / "state"), docker=f"unix://{tmp_path}/none",
-        gpus="none", walls=False,
+        gpus="none", firewall=False,
     )  # fmt: skip
     file.write_text(config_text(about))
     command = [sys.executable, "-m", "commonage.agent", "run", "--config", str(file)]

@@ -58,7 +58,7 @@ async def test_what_is_cut_off_is_paused_whatever_else_waits(
 ) -> None:
     """A daemon that does not answer holds each thread that asks it."""
     files = {name: str(tmp_path / name) for name in ("certificate", "key", "request", "authority", "state")}
-    agent = Agent(AgentConfig("worker1", ("127.0.0.1:1",), gpus="none", walls=False, **files))
+    agent = Agent(AgentConfig("worker1", ("127.0.0.1:1",), gpus="none", firewall=False, **files))
     loop, paused = asyncio.get_running_loop(), asyncio.Event()
 
     async def look() -> None:

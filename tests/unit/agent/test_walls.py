@@ -1,10 +1,10 @@
-"""The rules of the walls, and what is looked up for them in the kernel's own tables."""
+"""The rules of the firewall, and what is looked up for them in the kernel's own tables."""
 
 from pathlib import Path
 
 import pytest
 
-from commonage.agent.walls import Plan, name_servers, own_addresses, plan_for, rules_of, rules_of_ipv6, site_networks
+from commonage.agent.firewall import Plan, name_servers, own_addresses, plan_for, rules_of, rules_of_ipv6, site_networks
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0

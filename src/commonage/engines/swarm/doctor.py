@@ -58,7 +58,7 @@ def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], told: Mapping[str, Heard]) -
     without = sorted(swarm_nodes.keys() - told.keys())
     if without:
         yield (
-            f"{', '.join(without)} without an agent, so without work, walls around containers and their ports, TLS "
+            f"{', '.join(without)} without an agent, so without work, firewall around containers and their ports, TLS "
             "between containers and the hub, GPUs and measurements: `commonage node join` gives a node its agent"
         )
     in_the_clear = plain_http_on({name: one for name, one in told.items() if name in swarm_nodes})

@@ -180,7 +180,7 @@ def test_the_doctor_says_what_would_be_better() -> None:
     assert "2 nodes, 1 there (not: b)" in found.said
     assert "/srv/site must be mounted on all" in found.said
     assert "--dispatcher-heartbeat 2s" in found.advice
-    assert "a without an agent, so without work, walls" in found.advice
+    assert "a without an agent, so without work, firewall" in found.advice
     assert "b with GPUs, but no VRAM declared" in found.advice
     assert "seccomp" not in found.advice
     told = {"a": heard("a")}

@@ -1,4 +1,4 @@
-"""The walls for real: a node in a network namespace, a container's side behind its bridge, a node beside it."""
+"""The firewall for real: a node in a network namespace, a container's side behind its bridge, a node beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from tests.contract.leftovers import SPACE, clear_leftovers, tag
 
-from commonage.agent.walls import FORWARD, INPUT, Plan, Walls
+from commonage.agent.firewall import FORWARD, INPUT, Firewall, Plan
 
 pytestmark = pytest.mark.needs("docker")  # root, network namespaces and iptables
 
@@ -121,7 +121,7 @@ def chains(net: Net) -> str:
 
 
 def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net: Net) -> None:
-    walls = Walls(net.before(net.node))
+    firewall = Firewall(net.before(net.node))
     forbidden = [
         ("10.96.0.1", OTHER),  # this machine's services
         ("10.96.8.1", OTHER),
@@ -130,7 +130,7 @@ def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net
         ("169.254.169.254", HUB),  # a cloud's metadata
     ]
     assert all(net.reaches(net.inside, *where) for where in forbidden)  # they would, without
-    walls.build(plan_of(net))
+    firewall.build(plan_of(net))
     assert [where for where in forbidden if net.reaches(net.inside, *where)] == []
     assert net.reaches(net.inside, "10.96.0.1", HUB)
     assert net.reaches(net.inside, "10.96.0.2", HUB)
@@ -141,31 +141,31 @@ def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net
 
 
 def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net) -> None:
-    walls = Walls(net.before(net.node))
-    walls.pull_down()
+    firewall = Firewall(net.before(net.node))
+    firewall.pull_down()
     before = chains(net)
-    assert not walls.stand()
-    walls.build(plan_of(net))
+    assert not firewall.stand()
+    firewall.build(plan_of(net))
     built = chains(net)
-    walls.build(plan_of(net))
+    firewall.build(plan_of(net))
     assert chains(net) == built
-    assert walls.stand()
+    assert firewall.stand()
     # Somebody put a rule before ours, which lets all through: we are the first again.
     net.run(net.node, "iptables", "-I", "DOCKER-USER", "-j", "ACCEPT")
-    assert walls.stand()
-    assert not walls.are_first()
-    walls.build(plan_of(net))
-    assert walls.are_first()
+    assert firewall.stand()
+    assert not firewall.are_first()
+    firewall.build(plan_of(net))
+    assert firewall.are_first()
     assert not net.reaches(net.inside, "10.96.0.2", OTHER)
     net.run(net.node, "iptables", "-D", "DOCKER-USER", "-j", "ACCEPT")
     # The daemon made its chain anew.
     net.run(net.node, "iptables", "-F", "DOCKER-USER")
     net.run(net.node, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
-    assert not walls.stand()
-    walls.build(plan_of(net))
+    assert not firewall.stand()
+    firewall.build(plan_of(net))
     assert not net.reaches(net.inside, "10.96.0.2", OTHER)
-    walls.pull_down()
-    walls.pull_down()
+    firewall.pull_down()
+    firewall.pull_down()
     assert chains(net) == before
     assert FORWARD not in before
     assert INPUT not in before
@@ -173,18 +173,18 @@ def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net)
 
 
 def test_published_ports_take_connections_from_their_sources_only(net: Net) -> None:
-    walls = Walls(net.before(net.node))
+    firewall = Firewall(net.before(net.node))
     # The container's port, and what Docker listens at for IPv6.
     published = [("10.96.8.2", OTHER), ("fd96::1", OTHER)]
     plan = replace(plan_of(net), published=(OTHER, OTHER))
-    walls.build(plan)  # nobody has said yet where the control plane is
+    firewall.build(plan)  # nobody has said yet where the control plane is
     assert [net.reaches(net.beside, *one) for one in published] == [True, True]
-    walls.build(replace(plan, sources=("10.96.0.7/32", "fd96::7/128")))
+    firewall.build(replace(plan, sources=("10.96.0.7/32", "fd96::7/128")))
     assert [net.reaches(net.beside, *one) for one in published] == [False, False]
     assert net.reaches(net.beside, "10.96.8.2", HUB), "other ports are not ours to guard"
     assert net.reaches(net.node, "10.96.8.2", OTHER), "the control plane may be on this very node"
     assert net.reaches(net.node, "fd96::1", OTHER)
-    walls.build(replace(plan, sources=("10.96.0.2/32", "fd96::/64")))
+    firewall.build(replace(plan, sources=("10.96.0.2/32", "fd96::/64")))
     assert [net.reaches(net.beside, *one) for one in published] == [True, True]
-    walls.pull_down()
+    firewall.pull_down()
     assert INPUT not in net.run(net.node, "ip6tables", "-S")

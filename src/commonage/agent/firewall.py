@@ -1,4 +1,4 @@
-"""The firewall around containers ("walls"): keeps them from this node and its site, with two iptables chains.
+"""The firewall around containers ("firewall"): keeps them from this node and its site, with two iptables chains.
 
 Packets from a container's bridge may go out to the world, and to the addresses that the control plane says they need
 (the hub, itself); not to this node's own services, not to other nodes of the site, not to a cloud's metadata address.
@@ -31,8 +31,8 @@ NO_NETWORK = NodeNetwork()
 Network = ipaddress.IPv4Network
 
 
-class WallsFailed(Exception):
-    """The walls could not be built; the message says why."""
+class FirewallFailed(Exception):
+    """The firewall could not be built; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,14 @@ def _forward(plan: Plan, interface: str) -> Iterable[str]:
     yield f"{begin} -o {interface} -j REJECT"
 
 
-class Walls:
-    """The walls of this node. `before`: words before each command, to run it in another network namespace."""
+class Firewall:
+    """The firewall of this node. `before`: words before each command, to run it in another network namespace."""
 
     def __init__(self, before: Sequence[str] = ()) -> None:
         self._before = tuple(before)
 
     def build(self, plan: Plan) -> None:
-        """Build the planned rules. Idempotent. Raises WallsFailed."""
+        """Build the planned rules. Idempotent. Raises FirewallFailed."""
         self._run("iptables-restore", "--wait", "10", "--noflush", stdin=rules_of(plan))
         if self._has_ipv6():
             self._run("ip6tables-restore", "--wait", "10", "--noflush", stdin=rules_of_ipv6(plan))
@@ -146,7 +146,7 @@ class Walls:
         """Whether this node has any IPv6 address."""
         try:
             return bool(self._run("cat", "/proc/net/if_inet6"))
-        except WallsFailed:  # the kernel has no IPv6
+        except FirewallFailed:  # the kernel has no IPv6
             return False
 
     def _is_first(self, program: str, hook: str, chain: str) -> bool:
@@ -156,7 +156,7 @@ class Walls:
     def _is(self, program: str, *words: str) -> bool:
         try:
             self._run(program, "--wait", "10", *words)
-        except WallsFailed:
+        except FirewallFailed:
             return False
         return True
 
@@ -166,9 +166,9 @@ class Walls:
                 [*self._before, *words], input=stdin, capture_output=True, text=True, timeout=_WITHIN_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise WallsFailed(f"{words[0]} cannot be run: {error}") from error
+            raise FirewallFailed(f"{words[0]} cannot be run: {error}") from error
         if ended.returncode != 0:
-            raise WallsFailed(f"{' '.join(words)}: {ended.stderr.strip()[:300]}")
+            raise FirewallFailed(f"{' '.join(words)}: {ended.stderr.strip()[:300]}")
         return ended.stdout
 
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 from tests.contract.dockerd import Dockerd, minimal_image
+from tests.contract.firewall_tries import tries_of
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
-from tests.contract.wall_tries import tries_of
 
 from commonage.domain.environments import Environment
 from commonage.domain.reasons.attempts import StartFailed

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.contract.dockerd import Dockerd
+from tests.contract.firewall_tries import tries_of
 from tests.contract.swarm import Swarm, swarm_of
-from tests.contract.test_engine_docker_walls import SESAME, connect
+from tests.contract.test_engine_docker_firewall import SESAME, connect
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
-from tests.contract.wall_tries import tries_of
 
 from commonage.domain.statuses import Order, Phase
 from commonage.domain.volumes import Extent, VolumeKind, VolumeRequest, mounts_of
@@ -83,8 +83,8 @@ async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
     assert len(hosts) == 2, "one in its tenant's network, and one on the bridge of the node, which all tenants share"
     tries = "; ".join(connect(host, port) for host in hosts)
     looks = "cat /proc/*/environ | tr '\\0' '\\n' | grep -c SESAME; ls /home; cat /home/ada/diary; cat /shared/data"
-    *walls, secrets, homes, gone, shared = await printed(rig, f"{tries}; {looks}", tenant="other", owner="eve")
-    assert (walls, secrets, homes) == (["wall", "wall"], "0", "eve")
+    *firewall, secrets, homes, gone, shared = await printed(rig, f"{tries}; {looks}", tenant="other", owner="eve")
+    assert (firewall, secrets, homes) == (["wall", "wall"], "0", "eve")
     assert "No such file" in gone
     assert shared == "of other"
 
@@ -227,8 +227,8 @@ HUB_SIDE = """
 import asyncio, sys
 from dataclasses import replace
 from pathlib import Path
-from tests.contract.test_engine_docker_walls import _answer, connect
-from tests.contract.test_engine_swarm_walls import HUB_PORT, printed
+from tests.contract.test_engine_docker_firewall import _answer, connect
+from tests.contract.test_engine_swarm_firewall import HUB_PORT, printed
 from tests.contract.test_engine_swarm import SwarmRig
 
 class Nodes:
