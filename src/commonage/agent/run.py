@@ -21,6 +21,7 @@ from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
 from commonage.agent.contact import SWARM_PORT, Contact, answers
 from commonage.agent.container_gateway import ContainerGateway
 from commonage.agent.containers import Containers
+from commonage.agent.daemon_health import Answer, DaemonHealth
 from commonage.agent.devices import AgentDevices, Look
 from commonage.agent.dialling import Dialler
 from commonage.agent.docker import DaemonGone, DockerDaemon
@@ -31,7 +32,6 @@ from commonage.agent.mounting import Mounts
 from commonage.agent.node import Node
 from commonage.agent.pulling import Puller
 from commonage.agent.standing import StandingFirewall
-from commonage.agent.vigil import Answer, Vigil
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
@@ -71,7 +71,7 @@ class Agent:
         self._puller = Puller(self._daemon, Path(config.docker_config), config.node)
         self._firewall = StandingFirewall(config, state)
         self._gateway = ContainerGateway(config, state, self._network_changed)
-        self._vigil = Vigil(config.fence_after_s, config.fence_silent_after_s)
+        self._daemon_health = DaemonHealth(config.fence_after_s, config.fence_silent_after_s)
         self._contact = Contact(config, state)
         # Separate threads: pausing workloads in time must not wait for threads that a silent daemon blocks.
         self._pausing = ThreadPoolExecutor(1, thread_name_prefix="pausing")
@@ -119,15 +119,15 @@ class Agent:
     async def _watch_daemon(self) -> None:
         known = False
         while True:
-            before = self._vigil.fault(time.monotonic()) != ""
+            before = self._daemon_health.fault(time.monotonic()) != ""
             known = await self._ping(known)
             now = time.monotonic()
-            if self._vigil.is_due(now):
+            if self._daemon_health.is_due(now):
                 done = await asyncio.to_thread(self._fences.end_all, "the Docker daemon is away")
-                self._vigil.note_fenced(done=done)
+                self._daemon_health.note_fenced(done=done)
                 self._changed.set()
-            if (self._vigil.fault(now) != "") != before:
-                _log.warning("%s", self._vigil.fault(now) or "the Docker daemon answers again")
+            if (self._daemon_health.fault(now) != "") != before:
+                _log.warning("%s", self._daemon_health.fault(now) or "the Docker daemon answers again")
                 self._changed.set()
             await asyncio.sleep(_PING_EVERY_S)
 
@@ -140,12 +140,12 @@ class Agent:
         try:
             await asyncio.to_thread(self._daemon.ping, _PING_WITHIN_S)
         except DaemonGone:
-            self._vigil.note(Answer.GONE, began)
+            self._daemon_health.note(Answer.GONE, began)
             return False
         except EngineFailure:
-            self._vigil.note(Answer.SILENT, began)
+            self._daemon_health.note(Answer.SILENT, began)
             return False
-        self._vigil.note(Answer.ANSWERS, began)
+        self._daemon_health.note(Answer.ANSWERS, began)
         try:
             if not known:
                 await asyncio.to_thread(self._get_to_know)
@@ -223,7 +223,7 @@ class Agent:
         return messages.Report(
             self._number,
             node,
-            engine_fault=self._vigil.fault(time.monotonic()),
+            engine_fault=self._daemon_health.fault(time.monotonic()),
             fenced=self._fences.fenced,
             paused=self._fences.paused,
             samples=look.samples,

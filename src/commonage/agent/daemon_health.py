@@ -17,7 +17,7 @@ class Answer(Enum):
 
 
 @dataclass(slots=True)
-class Vigil:
+class DaemonHealth:
     """The state of the daemon. Times are monotonic.
 
     `fence_after_s`: time the daemon may be gone before its containers are ended without it. A daemon that listens and
