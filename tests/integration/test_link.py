@@ -438,7 +438,7 @@ async def test_agents_know_by_whom_they_tell_that_they_are_cut_off_and_keep_it(s
     site.agents.introduce(machines[:2])
 
     async def knows(names: list[str]) -> None:
-        await until(lambda: (one := site.heard()) is not None and list(one.witnesses) == names, f"it knows {names}")
+        await until(lambda: (one := site.heard()) is not None and list(one.neighbors) == names, f"it knows {names}")
 
     program = AgentProgram(site.folder / NODE, config)
     try:

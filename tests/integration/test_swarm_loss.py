@@ -234,7 +234,7 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
             order = rig.orders(FOREVER)
             await rig.started(order)
             first = min(processes_of(order.attempt_id))
-            await _until(lambda: all(one.witnesses for one in agents.linked.heard()), "agents know of each other")
+            await _until(lambda: all(one.neighbors for one in agents.linked.heard()), "agents know of each other")
             await agents.be_away()
             await asyncio.sleep(2.5 * CUT_OFF_AFTER_S)
             assert first in processes_of(order.attempt_id)

@@ -2,7 +2,8 @@
 
 The control plane cannot tell a lost network link from a node that is switched off: it requeues the node's workloads
 elsewhere. So an agent that is cut off pauses its workloads until the control plane says which of them continue and
-which end. A node is in contact while it reaches the control plane, or more than half of the witnesses (the nodes that
+which end. A node is in contact while it reaches the control plane, or more than half of the neighbor nodes (the nodes
+that
 it was told of, at least three including itself). In the second case a live control plane knows that it is in the
 minority and requeues nothing. A refused connection counts as an answer: it means that a program is down, not the
 network.
@@ -21,8 +22,8 @@ from pathlib import Path
 
 from commonage.agent.config import AgentConfig, split_address
 from commonage.domain.codec import Unreadable, from_json, to_json
-from commonage.link.messages import Witnesses
-from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S
+from commonage.link.messages import Neighbors
+from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_NEIGHBORS, HOLDS_ON_S
 
 _log = logging.getLogger(__name__)
 SWARM_PORT = 7946
@@ -34,54 +35,54 @@ _FEWEST_LOOKS = 3
 
 @dataclass(slots=True)
 class Vote:
-    """Counts the answers; no I/O. `node` is this node, `witnesses` the names of the nodes that count.
+    """Counts the answers; no I/O. `node` is this node, `neighbors` the names of the nodes that count.
 
     Times are monotonic: `last` is when the control plane answered, `most` when most of the others did. A node that was
     too busy to probe has not found that nobody answers.
     """
 
     node: str
-    witnesses: tuple[str, ...]
+    neighbors: tuple[str, ...]
     last: float
     most: float = float("-inf")
     looks: int = 0
 
-    def learn(self, witnesses: tuple[str, ...]) -> None:
-        """Replace the witnesses."""
-        self.witnesses = witnesses
+    def learn(self, neighbors: tuple[str, ...]) -> None:
+        """Replace the neighbor nodes."""
+        self.neighbors = neighbors
 
     def hear(self, now: float) -> None:
         """Record an answer of the control plane."""
         self.last, self.looks = max(self.last, now), 0
 
     def count(self, control: bool, answering: Collection[str], began: float) -> None:
-        """Record a probe that began at `began`: whether the control plane answered, and which witnesses did."""
-        here = {*answering, self.node} & set(self.witnesses)
+        """Record a probe that began at `began`: whether the control plane answered, and which neighbor nodes did."""
+        here = {*answering, self.node} & set(self.neighbors)
         if control:
             self.hear(began)
-        elif len(self.witnesses) >= FEWEST_WITNESSES and 2 * len(here) > len(self.witnesses):
+        elif len(self.neighbors) >= FEWEST_NEIGHBORS and 2 * len(here) > len(self.neighbors):
             self.most, self.looks = began, 0
         else:
             self.looks += 1
 
     def is_cut_off(self, now: float) -> bool:
-        """True once neither the control plane nor most of the witnesses have answered for long."""
+        """True once neither the control plane nor most of the neighbor nodes have answered for long."""
         silent = now - self.last >= CUT_OFF_AFTER_S and now - self.most >= HOLDS_ON_S
         return self.looks >= _FEWEST_LOOKS and silent
 
 
 class Contact:
-    """The contact of this node with its site. The witnesses are kept in `folder`."""
+    """The contact of this node with its site. The neighbor nodes are kept in `folder`."""
 
     def __init__(self, config: AgentConfig, folder: Path) -> None:
         self._control = [split_address(one) for one in config.control]
-        self._file = folder / "witnesses.json"
+        self._file = folder / "neighbors.json"
         self._known = _kept(self._file)
-        self._vote = Vote(config.node, self.witnesses, time.monotonic())
+        self._vote = Vote(config.node, self.neighbors, time.monotonic())
 
     @property
-    def witnesses(self) -> tuple[str, ...]:
-        """The names of the witnesses."""
+    def neighbors(self) -> tuple[str, ...]:
+        """The names of the neighbor nodes."""
         return tuple(name for name, _ in self._known.each)
 
     @property
@@ -89,11 +90,11 @@ class Contact:
         """True while the node is cut off: its workloads must be paused."""
         return self._vote.is_cut_off(time.monotonic())
 
-    def learn(self, told: Witnesses) -> None:
-        """Take the witnesses from the control plane."""
+    def learn(self, told: Neighbors) -> None:
+        """Take the neighbor nodes from the control plane."""
         if told != self._known:
             self._known = told
-            self._vote.learn(self.witnesses)
+            self._vote.learn(self.neighbors)
             with suppress(OSError):  # a full disk: the control plane sends it again with the next link
                 self._file.write_text(json.dumps(to_json(told)), encoding="utf-8")
 
@@ -135,8 +136,8 @@ async def answers(host: str, port: int, *, refused: bool = True) -> bool:
     return True
 
 
-def _kept(file: Path) -> Witnesses:
+def _kept(file: Path) -> Neighbors:
     try:
-        return from_json(Witnesses, json.loads(file.read_text(encoding="utf-8")))
+        return from_json(Neighbors, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, Unreadable):
-        return Witnesses(())
+        return Neighbors(())

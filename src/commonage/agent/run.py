@@ -85,7 +85,7 @@ class Agent:
             "heard": (ReportHeard, self._was_heard),
             "network": (NodeNetwork, self._gateway.learn),
             "reach": (messages.Reach, lambda reach: self._firewall.reach(reach.addresses)),
-            "witnesses": (messages.Witnesses, self._contact.learn),
+            "neighbors": (messages.Neighbors, self._contact.learn),
         }
         self._dialler = Dialler(config, self._offers(), hears, self._report_to)
         self._look = Look()
@@ -228,7 +228,7 @@ class Agent:
             paused=self._fences.paused,
             samples=look.samples,
             owners=look.owners,
-            witnesses=self._contact.witnesses,
+            neighbors=self._contact.neighbors,
             notices=(MAY_GAIN,) if self._containers.may_gain else (),
             bounds_volumes=self._bounds_volumes,
             gateway=self._gateway.address,

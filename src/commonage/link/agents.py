@@ -82,7 +82,7 @@ class LinkedAgents:
         self._always_reach = self._reaches = tuple(always_reach)
         self._tunnels = Tunnels(gateway_port)
         self._listener = Listener(authority, self._attend, self._tunnels.carry, now, lambda: self._reaches)
-        self._witnesses = messages.Witnesses(())
+        self._neighbors = messages.Neighbors(())
         self._network: NodeNetwork | None = None
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
@@ -136,8 +136,8 @@ class LinkedAgents:
         self._links[caller.node_id] = link
         if self._network is not None:  # until it is known, the agent keeps the network that it knows; likewise:
             peer.say("network", self._network)
-        if self._witnesses.each:
-            peer.say("witnesses", self._witnesses)
+        if self._neighbors.each:
+            peer.say("neighbors", self._neighbors)
         _log.info("the agent of %s is connected", caller.node)
         try:
             await peer.run()
@@ -184,7 +184,7 @@ class LinkedAgents:
             paused=report.paused,
             samples=report.samples,
             owners=report.owners,
-            witnesses=report.witnesses,
+            neighbors=report.neighbors,
             notices=report.notices,
             bounds_volumes=report.bounds_volumes,
             gateway=report.gateway,
@@ -306,9 +306,9 @@ class LinkedAgents:
 
     def introduce(self, nodes: Collection[tuple[str, str]]) -> None:
         """Sent to all connected agents, and to each that connects later."""
-        self._witnesses = messages.Witnesses(tuple(nodes))
+        self._neighbors = messages.Neighbors(tuple(nodes))
         for link in self._links.values():
-            link.peer.say("witnesses", self._witnesses)
+            link.peer.say("neighbors", self._neighbors)
 
     # --- the port: requests ---------------------------------------------------------------------------------------
 

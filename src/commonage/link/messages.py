@@ -65,7 +65,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Witnesses:
+class Neighbors:
     """The nodes, as (name, address), by which an agent tells whether it is cut off."""
 
     each: tuple[tuple[str, str], ...]
@@ -94,7 +94,7 @@ class Report:
     paused: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
-    witnesses: tuple[str, ...] = ()
+    neighbors: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()
     bounds_volumes: bool = False

@@ -24,7 +24,7 @@ HOLDS_ON_S = 4.0
 """If the control plane is away for longer, containers run on this long after most of those nodes last answered."""
 CONTAINER_BRIDGE = "docker_gwbridge"
 """The bridge by which containers of a Swarm leave their node; all tenants share it."""
-FEWEST_WITNESSES = 3
+FEWEST_NEIGHBORS = 3
 """With fewer nodes a majority means little: then only the control plane's answer counts."""
 Told = Callable[[Reason, float | None], None]
 """Called with the present step and its progress (0..1)."""
@@ -45,7 +45,7 @@ class Heard:
     not. `fenced` are attempts whose processes the agent ended because the daemon no longer could. `paused` are those
     that it paused while it was cut off; they stay paused until the agent is told to continue or to end them.
 
-    `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `witnesses` are
+    `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `neighbors` are
     names of nodes: while the agent reaches most of them, it does not consider itself cut off. `notices` are
     information, and no reason to stop scheduling onto the node. `bounds_volumes`: the daemon there enforces a volume's
     size. `mounts`: the agent supports `Agents.mount`. `gateway` is the address at which containers of that node reach
@@ -63,7 +63,7 @@ class Heard:
     paused: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
-    witnesses: tuple[str, ...] = ()
+    neighbors: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     bounds_volumes: bool = False
     mounts: bool = False

@@ -56,9 +56,9 @@ def test_two_parts_of_a_site_are_never_both_in_contact() -> None:
         assert vote.is_cut_off(CUT_OFF_AFTER_S) is (2 * there <= len(SITE))
 
 
-@pytest.mark.parametrize("witnesses", [(), ("worker1",), ("manager", "worker1")])
-def test_where_few_are_known_the_control_plane_alone_counts(witnesses: tuple[str, ...]) -> None:
-    vote = Vote("worker1", witnesses, 0.0)
+@pytest.mark.parametrize("neighbors", [(), ("worker1",), ("manager", "worker1")])
+def test_where_few_are_known_the_control_plane_alone_counts(neighbors: tuple[str, ...]) -> None:
+    vote = Vote("worker1", neighbors, 0.0)
     silent(vote, 0.0, answering=("manager",))
     assert vote.is_cut_off(CUT_OFF_AFTER_S)
 

@@ -14,7 +14,7 @@ from commonage.testing import factories
 
 SAID = Heard(
     "gpu-1", NodeReport("gpu-1", 4000, 8000, (factories.device(),)), 1000.5, 12.5, True,
-    fenced=("a-1",), witnesses=("gpu-1", "gpu-2"), notices=("hot",), bounds_volumes=True,
+    fenced=("a-1",), neighbors=("gpu-1", "gpu-2"), notices=("hot",), bounds_volumes=True,
 )  # fmt: skip
 
 

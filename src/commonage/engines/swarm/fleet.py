@@ -14,7 +14,7 @@ from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
 from commonage.engines.containers.hands import Away, Gone
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, SwarmNode, Wait, notes_on, report_of, swarm_nodes_of
-from commonage.engines.swarm.partings import ENDING, Partings, introduced
+from commonage.engines.swarm.partition_detector import ENDING, PartitionDetector, introduced
 from commonage.ports.agents import Agents, Heard
 
 
@@ -38,7 +38,7 @@ class Fleet:
         self.by_id: Mapping[str, SwarmNode] = {}
         self.heard: Mapping[str, Heard] = {}
         self._fault = ""
-        self._partings = Partings(agents)
+        self._partition_detector = PartitionDetector(agents)
         self._waits: Mapping[str, Wait] = {}
         self._ending: dict[str, str] = {}
         self._given_up: set[str] = set()
@@ -69,7 +69,7 @@ class Fleet:
         bound = None if self.agents is None else await self.agents.bindings()
         swarm_nodes = swarm_nodes_of(await self._client.nodes(), bound)
         heard = _by_node(swarm_nodes, () if self.agents is None else self.agents.heard())
-        waits = await self._partings.waits(swarm_nodes, heard)
+        waits = await self._partition_detector.waits(swarm_nodes, heard)
         now, before = (
             (swarm_nodes, _node_warnings(heard), waits),
             (self.swarm_nodes, _node_warnings(self.heard), self._waits),
@@ -85,7 +85,7 @@ class Fleet:
     def _introduce(self) -> None:
         """Send agents the list of nodes by which they detect that they are cut off, whenever it changes."""
         found = introduced(self.swarm_nodes, self.heard, self._waits)
-        self._partings.told(tuple(name for name, _ in found))
+        self._partition_detector.told(tuple(name for name, _ in found))
         if self.agents is not None and found != self._introduced:
             self.agents.introduce(found)
             self._introduced = found

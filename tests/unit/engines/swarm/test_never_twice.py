@@ -78,7 +78,7 @@ class Site:
         return not ({one, other} & phase.off) and (one == other or frozenset((one, other)) not in phase.parted)
 
     async def go_through(self, phases: Iterable[Phase]) -> None:
-        with patch("commonage.engines.swarm.partings.monotonic", lambda: self.now):
+        with patch("commonage.engines.swarm.partition_detector.monotonic", lambda: self.now):
             for phase in phases:
                 self._begin(phase)
                 until = self.now + phase.seconds
@@ -102,7 +102,7 @@ class Site:
         for name in phase.off - self.phase.off:
             self.swarm_nodes[name].attempt = "dead"
         for name in self.phase.off - phase.off:
-            self.swarm_nodes[name].vote = Vote(name, self.swarm_nodes[name].vote.witnesses, self.now)
+            self.swarm_nodes[name].vote = Vote(name, self.swarm_nodes[name].vote.neighbors, self.now)
         self.phase = phase
 
     # --- the agents -----------------------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ class Site:
         hub = self.sees(CONTROL, name)
         if hub and self.phase.control and self.now >= swarm_node.reports_at:
             swarm_node.reports_at = self.now + REPORT_S
-            vote.learn(self.introduced or vote.witnesses)
+            vote.learn(self.introduced or vote.neighbors)
             paused = (name,) if swarm_node.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
             self.told[name] = Heard(
-                name, report, 0.0, self.now, True, paused=paused, witnesses=vote.witnesses, node_id=name
+                name, report, 0.0, self.now, True, paused=paused, neighbors=vote.neighbors, node_id=name
             )
             vote.hear(self.now)
         elif self.now - vote.last >= 3.0:

@@ -14,7 +14,7 @@ from tests.unit.engines.swarm.test_nodes import node
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.engines.swarm.nodes import SwarmNode, Wait, swarm_nodes_of
-from commonage.engines.swarm.partings import Partings, introduced
+from commonage.engines.swarm.partition_detector import PartitionDetector, introduced
 from commonage.ports.agents import HOLDS_ON_S, Agents, Heard
 
 NAMES = ("manager", "worker1", "worker2", "worker3")
@@ -44,7 +44,7 @@ class Site:
         self.swarm_nodes: dict[str, SwarmNode] = {name: replace(one, address=name) for name, one in found.items()}
         now = monotonic()
         self.heard = {
-            name: Heard(name, NodeReport(name, 1, 1), 0.0, now, True, witnesses=names, node_id=name) for name in names
+            name: Heard(name, NodeReport(name, 1, 1), 0.0, now, True, neighbors=names, node_id=name) for name in names
         }
 
     def lose(self, *names: str, silent_s: float = LONG_AGO) -> None:
@@ -53,15 +53,15 @@ class Site:
             self.heard[name] = replace(self.heard[name], connected=False, came=monotonic() - silent_s)
 
     def waits(self, links: Links | None = None) -> dict[str, Wait]:
-        return self.waits_of(Partings(cast(Agents, links or Links())))
+        return self.waits_of(PartitionDetector(cast(Agents, links or Links())))
 
-    def waits_of(self, partings: Partings) -> dict[str, Wait]:
+    def waits_of(self, partition_detector: PartitionDetector) -> dict[str, Wait]:
         """As it is after a few looks; what was found by the first one may have just become so."""
         now = monotonic()
         for later in (0.0, 3.0, HOLDS_ON_S + 3.0):
             heard = {name: replace(one, came=now + later) if one.connected else one for name, one in self.heard.items()}
-            with patch("commonage.engines.swarm.partings.monotonic", return_value=now + later):
-                found = asyncio.run(partings.waits(self.swarm_nodes, heard))
+            with patch("commonage.engines.swarm.partition_detector.monotonic", return_value=now + later):
+                found = asyncio.run(partition_detector.waits(self.swarm_nodes, heard))
         return found
 
 
@@ -76,10 +76,10 @@ def test_a_node_that_went_silent_is_given_the_time_to_pause_what_it_runs() -> No
 
 
 def test_a_clock_that_is_set_right_ends_no_wait() -> None:
-    site, partings = Site(), Partings(cast(Agents, Links()))
+    site, partition_detector = Site(), PartitionDetector(cast(Agents, Links()))
     site.lose("worker3", silent_s=1.0)
     with patch("time.time", return_value=time.time() + 3600.0):
-        assert "stand still first" in asyncio.run(partings.waits(site.swarm_nodes, site.heard))["worker3"].why
+        assert "stand still first" in asyncio.run(partition_detector.waits(site.swarm_nodes, site.heard))["worker3"].why
 
 
 def test_one_that_is_asked_is_not_waited_for() -> None:
@@ -97,7 +97,7 @@ def test_where_no_agent_could_pause_it_an_admin_says_when_it_begins_anew() -> No
         assert wait.for_long
         assert "has no agent" in wait.why
         assert f"commonage node rm --force {name}" in wait.why
-    without = Partings(None)
+    without = PartitionDetector(None)
     assert set(asyncio.run(without.waits(site.swarm_nodes, {}))) == {"worker2", "worker3"}
 
 
@@ -131,10 +131,10 @@ def test_one_that_only_the_control_plane_does_not_see_holds_on() -> None:
 
 def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
     site, links = Site(), Links()
-    partings = Partings(cast(Agents, links))
+    partition_detector = PartitionDetector(cast(Agents, links))
 
     def waits() -> dict[str, Wait]:
-        return site.waits_of(partings)
+        return site.waits_of(partition_detector)
 
     site.lose("worker3")
     assert waits() == waits() == {}
@@ -142,7 +142,7 @@ def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
     site.heard["worker3"] = replace(site.heard["worker3"], connected=True, came=monotonic())  # it was back
     assert waits() == {}
     site.lose("worker3", silent_s=0.0)
-    assert "worker3" in asyncio.run(partings.waits(site.swarm_nodes, site.heard))
+    assert "worker3" in asyncio.run(partition_detector.waits(site.swarm_nodes, site.heard))
     site.lose("worker3")
     assert waits() == {}
 
@@ -159,12 +159,12 @@ def test_what_it_may_have_been_told_since_counts_as_well() -> None:
     """It holds on by the nodes of which it knows, and what it learned last it may not have said any more."""
     site = Site()
     site.lose("worker3")
-    site.heard["worker3"] = replace(site.heard["worker3"], witnesses=("manager", "worker3"))
-    partings, links = Partings(cast(Agents, Links())), Links(("worker1", "worker3"))
-    assert site.waits_of(partings) == {}
-    partings = Partings(cast(Agents, links))
-    partings.told(("manager", "worker1", "worker3"))
-    assert site.waits_of(partings)["worker3"].for_long
+    site.heard["worker3"] = replace(site.heard["worker3"], neighbors=("manager", "worker3"))
+    partition_detector, links = PartitionDetector(cast(Agents, Links())), Links(("worker1", "worker3"))
+    assert site.waits_of(partition_detector) == {}
+    partition_detector = PartitionDetector(cast(Agents, links))
+    partition_detector.told(("manager", "worker1", "worker3"))
+    assert site.waits_of(partition_detector)["worker3"].for_long
 
 
 def test_those_that_were_given_up_or_cannot_be_asked_do_not_count() -> None:

@@ -15,13 +15,13 @@ from typing import TypeGuard
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.swarm.nodes import SwarmNode, Wait
-from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_WITNESSES, HOLDS_ON_S, Agents, Heard
+from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_NEIGHBORS, HOLDS_ON_S, Agents, Heard
 
 _MARGIN_S, _MARGIN_BY_MOST_S = 4.0, 2.0
 _SILENT_S = 5.0
 _LATE_S = 10.0
 _LONG_S, _AGENT_AWAY_S = 15.0, 30.0
-_MOST_WITNESSES, _MOST_KEPT = 9, 50
+_MOST_NEIGHBORS, _MOST_KEPT = 9, 50
 
 
 ENDING = Wait("what runs there is ended there first")
@@ -52,10 +52,10 @@ def introduced(
         one for name, one in sorted(swarm_nodes.items())
         if name in heard and (heard[name].connected if not one.is_down else name in waits)
     ]  # fmt: skip
-    return tuple((one.name, one.address) for one in there if one.address)[:_MOST_WITNESSES]
+    return tuple((one.name, one.address) for one in there if one.address)[:_MOST_NEIGHBORS]
 
 
-class Partings:
+class PartitionDetector:
     """Finds the down nodes on which attempts may still run. A final result is reused, not asked for again."""
 
     def __init__(self, agents: Agents | None) -> None:
@@ -95,8 +95,8 @@ class Partings:
     ) -> None:
         """Its state before the first query is unknown: it may have reached the others until then."""
         known = heard[name]
-        sets = {known.witnesses, *(names for until, names in self._told if until > known.came - _LATE_S)}
-        enough = [names for names in sorted(sets) if len(names) >= FEWEST_WITNESSES]
+        sets = {known.neighbors, *(names for until, names in self._told if until > known.came - _LATE_S)}
+        enough = [names for names in sorted(sets) if len(names) >= FEWEST_NEIGHBORS]
         self._holds_on.discard(name)
         if enough and await may_hold_on(swarm_nodes[name], enough, swarm_nodes, heard, agents):
             self._holds_on.add(name)
@@ -134,11 +134,11 @@ async def may_hold_on(
     return any(2 * len(seeing & set(names)) > len(names) for names in sets)
 
 
-async def _may_see(agents: Agents, witness: Heard | None, address: str) -> bool:
-    if not _is_connected(witness):
+async def _may_see(agents: Agents, neighbor: Heard | None, address: str) -> bool:
+    if not _is_connected(neighbor):
         return True
     try:
-        return await agents.reaches(witness.node_id, address)
+        return await agents.reaches(neighbor.node_id, address)
     except EngineFailure:  # its link was cut a moment ago
         return True
 
