@@ -22,7 +22,7 @@ def test_a_small_fleet_is_measured() -> None:
     assert RUNNING * 4 * 0.5 < row.running <= RUNNING * 4
     assert row.queued == QUEUED * 4
     assert row.started > 0
-    for took in (row.first, row.changed, row.whole, row.arrival, row.departure):
+    for took in (row.first, row.changed, row.whole, row.arrival, row.drain):
         assert 0 < took.median_ms <= took.p95_ms
 
 
@@ -32,7 +32,7 @@ def test_the_verb_prints_rows_or_a_table() -> None:
     (row,) = json.loads(told.stdout)["rows"]
     assert (row["nodes"], row["queued"]) == (1, QUEUED)
     shown = CliRunner().invoke(schedule, ["--nodes", "1"])
-    assert "departure" in shown.stdout
+    assert "drain" in shown.stdout
 
 
 def test_sizes_are_numbers_of_nodes() -> None:

@@ -144,7 +144,7 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
     try:
         await rig.until(partial(is_in, NodeState.LOST), "it is lost")
         assert "Docker Swarm does not reach it" in control.table.nodes["worker3"].reason
-        await control.departures.remove(ROOT, "worker3")
+        await control.drains.remove(ROOT, "worker3")
         await site.clock.advance(60)
         await control.fleet.tick()
         assert swarm.nodes()["worker3"]["Status"]["State"] == "down"

@@ -30,7 +30,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         control = api.control
         cloud = LibcloudMachines(Rental(HERE, "1", "1", key="cli"))
         renting = Renting([(POLICY, cloud)], FakeJoining(), lambda below: 0xAA)  # type: ignore[arg-type]  # enough of it
-        control.fleets = Fleets(renting, control.live_state, control.writer, control.departures, control.clock)
+        control.fleets = Fleets(renting, control.live_state, control.writer, control.drains, control.clock)
         looks.append(asyncio.create_task(control.fleets.tick()))
 
     with served(tmp_path_factory.mktemp("api"), prepare=prepare) as address:

@@ -17,7 +17,7 @@ from tests.integration.joining_world import World, opened
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
-from commonage.control.departures import Departures
+from commonage.control.drains import Drains
 from commonage.domain.errors import Forbidden
 from commonage.joining.fetch import Refusal
 from commonage.wire.hub import API_PATH, PORTAL_PATH
@@ -36,7 +36,7 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
     async with serving(folder, run=False) as made:
         office = None if world is None else world.office
         control = made.control
-        control.departures = Departures(control.live_state, control.writer, control.fleet, control.clock, office)
+        control.drains = Drains(control.live_state, control.writer, control.fleet, control.clock, office)
         app = create_app(control, Auth(made.identity), machines=office)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:

@@ -69,7 +69,7 @@ async def drain(request: Request, site: str, name: str, query: Annotated[DrainQu
     who.need(Scope.ADMIN)
     _view(request, site, name)
     by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
-    await control.departures.drain(who, name, requeue=query.requeue, by=by)
+    await control.drains.drain(who, name, requeue=query.requeue, by=by)
     return answer(encode.node(_view(request, site, name), who))
 
 
@@ -89,7 +89,7 @@ async def remove(request: Request, site: str, name: str, query: Annotated[Remove
     who.need(Scope.ADMIN)
     if name in control.live_state.nodes:  # one that is known no more may still be let in
         _view(request, site, name)
-    return answer(DoneOut(done=list(await control.departures.remove(who, name, force=query.force))))
+    return answer(DoneOut(done=list(await control.drains.remove(who, name, force=query.force))))
 
 
 @router.post(

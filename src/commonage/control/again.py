@@ -117,8 +117,8 @@ def is_to_start_again(workload: Workload) -> bool:
 
 def was_taken_away(workload: Workload) -> bool:
     """True if node loss or an eviction ended it, and neither its owner nor the workload itself."""
-    recalled = workload.stop is not None and workload.stop.cause is StopCause.RECALL
-    return workload.state is State.LOST or (workload.state is State.STOPPED and recalled)
+    evicted = workload.stop is not None and workload.stop.cause is StopCause.EVICTION
+    return workload.state is State.LOST or (workload.state is State.STOPPED and evicted)
 
 
 def tries_of(workload: Workload) -> int:

@@ -13,8 +13,8 @@ from commonage.control.attribution import Round
 from commonage.control.bundles import SentBundles
 from commonage.control.catalogue import Catalogue
 from commonage.control.connections import Connections
-from commonage.control.departures import Departures
 from commonage.control.device_warnings import DeviceWarnings
+from commonage.control.drains import Drains
 from commonage.control.execs import Execs
 from commonage.control.feed import Feed
 from commonage.control.fleet import Fleet, Sources
@@ -109,12 +109,12 @@ class Control:
         self.look = Look(world.store, self.live_state, self.feed, self._engines, world.metrics, world.clock)
         self.execs = Execs(self.look, self.live_state, self.writer, self._engines, world.clock)
         self.gangs = Gangs(world.store, self.live_state, self.writer, world.clock)
-        self.departures = Departures(self.live_state, self.writer, self.fleet, world.clock, world.joining)
+        self.drains = Drains(self.live_state, self.writer, self.fleet, world.clock, world.joining)
         self.fleets = Fleets(
             Renting(world.clouds, world.joining, world.chance),
             self.live_state,
             self.writer,
-            self.departures,
+            self.drains,
             world.clock,
         )
         self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
@@ -150,7 +150,7 @@ class Control:
         )  # fmt: skip
         self.again = Again(world.store, self.live_state, self.writer, world.clock, self.work.through_the_hub)
         self._loops: list[Loop] = [
-            self.reconcile, self.fleet, self.timers, self.gangs, self.departures, self.again, self.bundles,
+            self.reconcile, self.fleet, self.timers, self.gangs, self.drains, self.again, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
             *([self.fleets] if world.clouds else []), *([self.homes] if world.homes else []),
         ]  # fmt: skip

@@ -312,7 +312,7 @@ class Fleet:
     async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
         """Stop scheduling onto a node (True) or start again (False). For admins. Raises NotFound, Forbidden.
 
-        `departures` handles the workloads on the node; `leave_by` is stored for it.
+        `drains` handles the workloads on the node; `leave_by` is stored for it.
         """
         who.need(Scope.ADMIN)
         async with self._writing:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.departures import Departures
+from commonage.control.drains import Drains
 from commonage.control.live_state import LiveState, ask_of
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
@@ -98,12 +98,10 @@ class Renting:
 class Fleets:
     """All node pools, as their clouds report them."""
 
-    def __init__(
-        self, renting: Renting, live_state: LiveState, writer: Writer, departures: Departures, clock: Clock
-    ) -> None:
+    def __init__(self, renting: Renting, live_state: LiveState, writer: Writer, drains: Drains, clock: Clock) -> None:
         self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
-        self._live_state, self._writer, self._departures, self._clock = live_state, writer, departures, clock
+        self._live_state, self._writer, self._drains, self._clock = live_state, writer, drains, clock
         self.turns = Turns("fleets", clock.now, CLOUD_TURN_S)
 
     async def run(self) -> None:
@@ -287,13 +285,13 @@ class Fleets:
         """
         if name in one.rented and name in self._busy():
             return
-        await self._departures.remove(one.who, name, force=True, gone=True)
+        await self._drains.remove(one.who, name, force=True, gone=True)
 
     # --- add ------------------------------------------------------------------------------------------------------
 
     async def _carry_out(self, one: _Standing, now: float) -> None:
         for name in one.decision.remove:
-            await self._departures.drain(one.who, name)
+            await self._drains.drain(one.who, name)
             one.rented[name].idle_since = None  # its idle time restarts if it is resumed
         while one.decision.add:
             name = f"{one.policy.name}-{self._chance(16**6):06x}"

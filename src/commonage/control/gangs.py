@@ -114,21 +114,21 @@ class Gangs:
     def _restart(self, living: Sequence[Workload], holding: Sequence[Workload], now: float) -> None:
         """Requeue the members that still run, once one member was requeued or must be."""
         began = max(one.attempt.allocation.at for one in holding if one.attempt is not None)
-        recalled = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.RECALL), None)
+        evicted = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.EVICTION), None)
         out = next((one for one in living if one.state.waits and _ran(one, began)), None)
         if out is not None:
             requeued = attempts.GangMemberRequeued(rank=_rank(out), cause=_cause_of(out))
-            self._stop(holding, StopCause.RECALL, requeued, now)
-        elif recalled is not None:
-            requeued = attempts.GangMemberRequeued(rank=_rank(recalled), cause=_cause_of(recalled))
-            self._stop(holding, StopCause.RECALL, requeued, now)
+            self._stop(holding, StopCause.EVICTION, requeued, now)
+        elif evicted is not None:
+            requeued = attempts.GangMemberRequeued(rank=_rank(evicted), cause=_cause_of(evicted))
+            self._stop(holding, StopCause.EVICTION, requeued, now)
         elif _started_in_part(living) and now - began > PARTIAL_S:
-            self._stop(holding, StopCause.RECALL, attempts.GangStartedInPart(), now)
+            self._stop(holding, StopCause.EVICTION, attempts.GangStartedInPart(), now)
 
     def _stop(self, whom: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
         for one in whom:
             has = one.stop.cause if one.stop is not None else None
-            if has is None or (has is StopCause.RECALL and cause is not StopCause.RECALL):
+            if has is None or (has is StopCause.EVICTION and cause is not StopCause.EVICTION):
                 log.info("workload %s: %s", one.id, reason)
                 self._writer.note(one.id, StopRequested(StopRequest(_BY, now, cause, reason)))
 
@@ -144,7 +144,7 @@ def _ran(one: Workload, began: float) -> bool:
 
 def _stopped(holding: Sequence[Workload]) -> Workload | None:
     """A member that is being stopped for good. A time limit does not count: it applies to all members alike."""
-    passing = (StopCause.RECALL, StopCause.TIME_LIMIT)
+    passing = (StopCause.EVICTION, StopCause.TIME_LIMIT)
     return next((one for one in holding if one.stop is not None and one.stop.cause not in passing), None)
 
 

@@ -45,7 +45,7 @@ class LiveState:
         self._counts: Counter[CountKey] = Counter()
         self._nodes: dict[str, Node] = {}
         self.nodes: Mapping[str, Node] = MappingProxyType(self._nodes)
-        self.recalled_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
+        self.evicted_for: dict[str, str] = {}  # by evicted workload: the id it makes room for; from the schedule loop
         self.progress: dict[str, float] = {}  # start progress of attempts (0..1), by id; written by the reconcile loop
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
@@ -57,9 +57,9 @@ class LiveState:
         """Store the result of the schedule loop's last pass."""
         self.outcome = outcome
 
-    def recall(self, workload_id: str, for_id: str) -> None:
+    def eviction(self, workload_id: str, for_id: str) -> None:
         """Note that a workload is evicted to make room for another one."""
-        self.recalled_for[workload_id] = for_id
+        self.evicted_for[workload_id] = for_id
 
     def expect(self, coming: Iterable[Coming]) -> None:
         """Replace the list of requested nodes that have not joined yet."""
@@ -126,7 +126,7 @@ class LiveState:
         elif workload.id in snapshot.held:
             ended = attempt.ended_at if attempt is not None else None
             snapshot.release(workload.id, workload.since if ended is None else ended)
-            self.recalled_for.pop(workload.id, None)
+            self.evicted_for.pop(workload.id, None)
 
     def _held(self, workload: Workload) -> Held:
         attempt, spec, stop = workload.attempt, workload.spec, workload.stop
@@ -148,7 +148,7 @@ class LiveState:
             preemptible=spec.preemptible,
             gang=gang_of(spec),
             ending=stop is not None,
-            recalled_for=self.recalled_for.get(workload.id, ""),
+            evicted_for=self.evicted_for.get(workload.id, ""),
         )
 
     def put_nodes(self, nodes: Sequence[Node]) -> None:

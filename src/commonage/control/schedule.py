@@ -69,6 +69,6 @@ class Schedule:
         return len(outcome.starts)
 
     async def _evicted(self, eviction: Eviction, now: float) -> None:
-        self._live_state.recall(eviction.workload_id, eviction.for_id)
-        stop = StopRequest("the planner", now, StopCause.RECALL, eviction.reason)
+        self._live_state.eviction(eviction.workload_id, eviction.for_id)
+        stop = StopRequest("the planner", now, StopCause.EVICTION, eviction.reason)
         await self._writer.happen(eviction.workload_id, StopRequested(stop))

@@ -235,7 +235,7 @@ class Work:
         """
         now = self.clock.now()
         for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
-            cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.RECALL
+            cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.EVICTION
             self.writer.note(workload.id, StopRequested(StopRequest("the server", now, cause, ServerStopped())))
         while (
             left := len(self.live_state.in_state(State.STARTING, State.RUNNING))

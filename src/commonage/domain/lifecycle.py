@@ -238,13 +238,13 @@ def reason_of_exit(code: int, oom: bool = False) -> Reason:
 
 
 def _ended_by_itself(workload: Workload, attempt: Attempt, stop: StopRequest) -> bool:
-    """True if it ended well before the stop could reach it, or was a job that could finish while it was recalled.
+    """True if it ended well before the stop could reach it, or was a job that could finish while it was evicted.
 
     Preemptible workloads and gang members are excluded: there exit code 0 says that it saved its work, to resume later.
     """
     before = attempt.ended_at is not None and attempt.ended_at < stop.at
     spec = workload.spec
-    finished = stop.cause is StopCause.RECALL and spec.kind is Kind.JOB and not (spec.gang or spec.preemptible)
+    finished = stop.cause is StopCause.EVICTION and spec.kind is Kind.JOB and not (spec.gang or spec.preemptible)
     return attempt.exit_code == 0 and (before or finished)
 
 
@@ -263,11 +263,11 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, reason: 
 
 
 def _ended_by_stop(workload: Workload, attempt: Attempt, stop: StopRequest, now: float) -> Step:
-    """The end after a stop request: final, or back in the queue if it was only recalled."""
+    """The end after a stop request: final, or back in the queue if it was only evicted."""
     if _ended_by_itself(workload, attempt, stop):
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
     reason = _reason_of(stop)
-    if stop.cause is not StopCause.RECALL or workload.spec.kind is Kind.SESSION:
+    if stop.cause is not StopCause.EVICTION or workload.spec.kind is Kind.SESSION:
         # A session's kernels are gone, and its user may no longer wait for it.
         return _finish(workload, attempt, _state_after_stop(stop), reason, now)
     return _requeued(workload, replace(attempt, state=State.STOPPED), reason, now)
@@ -320,11 +320,11 @@ def _reason_of(stop: StopRequest) -> Reason:
 
 
 def _stop_asked(workload: Workload, stop: StopRequest, now: float) -> Step:
-    recalled = workload.stop is not None and workload.stop.cause is StopCause.RECALL
-    if workload.state.is_terminal or (workload.stop is not None and (not recalled or stop.cause is StopCause.RECALL)):
+    evicted = workload.stop is not None and workload.stop.cause is StopCause.EVICTION
+    if workload.state.is_terminal or (workload.stop is not None and (not evicted or stop.cause is StopCause.EVICTION)):
         return Step(workload)
     if workload.state.waits:
-        if stop.cause is StopCause.RECALL:
+        if stop.cause is StopCause.EVICTION:
             return Step(workload)
         state, reason = _state_after_stop(stop), _reason_of(stop)
         after = replace(workload, state=state, since=now, stop=stop, reason=reason, not_before=None)

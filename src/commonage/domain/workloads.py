@@ -137,7 +137,7 @@ class StopCause(StrEnum):
     DEPENDENCY = "dependency"
     ADMIN = "admin"
     OVER_SHARE = "over-share"  # it used more VRAM than its share
-    RECALL = "recall"  # its place is needed or goes away: it is requeued
+    EVICTION = "eviction"  # its place is needed or goes away: it is requeued
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from commonage.link.listener import Caller, Listener
 from commonage.link.messages import Call, Report
 from commonage.link.peer import Answer, LinkLost, Peer
 from commonage.link.tunnels import Tunnels
-from commonage.ports.agents import Departures, Heard, NodeNetwork, Told
+from commonage.ports.agents import Drains, Heard, NodeNetwork, Told
 from commonage.ports.devices import Hold
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -89,11 +89,11 @@ class LinkedAgents:
         self._warnings: list[tuple[str, str, str]] = []
         self.turns = Turns("agents", now)
         self.port = 0
-        self._departures: Departures | None = None
+        self._drains: Drains | None = None
 
-    async def open(self, bind: str, port: int, departures: Departures | None = None) -> None:
-        """Listen for agents; `port` is set then. `departures` is notified of nodes that leave. Raises ListenError."""
-        self._departures = departures
+    async def open(self, bind: str, port: int, drains: Drains | None = None) -> None:
+        """Listen for agents; `port` is set then. `drains` is notified of nodes that leave. Raises ListenError."""
+        self._drains = drains
         await self._begin(await self._listener.open(bind, port))
 
     async def open_on(self, listening: socket.socket) -> None:
@@ -148,8 +148,8 @@ class LinkedAgents:
             if self._links.get(caller.node_id) is link:
                 del self._links[caller.node_id]
                 self._has_gone(caller.node_id)
-            if link.left and self._departures is not None:  # not before: it waits on this link for the answer
-                await self._departures.see_off(caller.node)
+            if link.left and self._drains is not None:  # not before: it waits on this link for the answer
+                await self._drains.see_off(caller.node)
 
     def _forget_former(self, link: _Link) -> None:
         """End the previous link of this node, and that of another Swarm node that had the same name."""
@@ -207,9 +207,9 @@ class LinkedAgents:
 
     async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: Told) -> messages.Nothing:
         """A node reports that it has left the site. Its certificate says which node it is."""
-        if self._departures is None:
+        if self._drains is None:
             raise EngineFailure("nobody here keeps account of nodes")
-        await self._departures.left(link.node)
+        await self._drains.left(link.node)
         link.left = True
         return messages.Nothing()
 

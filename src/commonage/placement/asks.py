@@ -33,7 +33,7 @@ class Ask:
 class Held:
     """A held allocation, its holder, and the latest time at which its time limit ends it (None: unknown).
 
-    `ending`: its stop is requested, and `ends_at` is the end of its grace period. `recalled_for` is the workload for
+    `ending`: its stop is requested, and `ends_at` is the end of its grace period. `evicted_for` is the workload for
     which it is evicted, if there is one.
     """
 
@@ -49,4 +49,4 @@ class Held:
     preemptible: bool = False
     gang: str | None = None
     ending: bool = False
-    recalled_for: str = ""
+    evicted_for: str = ""

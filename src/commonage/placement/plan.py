@@ -249,7 +249,7 @@ class Pass:
     @cached_property
     def _awaited(self) -> set[str]:
         """The workloads for which an eviction is already in progress."""
-        return {one.recalled_for for one in self.snapshot.holdings if one.ending}
+        return {one.evicted_for for one in self.snapshot.holdings if one.ending}
 
     # --- starting -------------------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ class Snapshot:
         if held is not None:
             self._forget(held)
             self.usage.end(held.allocation.attempt_id, at)
-            if not held.recalled_for:  # an evicted workload would have run on: its duration says nothing
+            if not held.evicted_for:  # an evicted workload would have run on: its duration says nothing
                 self.durations.ended(held.kind, held.environment, held.owner, at - held.allocation.at)
 
     def _charge(self, held: Held) -> None:

@@ -74,11 +74,11 @@ class _Nodes:
         by = form_text(form, "by")
         deadline = deadline_of(by, UTC, control.clock.now()) if by else None
         requeue = form_text(form, "requeue") == "1"
-        return await control.departures.drain(visitor.who, name, requeue=requeue, by=deadline)
+        return await control.drains.drain(visitor.who, name, requeue=requeue, by=deadline)
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:
         name, force = request.path_params["name"], form_text(await request.form(), "force") == "1"
-        return _answer(request, "; ".join(await self._site.control.departures.remove(visitor.who, name, force=force)))
+        return _answer(request, "; ".join(await self._site.control.drains.remove(visitor.who, name, force=force)))
 
     async def resume(self, request: Request, visitor: Visitor) -> Response:
         gpu = form_text(await request.form(), "gpu")

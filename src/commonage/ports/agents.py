@@ -161,8 +161,8 @@ class Agents(Protocol):
         ...
 
 
-class Departures(Protocol):
-    """Notified by a node's own agent that the node has left its site; `control.departures` implements it."""
+class Drains(Protocol):
+    """Notified by a node's own agent that the node has left its site; `control.drains` implements it."""
 
     async def left(self, name: str) -> None:
         """The node has left, and runs nothing of the site any more. On CommonageError this is not recorded."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commonage.link import remembered
 from commonage.link.agents import LinkedAgents
-from commonage.ports.agents import Departures, Heard
+from commonage.ports.agents import Drains, Heard
 from commonage.server.authority import authority_of
 from commonage.server.settings import Settings
 
@@ -36,6 +36,6 @@ def told_last(data_dir: Path) -> Mapping[str, Heard]:
     return {one.node: one for one in remembered.read(_memory(data_dir))}
 
 
-async def listen_for_agents(settings: Settings, agents: LinkedAgents, departures: Departures) -> None:
+async def listen_for_agents(settings: Settings, agents: LinkedAgents, drains: Drains) -> None:
     """Start to listen for agents. Raises ListenError."""
-    await agents.open(settings.agents_bind, settings.agents_port, departures)
+    await agents.open(settings.agents_bind, settings.agents_port, drains)

@@ -217,7 +217,7 @@ class _Server:
         await _opened(closing, parts.store.open, parts.store.close)
         await _opened(closing, parts.metrics.open, parts.metrics.close)
         if parts.agents is not None:
-            listening_for = partial(listen_for_agents, self._settings, parts.agents, parts.control.departures)
+            listening_for = partial(listen_for_agents, self._settings, parts.agents, parts.control.drains)
             await _opened(closing, listening_for, parts.agents.close)
         await _opened(closing, parts.control.open, parts.control.close)
         reserve = Reserve(self._data.path / "reserve", self._settings.disk_reserve)

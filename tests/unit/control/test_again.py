@@ -112,7 +112,7 @@ async def test_a_drain_with_requeue_moves_it() -> None:
         first = await session(site, control)
         at = site.there(first).attempt
         assert at is not None
-        await control.departures.drain(ROOT, at.allocation.node, requeue=True)
+        await control.drains.drain(ROOT, at.allocation.node, requeue=True)
         await site.clock.advance(30)
         second = site.all()[1]
         assert (site.there(first).state, second.state) == (State.STOPPED, State.RUNNING)

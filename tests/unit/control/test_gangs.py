@@ -32,8 +32,8 @@ async def submit(control: Control, size: int = 3, **fields: Any) -> list[Workloa
 NEEDED = attempts.Preempted(by_owner="root", by_kind="job", is_session=False)
 
 
-async def recall(control: Control, one: Workload, site: Site) -> None:
-    stop = StopRequest("the planner", site.clock.now(), StopCause.RECALL, NEEDED)
+async def eviction(control: Control, one: Workload, site: Site) -> None:
+    stop = StopRequest("the planner", site.clock.now(), StopCause.EVICTION, NEEDED)
     await control.writer.happen(one.id, StopRequested(stop))
 
 
@@ -108,14 +108,14 @@ async def test_one_ends_badly_for_good_and_the_others_end_with_it(how: str) -> N
     assert all(isinstance(one, attempts.GangMemberEnded | attempts.GangMemberStopping) for one in others)
 
 
-async def test_one_is_recalled_and_all_make_room_and_come_back() -> None:
+async def test_one_is_evicted_and_all_make_room_and_come_back() -> None:
     site = site_of(3)
     site.engine.default = Behaviour(lasts_s=None, on_term_exit=0)  # it saves its work and ends well
     async with site.open() as control:
         members = await submit(control)
         await site.clock.advance(2)
         control.schedule.pause()
-        await recall(control, members[2], site)
+        await eviction(control, members[2], site)
         await site.clock.advance(10)
         assert states(site) == [State.QUEUED] * 3
         reasons = [site.there(one).reason for one in members]
@@ -146,7 +146,7 @@ async def test_after_a_restart_those_that_ended_before_are_known() -> None:
         await site.clock.advance(5)
         (left,) = [one for one in site.all() if one.state is State.RUNNING]
         assert len(control.gangs.members(left)) == 2
-        await recall(control, left, site)
+        await eviction(control, left, site)
         await site.clock.advance(10)
     assert isinstance(site.there(left).reason, attempts.GangMemberMissing)
 

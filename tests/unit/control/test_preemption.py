@@ -92,5 +92,5 @@ async def test_a_preempted_session_ends_and_says_why() -> None:
         ended = site.there(session)
         assert ended.state is State.STOPPED
         assert ended.stop is not None
-        assert (ended.stop.cause, ended.reason) == (StopCause.RECALL, ended.stop.reason)
+        assert (ended.stop.cause, ended.reason) == (StopCause.EVICTION, ended.stop.reason)
         assert ended.reason == Preempted(by_owner="root", by_kind="job", is_session=True)

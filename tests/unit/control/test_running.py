@@ -490,7 +490,7 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 
 LOOPS = {
-    "again", "bundles", "departures", "fleet", "gangs", "writer", "prepulls", "reconcile", "reservations", "sample",
+    "again", "bundles", "drains", "fleet", "gangs", "writer", "prepulls", "reconcile", "reservations", "sample",
     "schedule", "timers", "watch here",
 }  # fmt: skip
 

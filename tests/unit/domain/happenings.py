@@ -55,7 +55,7 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
         "vanished": Vanished(attempt, attempts.Disappeared()),
         "stop: user, admin, dependency": StopRequested(stop(StopCause.USER, at)),
         "stop: time limit": StopRequested(stop(StopCause.TIME_LIMIT, at)),
-        "stop: recall": StopRequested(stop(StopCause.RECALL, at)),
+        "stop: eviction": StopRequested(stop(StopCause.EVICTION, at)),
         "time runs out": TimeRunsOut(60.0),
     }
 
@@ -74,7 +74,7 @@ def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Wor
         "running": [running],
         "being stopped": [step(one, StopRequested(stop()), NOW).workload for one in lived],
         "over its limit": [step(one, StopRequested(stop(StopCause.TIME_LIMIT)), NOW).workload for one in lived],
-        "recalled": [step(one, StopRequested(stop(StopCause.RECALL)), NOW).workload for one in lived],
+        "evicted": [step(one, StopRequested(stop(StopCause.EVICTION)), NOW).workload for one in lived],
         "ended": [
             replace(running, state=state, attempt=replace(running.attempt, state=state))  # type: ignore[type-var]
             for state in State

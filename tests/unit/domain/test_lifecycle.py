@@ -49,7 +49,7 @@ class Life(RuleBasedStateMachine):
             state, kind=kind, retry=RetryPolicy(retries, 1.0), time_limit_s=limit, requeue=requeue
         )
         self.now = NOW
-        self.recalls = 0
+        self.evictions = 0
 
     def happen(self, happening: Happening) -> None:
         self.now += 1
@@ -75,12 +75,12 @@ class Life(RuleBasedStateMachine):
         elif after.attempt is not None:
             assert after.attempt.number == before.attempts + 1
             assert before.attempt is None or before.attempt.state.is_terminal
-        if before.stop is not None and before.stop.cause is not StopCause.RECALL:
+        if before.stop is not None and before.stop.cause is not StopCause.EVICTION:
             assert after.stop == before.stop
             assert after.state == before.state or after.state.is_terminal
         if before.stop is not None and after.stop is None:
             assert after.state is State.QUEUED
-            self.recalls += 1
+            self.evictions += 1
 
     @staticmethod
     def check_effects(before: Workload, happening: Happening, effects: tuple[object, ...], after: Workload) -> None:
@@ -159,7 +159,7 @@ class Life(RuleBasedStateMachine):
             assert one.stop is None
         if one.not_before is not None:
             assert one.state is State.HELD
-        assert one.attempts <= one.spec.retry.retries + 1 + self.recalls + one.losses
+        assert one.attempts <= one.spec.retry.retries + 1 + self.evictions + one.losses
         assert one.retried <= one.spec.retry.retries
         assert one.losses <= (MOST_LOSSES if one.spec.requeue and one.spec.kind is not Kind.SESSION else 0)
 
@@ -230,9 +230,9 @@ class Nodes(RuleBasedStateMachine):
             self.runs.discard(self.workload.attempt.id)
             self.ended.setdefault(self.workload.attempt.id, None)
 
-    @rule(recall=st.booleans())
-    def stop(self, recall: bool) -> None:
-        self.happen(StopRequested(stop(StopCause.RECALL if recall else StopCause.USER, self.now)))
+    @rule(eviction=st.booleans())
+    def stop(self, eviction: bool) -> None:
+        self.happen(StopRequested(stop(StopCause.EVICTION if eviction else StopCause.USER, self.now)))
 
     @rule(data=st.data())
     def phase(self, data: st.DataObject) -> None:
@@ -321,20 +321,20 @@ def test_what_ended_well_before_its_time_limit_struck_has_succeeded() -> None:
     assert see(one, Phase.ENDED, at=NOW + 3601, code=0).state is State.TIMED_OUT
 
 
-def test_a_recalled_service_goes_back_even_if_it_ends_well_and_a_job_does_not() -> None:
+def test_a_evicted_service_goes_back_even_if_it_ends_well_and_a_job_does_not() -> None:
     for kind, state in ((Kind.SERVICE, State.QUEUED), (Kind.JOB, State.SUCCEEDED)):
-        one = step(running(kind=kind), StopRequested(stop(StopCause.RECALL)), NOW).workload
+        one = step(running(kind=kind), StopRequested(stop(StopCause.EVICTION)), NOW).workload
         assert see(one, Phase.ENDED, code=0).state is state
 
 
 @pytest.mark.parametrize("sort", ["gang", "preemptible"])
 def test_who_is_to_go_on_later_goes_back_even_if_it_saved_its_work_and_ended_well(sort: str) -> None:
-    one = step(running(**{sort: True}), StopRequested(stop(StopCause.RECALL)), NOW).workload
+    one = step(running(**{sort: True}), StopRequested(stop(StopCause.EVICTION)), NOW).workload
     assert see(one, Phase.ENDED, code=0).state is State.QUEUED
 
 
-def test_a_user_may_stop_what_is_being_recalled() -> None:
-    one = step(running(), StopRequested(stop(StopCause.RECALL)), NOW).workload
+def test_a_user_may_stop_what_is_being_evicted() -> None:
+    one = step(running(), StopRequested(stop(StopCause.EVICTION)), NOW).workload
     asked = step(one, StopRequested(stop()), NOW)
     assert [type(effect) for effect in asked.effects] == [Record, StopRun]
     assert see(asked.workload, Phase.ENDED, code=143).state is State.STOPPED
@@ -380,8 +380,8 @@ def test_deadlines() -> None:
     assert factories.workload(State.QUEUED, time_limit_s=60).deadline is None
 
 
-def test_a_recall_is_no_retry() -> None:
-    one = step(running(retry=RetryPolicy(1, 10.0)), StopRequested(stop(StopCause.RECALL)), NOW).workload
+def test_a_eviction_is_no_retry() -> None:
+    one = step(running(retry=RetryPolicy(1, 10.0)), StopRequested(stop(StopCause.EVICTION)), NOW).workload
     one = see(one, Phase.ENDED, code=143)
     assert (one.state, one.retried) == (State.QUEUED, 0)
     one = step(one, AllocationGiven(allocation_for(one)), NOW).workload

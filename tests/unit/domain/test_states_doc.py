@@ -15,7 +15,7 @@ def outcome(workload: Workload, happening: str) -> str:
     if after.workload == workload and not after.effects:
         return "·"
     if after.workload.stop != workload.stop and not after.workload.state.is_terminal and after.workload.stop:
-        return {"user": "being stopped", "time-limit": "over its limit", "recall": "recalled"}[
+        return {"user": "being stopped", "time-limit": "over its limit", "eviction": "evicted"}[
             after.workload.stop.cause
         ]
     if after.workload.state == workload.state:

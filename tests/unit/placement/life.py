@@ -99,10 +99,10 @@ class Life:
         return asks
 
     def end(self, workload_id: str) -> None:
-        """It is over, and back in the queue if it was only recalled."""
+        """It is over, and back in the queue if it was only evicted."""
         held, _ = self.held.pop(workload_id)
         self.snapshot.release(workload_id, self.now)
-        if held.recalled_for:
+        if held.evicted_for:
             number = int(held.allocation.attempt_id.rpartition("-")[2]) + 1
             again = replace(self.asked[workload_id], attempt_id=f"{workload_id}-{number}")
             self.asked[workload_id] = self.waiting[workload_id] = again
@@ -148,8 +148,8 @@ class Life:
         for eviction in outcome.evictions:
             held, really = self.held[eviction.workload_id]
             over = self.now + GRACE_S
-            recalled = replace(held, ending=True, recalled_for=eviction.for_id, ends_at=min(over, held.ends_at or over))
-            self._hold(recalled, min(over, really))
+            evicted = replace(held, ending=True, evicted_for=eviction.for_id, ends_at=min(over, held.ends_at or over))
+            self._hold(evicted, min(over, really))
             self.evicted += 1
         assert overdrawn(self.scene()) == []
         return outcome

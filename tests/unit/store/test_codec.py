@@ -46,7 +46,7 @@ def test_event_comes_back() -> None:
 
 
 def test_stop_to_stop_comes_back() -> None:
-    stop = StopRequest("ann", 1.5, StopCause.RECALL, StoppedBy(by="ü"))
+    stop = StopRequest("ann", 1.5, StopCause.EVICTION, StoppedBy(by="ü"))
     row = codec.progress_row(make.workload(stop=stop))
     assert codec.stop_from_json(row["stop"]) == stop
     assert codec.stop_from_json(None) is None

@@ -79,7 +79,7 @@ async def test_a_drain_alone_disturbs_nobody() -> None:
     site = site_of_two()
     async with site.open() as control:
         one = await started(site, control, job())
-        node = await control.departures.drain(ROOT, "one")
+        node = await control.drains.drain(ROOT, "one")
         await site.clock.advance(60)
         assert (node.state, node.reason, node.leave_by) == (NodeState.DRAINING, "drained by root", None)
         assert node_of(site, one) == "one"
@@ -93,7 +93,7 @@ async def test_with_requeue_jobs_go_on_elsewhere_at_once_and_who_does_not_stop_i
         stays = await started(site, control, job("stays", requeue=False))
         yields = await started(site, control, job("yields", requeue=False, preemptible=True))
         talks = await started(site, control, session())
-        await control.departures.drain(ROOT, "one", requeue=True)
+        await control.drains.drain(ROOT, "one", requeue=True)
         await site.clock.advance(15)
         assert [node_of(site, one) for one in (goes, stays, yields, talks)] == ["two", "one", "two", "one"]
         assert events_of(site, goes, EventKind.STOPPING) == [Stopping(cause=NodeDrained(node="one", by="root"))]
@@ -107,7 +107,7 @@ async def test_at_the_deadline_everybody_leaves_and_has_been_told() -> None:
         stops = await started(site, control, job("stops", requeue=False))
         talks = await started(site, control, session())
         by = site.clock.now() + 60
-        await control.departures.drain(ROOT, "one", by=by)
+        await control.drains.drain(ROOT, "one", by=by)
         await site.clock.advance(50)
         assert [node_of(site, one) for one in (goes, stops, talks)] == ["one"] * 3
         told = [events_of(site, one, EventKind.WARNING) for one in (goes, stops, talks)]
@@ -126,7 +126,7 @@ async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain
     async with site.open() as control:
         one = await started(site, control, job())
         by = site.clock.now() + 60
-        await control.departures.drain(ROOT, "one", by=by)
+        await control.drains.drain(ROOT, "one", by=by)
     async with site.open() as control:
         await site.clock.advance(20)
         assert control.live_state.nodes["one"].leave_by == by
@@ -145,23 +145,23 @@ async def test_draining_again_changes_the_deadline_and_tells_only_what_is_new() 
     async with site.open() as control:
         one = await started(site, control, job())
         by = site.clock.now() + 600
-        await control.departures.drain(ROOT, "one", by=by)
-        await control.departures.drain(ROOT, "one", by=by)
+        await control.drains.drain(ROOT, "one", by=by)
+        await control.drains.drain(ROOT, "one", by=by)
         assert len(events_of(site, one, EventKind.WARNING)) == 1
-        assert (await control.departures.drain(ROOT, "one")).leave_by is None
+        assert (await control.drains.drain(ROOT, "one")).leave_by is None
 
 
 async def test_a_deadline_that_is_over_and_whoever_is_no_admin_are_refused() -> None:
     site = site_of_two()
     async with site.open() as control:
         with pytest.raises(InvalidInput, match="is over"):
-            await control.departures.drain(ROOT, "one", by=site.clock.now() - 1)
+            await control.drains.drain(ROOT, "one", by=site.clock.now() - 1)
         assert control.live_state.nodes["one"].state is NodeState.READY
-        for forbidden in (control.departures.drain(ANN, "one"), control.departures.remove(ANN, "one")):
+        for forbidden in (control.drains.drain(ANN, "one"), control.drains.remove(ANN, "one")):
             with pytest.raises(Forbidden):
                 await forbidden
         with pytest.raises(NotFound, match="there are: one, two"):
-            await control.departures.remove(ROOT, "three")
+            await control.drains.remove(ROOT, "three")
 
 
 async def test_only_a_node_that_is_drained_and_empty_is_removed() -> None:
@@ -169,14 +169,14 @@ async def test_only_a_node_that_is_drained_and_empty_is_removed() -> None:
     async with site.open() as control:
         one = await started(site, control, job("train"))
         with pytest.raises(Conflict, match="one is ready and takes work; drain it first"):
-            await control.departures.remove(ROOT, "one")
-        await control.departures.drain(ROOT, "one")
+            await control.drains.remove(ROOT, "one")
+        await control.drains.drain(ROOT, "one")
         for force in (False, True):
             with pytest.raises(Conflict, match=rf"one still runs 1 workload: train of ann \({one.id}\)"):
-                await control.departures.remove(ROOT, "one", force=force)
-        await control.departures.drain(ROOT, "one", requeue=True)
+                await control.drains.remove(ROOT, "one", force=force)
+        await control.drains.drain(ROOT, "one", requeue=True)
         await site.clock.advance(15)
-        await control.departures.remove(ROOT, "one")
+        await control.drains.remove(ROOT, "one")
         await site.clock.advance(10)  # it still reports, and has a moment to leave its site
         assert list(control.live_state.nodes) == ["two"]
         assert [node.name for node in await site.store.nodes()] == ["two"]
@@ -193,8 +193,8 @@ async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_th
         await site.clock.advance(60)
         assert control.live_state.nodes["one"].state is NodeState.LOST
         with pytest.raises(Conflict, match="nobody knows what became of 1 workload: train of ann"):
-            await control.departures.remove(ROOT, "one")
-        await control.departures.remove(ROOT, "one", force=True)
+            await control.drains.remove(ROOT, "one")
+        await control.drains.remove(ROOT, "one", force=True)
         await site.clock.advance(2)
         assert node_of(site, one) == "two"
         assert (site.there(one).losses, site.there(one).retried) == (1, 0)
@@ -237,7 +237,7 @@ async def test_who_runs_on_a_node_in_trouble_reads_it() -> None:
         assert (await control.look.explain(ANN, one.id)).reasons == (Running(node="one"), *notes(one))
         site.engine.add_node(factories.node("one").report)
         await site.clock.advance(10)
-        await control.departures.drain(ROOT, "one", by=site.clock.now() + 7200)
+        await control.drains.drain(ROOT, "one", by=site.clock.now() + 7200)
         assert notes(one) == (NodeMustBeEmpty(node="one", by="root", left_s=7200),)
 
 
@@ -259,7 +259,7 @@ async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_a
         await site.clock.advance(60)
         told_admins = [one for one in events_of_nodes(site) if isinstance(one, NodeUndecided)]
         assert told_admins == [NodeUndecided(node="one", detail=why, workloads=2)]
-        await control.departures.remove(ROOT, "one", force=True)
+        await control.drains.remove(ROOT, "one", force=True)
         await site.clock.advance(20)
         assert node_of(site, job_there) == "two"
 
@@ -311,7 +311,7 @@ async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_s
     site = site_of_two()
     async with site.open() as control:
         report, by = control.live_state.nodes["one"].report, site.clock.now() + 3600
-        await control.departures.drain(ROOT, "one", by=by)
+        await control.drains.drain(ROOT, "one", by=by)
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(10)
         assert control.live_state.nodes["one"].state is NodeState.LOST
@@ -329,7 +329,7 @@ async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back(
         report = control.live_state.nodes["one"].report
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(10)
-        await control.departures.remove(ROOT, "one")
+        await control.drains.remove(ROOT, "one")
         await site.clock.advance(60)
         assert set(control.live_state.nodes) == {"two"}
         site.engine.add_node(report)
@@ -364,8 +364,8 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
         again, once = await started(site, control, job("a")), await started(site, control, job("b", requeue=False))
         (open_, kept) = [await started(site, control, session(name=name, requeue=name == "k")) for name in "ok"]
         site.engine.give_up_node("one", DOWN)  # it is out of the Swarm, which has not told yet
-        await control.departures.left("one")
-        await control.departures.see_off("one")
+        await control.drains.left("one")
+        await control.drains.see_off("one")
         assert list(control.live_state.nodes) == ["two"]
         assert joining.expelled == [("one", True)], "others that are on their way need their tokens"
         assert NodeLeft(node="one") in events_of_nodes(site)
@@ -377,16 +377,16 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
         assert {name for _, name, _ in site.hub.asked} == {"k"}, "who wished so has another session"
         assert list(control.live_state.nodes) == ["two"]
         assert not any(isinstance(one, NodeUndecided) for one in events_of_nodes(site))
-        await control.departures.left("one")  # said twice
+        await control.drains.left("one")  # said twice
 
 
 async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_not_wait_for_it() -> None:
     site = site_of_two(sweep_every_s=1e6)
     async with site.open() as control:
-        await control.departures.drain(ROOT, "two")
+        await control.drains.drain(ROOT, "two")
         (made,) = (await control.work.submit(ANN, job())).workloads
         planning = asyncio.create_task(control.schedule.tick())
-        leaving = asyncio.create_task(control.departures.left("one"))
+        leaving = asyncio.create_task(control.drains.left("one"))
         await asyncio.gather(planning, leaving)
         await control.fleet.drain(ROOT, "two", False)
         await site.clock.advance(10)
@@ -397,17 +397,17 @@ async def test_one_that_may_be_let_in_still_is_removed_by_its_name_and_no_other_
     site = site_of_two()
     site.joining = joining = FakeJoining("three")
     async with site.open() as control:
-        assert await control.departures.remove(ROOT, "three") == ["three's certificate is revoked"]
+        assert await control.drains.remove(ROOT, "three") == ["three's certificate is revoked"]
         with pytest.raises(NotFound, match="there is no node 'tow'; there are: one, two"):
-            await control.departures.remove(ROOT, "tow")
+            await control.drains.remove(ROOT, "tow")
         assert joining.expelled == [("three", False)]
-        await control.departures.drain(ROOT, "two")
+        await control.drains.drain(ROOT, "two")
         joining.trouble = "the disk of /data is full"
         with pytest.raises(Unavailable):
-            await control.departures.remove(ROOT, "two")
+            await control.drains.remove(ROOT, "two")
         assert "two" in control.live_state.nodes, "it is removed whole or not at all"
         joining.trouble = ""
-        said = await control.departures.remove(ROOT, "two")
+        said = await control.drains.remove(ROOT, "two")
         assert said == ["two is removed", "two's certificate is revoked"]
 
 
@@ -420,9 +420,9 @@ async def test_one_with_a_fault_and_without_work_is_removed_at_once() -> None:
         await site.clock.advance(10)
         assert control.live_state.nodes["one"].state is NodeState.FAULTY
         with pytest.raises(Conflict, match=r"one is faulty \(its agent does not answer\), and still runs 1 workload"):
-            await control.departures.remove(ROOT, "one")
+            await control.drains.remove(ROOT, "one")
         assert not control.live_state.nodes["one"].drain, "what is refused changes nothing"
         await control.work.stop(ANN, one.id)
         await site.clock.advance(15)
-        assert await control.departures.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
+        assert await control.drains.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
         assert list(control.live_state.nodes) == ["two"]

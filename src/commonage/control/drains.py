@@ -32,7 +32,7 @@ TICK_S = 2.0
 _MOST_NAMED = 5
 
 
-class Departures:
+class Drains:
     """Drains nodes, taking the workloads on them into account, and removes nodes."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Departures:
             clock,
             joining,
         )
-        self.turns = Turns("departures", clock.now)
+        self.turns = Turns("drains", clock.now)
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
         """Stop scheduling onto a node, and notify the owners of its workloads. For admins.
@@ -64,7 +64,7 @@ class Departures:
             )
         before = self._fleet.known(name).leave_by
         node = await self._fleet.drain(who, name, True, by)
-        recall = StopRequest(who.name, now, StopCause.RECALL, NodeDrained(node=node.name, by=node.drained_by))
+        eviction = StopRequest(who.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
         goes: list[Workload] = []
         told: list[Event] = []
         for one in self._on(name):
@@ -75,7 +75,7 @@ class Departures:
         if told:
             await self._writer.write(events=told)
         for one in goes:
-            await self._writer.happen(one.id, StopRequested(recall))
+            await self._writer.happen(one.id, StopRequested(eviction))
         return node
 
     async def run(self) -> None:
@@ -212,7 +212,7 @@ def _at_the_deadline(one: Workload, node: Node, now: float) -> StopRequest:
 
 def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopRequest:
     stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
-    return StopRequest(by, now, StopCause.ADMIN if stays_ended else StopCause.RECALL, reason)
+    return StopRequest(by, now, StopCause.ADMIN if stays_ended else StopCause.EVICTION, reason)
 
 
 def _fate(one: Workload) -> Fate:
