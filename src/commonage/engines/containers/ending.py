@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.hands import Hands, Signal
+from commonage.engines.containers.container_client import ContainerClient, Signal
 from commonage.engines.containers.table import Run
 
 _LOOK_S = 0.25
@@ -15,23 +15,23 @@ _AGAIN_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-async def end_run(run: Run, hands: Hands, settle: Callable[[Run], Awaitable[None]]) -> None:
+async def end_run(run: Run, container_client: ContainerClient, settle: Callable[[Run], Awaitable[None]]) -> None:
     """Send SIGTERM to its program, and SIGKILL from `run.kill_at` on (which may move closer), until it ended."""
     now = asyncio.get_running_loop().time
     asked = False
     while not run.ended.is_set() and now() < run.kill_at:
-        asked = asked or await _sent(run, hands, "SIGTERM")
+        asked = asked or await _sent(run, container_client, "SIGTERM")
         await _wait(run, min(_LOOK_S, run.kill_at - now()))
     while not run.ended.is_set():
-        await _sent(run, hands, "SIGKILL")
+        await _sent(run, container_client, "SIGKILL")
         await _wait(run, _AGAIN_S)
         if not run.ended.is_set():  # the event of its end may have been lost
             await settle(run)
 
 
-async def _sent(run: Run, hands: Hands, signal: Signal) -> bool:
+async def _sent(run: Run, container_client: ContainerClient, signal: Signal) -> bool:
     try:
-        await hands.signal(run, signal)
+        await container_client.signal(run, signal)
     except EngineFailure as error:
         _log.warning("cannot send %s to %s, will try again: %s", signal, run.id, error)
         return False

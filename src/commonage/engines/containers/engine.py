@@ -1,7 +1,7 @@
 """Starting, stopping and status for all engines whose attempts are containers.
 
 State that must survive the server and the daemons is in the run folders; a container's state is copied into them once
-it ended. Base class of engines, which provide their hands (`hands.py`).
+it ended. Base class of engines, which provide their hands (`container_client.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from commonage.domain.statuses import Order, Phase, Status
 from commonage.engines.common.execs import not_running
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
+from commonage.engines.containers.container_client import Away, ContainerClient, Gone
 from commonage.engines.containers.ending import end_run
-from commonage.engines.containers.hands import Away, Gone, Hands
 from commonage.engines.containers.launching import launch_patiently
-from commonage.engines.containers.looking import Looker, Unclear, Unstarted, write_end
+from commonage.engines.containers.looking import StatusReader, Unclear, Unstarted, write_end
 from commonage.engines.containers.table import Run, Table
 from commonage.engines.containers.turns import Turns
 from commonage.files.beneath import Beneath
@@ -44,8 +44,8 @@ class ContainerEngine(RunsEngine[Run]):
     `shared`: the folder for files that other nodes see.
     """
 
-    _hands: Hands
-    _looker: Looker
+    _container_client: ContainerClient
+    _status_reader: StatusReader
     _installation: str
 
     def __init__(self, site: str, name: str, folder: Path, max_log_mib: int, shared: Beneath | None = None) -> None:
@@ -64,10 +64,10 @@ class ContainerEngine(RunsEngine[Run]):
         except OSError as error:
             raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
 
-    async def _take_up(self, orders: Sequence[tuple[Order, int | None]], hands: Hands) -> None:
+    async def _take_up(self, orders: Sequence[tuple[Order, int | None]], container_client: ContainerClient) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started."""
-        self._hands = hands
-        self._looker = Looker(hands, self._in_thread)
+        self._container_client = container_client
+        self._status_reader = StatusReader(container_client, self._in_thread)
         for order, port in orders:
             run = self._note(order)
             run.port = port
@@ -86,8 +86,8 @@ class ContainerEngine(RunsEngine[Run]):
         run = self._table.runs.get(order.attempt_id)
         if run is None:
             self._files.folder(order.attempt_id)  # raises for an invalid id
-            self._hands.check(order)
-            port = self._hands.port_for(order, self._ports_at(self._hands.node_of(order)))
+            self._container_client.check(order)
+            port = self._container_client.port_for(order, self._ports_at(self._container_client.node_of(order)))
             run = self._note(order)
             run.port = port
             # A task of its own: a caller that is cancelled must not leave something half written.
@@ -100,10 +100,14 @@ class ContainerEngine(RunsEngine[Run]):
         return run
 
     def _ports_at(self, node: str) -> set[int]:
-        return {run.port for run in self._table if run.port is not None and self._hands.node_of(run.order) == node}
+        return {
+            run.port
+            for run in self._table
+            if run.port is not None and self._container_client.node_of(run.order) == node
+        }
 
     def _starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Status:
-        node = self._hands.node_of(order)
+        node = self._container_client.node_of(order)
         return Status(order.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
 
     async def _begin(self, run: Run) -> None:
@@ -143,7 +147,7 @@ class ContainerEngine(RunsEngine[Run]):
 
         try:
             if await self._surely(run.folder.claim) is None:
-                await launch_patiently(run, self._hands, told)
+                await launch_patiently(run, self._container_client, told)
         except Away as error:
             told(error.waiting, None)
             self._look_again(run)
@@ -155,7 +159,7 @@ class ContainerEngine(RunsEngine[Run]):
             why = start_failure(error)
             async with run.looking:  # a look between the claim and the end would take it for a stop
                 await self._surely(partial(_write_failure, run, Exit(code, why, time.time())))
-            await self._hands.release(run)
+            await self._container_client.release(run)
         await self._settle(run)
 
     # --- changes --------------------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ class ContainerEngine(RunsEngine[Run]):
             if run.status.phase is Phase.ENDED:
                 return
             try:
-                found = await self._looker.look(run)
+                found = await self._status_reader.look(run)
             except EngineFailure as error:  # the daemon is unreachable, or the disk is full
                 if error.message != run.last_error:
                     _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
@@ -218,10 +222,10 @@ class ContainerEngine(RunsEngine[Run]):
             await self._surely(run.folder.claim_never)
             await self._settle(run)
             return
-        await end_run(run, self._hands, self._settle)
+        await end_run(run, self._container_client, self._settle)
 
     async def _remove(self, run: Run) -> None:
-        await self._hands.remove(run)
+        await self._container_client.remove(run)
 
     # --- the port: exec -------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import logging
 
 from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons.attempts import RetryingStart
-from commonage.engines.containers.hands import Away, Hands
+from commonage.engines.containers.container_client import Away, ContainerClient
 from commonage.engines.containers.table import Run
 from commonage.ports.agents import Told
 
@@ -16,11 +16,11 @@ PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _log = logging.getLogger(__name__)
 
 
-async def launch_patiently(run: Run, hands: Hands, told: Told) -> None:
+async def launch_patiently(run: Run, container_client: ContainerClient, told: Told) -> None:
     """Launch it. Raises permanent errors and Away at once, and a temporary error after the last retry."""
     for pause_s in PAUSES_S:
         try:
-            await hands.launch(run, told)
+            await container_client.launch(run, told)
         except Away:
             raise
         except EngineFailure as error:
@@ -31,4 +31,4 @@ async def launch_patiently(run: Run, hands: Hands, told: Told) -> None:
         else:
             return
         await asyncio.sleep(pause_s)
-    await hands.launch(run, told)
+    await container_client.launch(run, told)

@@ -14,7 +14,7 @@ from commonage.domain.statuses import Phase, Status
 from commonage.engines.common.runs import Exit, RunFolder
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Claim
-from commonage.engines.containers.hands import Absent, Hands, Lives, Look, Over, Waiting
+from commonage.engines.containers.container_client import Absent, ContainerClient, Lives, Look, Over, Waiting
 from commonage.engines.containers.table import Run
 
 STOPPED_EARLY = StoppedBeforeStart()
@@ -31,17 +31,17 @@ class Unclear:
     """Nothing new is known now."""
 
 
-class Looker:
+class StatusReader:
     """Looks, and writes ends to disk."""
 
-    def __init__(self, hands: Hands, in_thread: InThread) -> None:
-        self._hands = hands
+    def __init__(self, container_client: ContainerClient, in_thread: InThread) -> None:
+        self._container_client = container_client
         self._in_thread = in_thread
 
     async def look(self, run: Run) -> Status | Unstarted | Unclear:
         """Return its status. Raises EngineFailure while that cannot be seen, or the disk fails."""
         try:
-            return await self._read(run, await self._hands.look(run))
+            return await self._read(run, await self._container_client.look(run))
         except OSError as error:
             raise EngineFailure(f"its run folder cannot be read or written: {error}", retryable=True) from error
 
@@ -81,23 +81,23 @@ class Looker:
         return Exit(None, seen.reason, time.time()) if isinstance(seen, Absent) else Unclear()
 
     def _waiting(self, run: Run, seen: Waiting) -> Status:
-        node = self._hands.node_of(run.order)
+        node = self._container_client.node_of(run.order)
         return Status(run.id, Phase.STARTING, time.time(), node, seen.reason, seen.progress)
 
     def _running(self, run: Run, seen: Lives) -> Status:
         now = time.time()
-        node = self._hands.node_of(run.order)
+        node = self._container_client.node_of(run.order)
         return Status(run.id, Phase.RUNNING, now, node, url=seen.url, started_at=_began(run, seen, now) or now)
 
     def _ended(self, run: Run, end: Exit, started_at: float | None) -> Status:
         return Status(
-            run.id, Phase.ENDED, end.at, self._hands.node_of(run.order), end.reason,
+            run.id, Phase.ENDED, end.at, self._container_client.node_of(run.order), end.reason,
             exit_code=end.code, oom=end.oom, started_at=started_at,
         )  # fmt: skip
 
     async def _write(self, run: Run, end: Exit) -> Exit:
         await self._in_thread(lambda: write_end(run.folder, end))
-        await self._hands.release(run)
+        await self._container_client.release(run)
         return end
 
 

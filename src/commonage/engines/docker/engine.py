@@ -26,8 +26,8 @@ from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.program import shared_variables
 from commonage.engines.containers.table import Run
 from commonage.engines.docker.client import Client
+from commonage.engines.docker.container_client import DockerContainerClient
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.hands import DockerHands
 from commonage.engines.docker.housekeeping import Leftovers
 from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.networks import Networks
@@ -97,8 +97,10 @@ class DockerEngine(ContainerEngine):
         )  # fmt: skip
         launcher = Launcher(place, injected, settings, uses)
         await self._networks.open()
-        hands = DockerHands(self._client, self._daemon, self._images, launcher, self._in_thread, name)
-        await self._take_up(orders, hands)
+        container_client = DockerContainerClient(
+            self._client, self._daemon, self._images, launcher, self._in_thread, name
+        )
+        await self._take_up(orders, container_client)
         await self._settle_devices()
         ears = Ears(self._daemon_is_back, self._heard, self._daemon.is_away)
         self._keep("listen to events", partial(listen, self._client, ours(name), ears))

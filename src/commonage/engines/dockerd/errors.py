@@ -12,8 +12,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import WaitingForDaemon
+from commonage.engines.containers.container_client import Away
 from commonage.engines.containers.fetching import refusal_of
-from commonage.engines.containers.hands import Away
 
 # The daemon's message, our message, and whether a retry may succeed.
 _WORDS: tuple[tuple[str, str, bool], ...] = (

@@ -16,8 +16,8 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
 from commonage.engines.common.together import Together
+from commonage.engines.containers.container_client import Away
 from commonage.engines.containers.fetching import progress_of
-from commonage.engines.containers.hands import Away
 from commonage.engines.dockerd.connection import Connection
 from commonage.ports.agents import Told
 from commonage.ports.registry import RegistryAccount

@@ -34,10 +34,10 @@ from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.relays import Relays
 from commonage.engines.dockerd.words import LABEL, ours
 from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.doctor import notes_of
 from commonage.engines.swarm.fleet import Fleet
-from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes import NO_SHARED_FOLDER
@@ -64,7 +64,7 @@ class SwarmEngine(ContainerEngine):
     nothing is measured, and no node except the manager takes work.
     """
 
-    _hands: SwarmHands
+    _container_client: SwarmContainerClient
     _networks: Networks
     _seen_tasks: Tasks
 
@@ -86,7 +86,7 @@ class SwarmEngine(ContainerEngine):
         self._fleet = Fleet(self._client, agents, without_agents=self._settings.without_agents)
         self._images = Images(self._client, site, self._settings.pull, self._settings.account)
         self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MOST_RELAYED)
-        self._sweeps: SwarmHands | None = None
+        self._sweeps: SwarmContainerClient | None = None
         self._notes: tuple[str, ...] = ()
         self._here = ""
 
@@ -161,15 +161,15 @@ class SwarmEngine(ContainerEngine):
         await self._networks.open()
         self._launcher = launcher
         self._seen_tasks = Tasks(self._client, name)
-        self._hands = SwarmHands(
+        self._container_client = SwarmContainerClient(
             self._client, self._fleet, self._seen_tasks, launcher, settings, self._in_thread
         )  # fmt: skip
         await self._look_at_swarm()
-        await self._take_up(orders, self._hands)
+        await self._take_up(orders, self._container_client)
         watcher = Watcher(self._table, self._seen_tasks, self._fleet, self._in_thread)
         self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
-        self._sweeps = self._hands
-        self._keep("remove services", partial(watcher.sweep, self._hands))
+        self._sweeps = self._container_client
+        self._keep("remove services", partial(watcher.sweep, self._container_client))
         self._keep("answer paused nodes", watcher.answer_paused)
         bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
         house = House(self._table, self._files, bounds, self._in_thread)
@@ -212,7 +212,7 @@ class SwarmEngine(ContainerEngine):
         """Read our objects in the Swarm, and its nodes. Raises EngineFailure."""
         await self._fleet.look()  # the caller looks at all running attempts
         for service in await self._client.services(ours(self._installation)):
-            self._hands.note(_attempt_of(service), str(service["ID"]))
+            self._container_client.note(_attempt_of(service), str(service["ID"]))
         await self._seen_tasks.ask()
 
     async def _swarm_is_back(self) -> None:
@@ -228,7 +228,7 @@ class SwarmEngine(ContainerEngine):
         """
         for service in await self._client.services(ours(self._installation)):
             attempt = _attempt_of(service)
-            if attempt not in self._table.runs and not self._hands.is_swept(attempt):
+            if attempt not in self._table.runs and not self._container_client.is_swept(attempt):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
         await self._networks.clear_unused(house.uses)

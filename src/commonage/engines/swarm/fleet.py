@@ -11,7 +11,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
-from commonage.engines.containers.hands import Away, Gone
+from commonage.engines.containers.container_client import Away, Gone
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, SwarmNode, Wait, notes_on, report_of, swarm_nodes_of
 from commonage.engines.swarm.partition_detector import ENDING, PartitionDetector, introduced

@@ -12,8 +12,8 @@ from commonage.domain.statuses import Phase
 from commonage.domain.turns import Turns
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.table import Run, Table
+from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.fleet import Fleet
-from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
@@ -40,13 +40,13 @@ class Watcher:
         self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
         self._endings: dict[str, float] = {}  # when the box of a running attempt first showed an end
 
-    async def sweep(self, hands: SwarmHands, turns: Turns) -> None:
+    async def sweep(self, container_client: SwarmContainerClient, turns: Turns) -> None:
         """Remove leftovers of jobs whenever nothing is about to start, until cancelled."""
         while True:
             with turns.rest():
                 await asyncio.sleep(_SWEEP_S)
             try:
-                await hands.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._table))
+                await container_client.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._table))
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 

@@ -20,8 +20,8 @@ from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import launching
 from commonage.engines.containers.box import Claim
+from commonage.engines.containers.container_client import Absent, Away, Gone, Lives, Look, Over, Signal
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.hands import Absent, Away, Gone, Lives, Look, Over, Signal
 from commonage.engines.containers.table import Run
 from commonage.ports.agents import Told
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.anyio
 PASSES = EngineFailure("the registry cannot be reached", retryable=True)
 
 
-class FakeHands:
+class FakeContainerClient:
     """A node of one container at most. `failing` and `blind` are raised by the next launches and looks."""
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class FakeHands:
 class Engine(ContainerEngine):
     """As an engine is that hears nothing by itself."""
 
-    def __init__(self, folder: Path, hands: FakeHands) -> None:
+    def __init__(self, folder: Path, container_client: FakeContainerClient) -> None:
         super().__init__("site", "fake", folder, max_log_mib=512)
-        self.fakes = hands
+        self.fakes = container_client
 
     async def open(self) -> None:
         await self._take_up(await self._read_down(), self.fakes)
@@ -117,15 +117,17 @@ def is_running(status: Status) -> bool:
 
 
 @pytest.fixture
-def hands() -> FakeHands:
-    return FakeHands()
+def container_client() -> FakeContainerClient:
+    return FakeContainerClient()
 
 
 @pytest.fixture
-async def engine(tmp_path: Path, hands: FakeHands, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Engine]:
+async def engine(
+    tmp_path: Path, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Engine]:
     monkeypatch.setattr(launching, "PAUSES_S", (0.01, 0.02, 0.05))
     monkeypatch.setattr(engine_module, "AGAIN_S", 0.02)
-    engine = Engine(tmp_path, hands)
+    engine = Engine(tmp_path, container_client)
     await engine.open()
     yield engine
     await engine.close()
@@ -134,8 +136,8 @@ async def engine(tmp_path: Path, hands: FakeHands, monkeypatch: pytest.MonkeyPat
 # --- trouble at the start -----------------------------------------------------------------------------------------
 
 
-async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHands) -> None:
-    hands.failing.extend([PASSES, PASSES])
+async def test_what_passes_is_waited_for_and_told(engine: Engine, container_client: FakeContainerClient) -> None:
+    container_client.failing.extend([PASSES, PASSES])
     heard: list[Reason | None] = []
 
     async def watch() -> None:
@@ -147,53 +149,53 @@ async def test_what_passes_is_waited_for_and_told(engine: Engine, hands: FakeHan
     await engine.start(order())
     await engine.phase(is_running)
     watching.cancel()
-    assert hands.launched == 3
+    assert container_client.launched == 3
     cause = StartFailed(error="the registry cannot be reached")
     assert RetryingStart(pause_s=0.01, cause=cause) in heard
 
 
-async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, hands: FakeHands) -> None:
-    hands.failing.extend([PASSES] * 9)
+async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, container_client: FakeContainerClient) -> None:
+    container_client.failing.extend([PASSES] * 9)
     await engine.start(order())
     end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
-    assert hands.launched == 4
-    assert hands.released == ["w-1"]
+    assert container_client.launched == 4
+    assert container_client.released == ["w-1"]
 
 
 @pytest.mark.parametrize(
     ("failure", "code"), [(EngineFailure("there is no such image"), 1), (Gone("its node is gone"), None)]
 )
 async def test_what_is_final_ends_it_at_once(
-    engine: Engine, hands: FakeHands, failure: EngineFailure, code: int | None
+    engine: Engine, container_client: FakeContainerClient, failure: EngineFailure, code: int | None
 ) -> None:
-    hands.failing.append(failure)
+    container_client.failing.append(failure)
     await engine.start(order())
     end = await engine.phase(has_ended)
-    assert (end.exit_code, end.reason, hands.launched) == (code, StartFailed(error=failure.message), 1)
+    assert (end.exit_code, end.reason, container_client.launched) == (code, StartFailed(error=failure.message), 1)
 
 
-async def test_who_does_not_answer_is_asked_again(engine: Engine, hands: FakeHands) -> None:
-    hands.failing.extend([Away("it is away"), Away("it is away")])
+async def test_who_does_not_answer_is_asked_again(engine: Engine, container_client: FakeContainerClient) -> None:
+    container_client.failing.extend([Away("it is away"), Away("it is away")])
     await engine.start(order())
     await engine.phase(is_running)
-    assert hands.launched == 3
+    assert container_client.launched == 3
 
 
 async def test_a_stop_is_heard_while_it_is_tried_again(
-    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
-    hands.failing.append(PASSES)
+    container_client.failing.append(PASSES)
     await engine.start(order())
     await engine.phase(lambda status: isinstance(status.reason, RetryingStart))
     await engine.stop("w-1", 60)
     end = await engine.phase(has_ended)
-    assert (end.exit_code, end.reason, hands.launched) == (143, StoppedBeforeStart(), 1)
+    assert (end.exit_code, end.reason, container_client.launched) == (143, StoppedBeforeStart(), 1)
 
 
 async def test_a_full_disk_does_not_make_a_failure_of_it(
-    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, really = deque([OSError("no space left")] * 4), RunFolder.write_exit
 
@@ -203,14 +205,14 @@ async def test_a_full_disk_does_not_make_a_failure_of_it(
         really(folder, end)
 
     monkeypatch.setattr(RunFolder, "write_exit", write)
-    hands.failing.extend([PASSES] * 9)
+    container_client.failing.extend([PASSES] * 9)
     await engine.start(order())
     end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
 
 
 async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
-    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, really = deque([OSError("no space left")]), Runs.create
 
@@ -229,7 +231,7 @@ async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
         await asyncio.wait(engine._tasks._tasks)
     await engine.start(order())
     end = await engine.phase(has_ended)
-    assert (end.exit_code, end.reason, hands.launched) == (143, StoppedBeforeStart(), 0)
+    assert (end.exit_code, end.reason, container_client.launched) == (143, StoppedBeforeStart(), 0)
 
 
 async def test_a_stop_that_cannot_be_kept_is_an_engines_failure(engine: Engine, tmp_path: Path) -> None:
@@ -241,11 +243,11 @@ async def test_a_stop_that_cannot_be_kept_is_an_engines_failure(engine: Engine, 
 
 
 async def test_a_stop_that_broke_can_be_asked_for_again(
-    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.start(order())
     await engine.phase(is_running)
-    broken, really, asked = deque([KeyError("State")]), hands.signal, asyncio.Event()
+    broken, really, asked = deque([KeyError("State")]), container_client.signal, asyncio.Event()
 
     async def signal(run: Run, signal: Signal) -> None:
         if broken:
@@ -253,7 +255,7 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
         await really(run, signal)
         asked.set()
 
-    monkeypatch.setattr(hands, "signal", signal)
+    monkeypatch.setattr(container_client, "signal", signal)
     await engine.stop("w-1", 60)
     ending = engine._table.runs["w-1"].ending
     assert ending is not None
@@ -271,18 +273,18 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
     "last_error", [Away("it is away"), EngineFailure("Docker: 500", retryable=True), OSError("nfs")]
 )
 async def test_an_end_that_could_not_be_seen_is_looked_for_again(
-    engine: Engine, hands: FakeHands, last_error: Exception
+    engine: Engine, container_client: FakeContainerClient, last_error: Exception
 ) -> None:
     await engine.start(order())
     await engine.phase(is_running)
-    hands.over = Exit(5, None, time.time())
-    hands.blind.extend([last_error, last_error])
+    container_client.over = Exit(5, None, time.time())
+    container_client.blind.extend([last_error, last_error])
     await engine.hear()
     assert (await engine.phase(has_ended)).exit_code == 5
 
 
 async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
-    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     await engine.start(order())
     await engine.phase(is_running)
@@ -296,7 +298,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
         really(folder, end)
 
     monkeypatch.setattr(RunFolder, "write_exit", write)
-    hands.over = Exit(5, None, time.time())
+    container_client.over = Exit(5, None, time.time())
     await engine.hear()
     assert (await engine.phase(has_ended)).exit_code == 5
     assert tries == [True, False, False, False], "what was kept for it is given up first"
@@ -306,12 +308,12 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
 
 
 @pytest.mark.parametrize("lie", [-3600.0, 3600.0])
-async def test_nobody_writes_his_own_times(engine: Engine, hands: FakeHands, lie: float) -> None:
+async def test_nobody_writes_his_own_times(engine: Engine, container_client: FakeContainerClient, lie: float) -> None:
     given = time.time()
-    hands.started_at = given + lie
+    container_client.started_at = given + lie
     await engine.start(order(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
     running = await engine.phase(is_running)
-    hands.started_at, hands.over = given - lie, Exit(0, None, given + lie)
+    container_client.started_at, container_client.over = given - lie, Exit(0, None, given + lie)
     await engine.hear()
     end = await engine.phase(has_ended)
     assert running.started_at is not None
@@ -320,13 +322,13 @@ async def test_nobody_writes_his_own_times(engine: Engine, hands: FakeHands, lie
 
 
 async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
-    engine: Engine, hands: FakeHands, tmp_path: Path
+    engine: Engine, container_client: FakeContainerClient, tmp_path: Path
 ) -> None:
     given = time.time()
     await engine.start(order(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
     await engine.phase(is_running)
-    hands.started_at, hands.over = given + 3600, Exit(0, None, given - 3600)
-    after = Engine(tmp_path, hands)
+    container_client.started_at, container_client.over = given + 3600, Exit(0, None, given - 3600)
+    after = Engine(tmp_path, container_client)
     await after.open()
     end = await after.phase(has_ended)
     await after.close()
@@ -335,27 +337,27 @@ async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
 
 
 async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
-    engine: Engine, hands: FakeHands, tmp_path: Path
+    engine: Engine, container_client: FakeContainerClient, tmp_path: Path
 ) -> None:
     await engine.start(order())
     await engine.phase(is_running)
     os.unlink(tmp_path / "runs" / "w-1" / "box" / "claim")
     await engine.stop("w-1", 60)
     for _ in range(1000):
-        if hands.over is not None:
+        if container_client.over is not None:
             break
         await asyncio.sleep(0.005)
     await engine.hear()
     end = await engine.phase(has_ended)
-    assert (end.exit_code, hands.signals) == (7, ["SIGTERM"])
+    assert (end.exit_code, container_client.signals) == (7, ["SIGTERM"])
     assert engine._table.runs["w-1"].box.claim() is Claim.NOBODY
 
 
 async def test_a_stop_waits_for_room_to_call_it_off(
-    engine: Engine, hands: FakeHands, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
-    hands.failing.append(PASSES)
+    container_client.failing.append(PASSES)
     await engine.start(order())
     await engine.phase(lambda status: isinstance(status.reason, RetryingStart))
     full, really = deque([OSError("no space left")] * 2), os.fdopen

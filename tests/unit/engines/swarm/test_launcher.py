@@ -23,8 +23,8 @@ from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.statuses import Order, Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
-from commonage.engines.containers.hands import Lives
-from commonage.engines.containers.looking import Looker
+from commonage.engines.containers.container_client import Lives
+from commonage.engines.containers.looking import StatusReader
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.table import Run
 from commonage.engines.containers.turns import Turns
@@ -33,9 +33,9 @@ from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.networks import Network
 from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.fleet import AgentAway, Fleet
-from commonage.engines.swarm.hands import SwarmHands
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
@@ -192,7 +192,9 @@ class Scene:
         )  # fmt: skip
         self.launcher = Launcher(place, settings, uses)
         self.tasks = Tasks(client, "0123456789abcdef")
-        self.hands = SwarmHands(client, self.fleet, self.tasks, self.launcher, settings, asyncio.to_thread)
+        self.container_client = SwarmContainerClient(
+            client, self.fleet, self.tasks, self.launcher, settings, asyncio.to_thread
+        )
         self._runs = Runs(folder / "runs", Beneath(folder) / "shared")
         self._runs.open()
 
@@ -250,14 +252,14 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
 async def test_a_link_that_breaks_is_waited_for(scene: Scene, call: str) -> None:
     scene.agents.breaks_at = call
     with pytest.raises(AgentAway, match="nothing was heard"):
-        await scene.hands.launch(scene.run(shares=(GPU,)), unheard)
+        await scene.container_client.launch(scene.run(shares=(GPU,)), unheard)
     assert not scene.swarm.made
 
 
 async def test_what_the_agent_says_itself_is_not_its_absence(scene: Scene) -> None:
     scene.agents.refusal = EngineFailure("the disk of the Docker daemon is full", retryable=True)
     with pytest.raises(EngineFailure, match="disk") as caught:
-        await scene.hands.launch(scene.run(), unheard)
+        await scene.container_client.launch(scene.run(), unheard)
     assert caught.value.is_retryable
     assert not isinstance(caught.value, AgentAway)
 
@@ -271,7 +273,7 @@ async def test_a_container_is_sent_to_its_nodes_agent_or_else_to_the_relay(
 ) -> None:
     scene.agents.gateway = gateway
     scene.hear()
-    await scene.hands.launch(scene.run(variables=(("HUB", "http://127.0.0.1:8081/hub/api"),)), unheard)
+    await scene.container_client.launch(scene.run(variables=(("HUB", "http://127.0.0.1:8081/hub/api"),)), unheard)
     [spec] = scene.swarm.made.values()
     assert f"HUB=http://{seen}:8081/hub/api" in spec["TaskTemplate"]["ContainerSpec"]["Env"]
 
@@ -283,16 +285,16 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = scene.run(shares=(GPU,), secrets=(("KEY", "sesame"),))
-    await scene.hands.launch(run, unheard)
+    await scene.container_client.launch(run, unheard)
     refused = task("pending", err="no suitable node (insufficient resources on 1 node)")
     scene.swarm.all_tasks = [{**refused, "NodeID": "", "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
-    looker = Looker(scene.hands, asyncio.to_thread)
-    waits = await looker.look(run)
+    status_reader = StatusReader(scene.container_client, asyncio.to_thread)
+    waits = await status_reader.look(run)
     assert isinstance(waits, Status)
     assert (waits.phase, type(waits.reason)) == (Phase.STARTING, SwarmSeesNoGpuMemory)
-    monkeypatch.setattr(scene.hands, "_patience_s", -1.0)
-    end = await looker.look(run)
+    monkeypatch.setattr(scene.container_client, "_patience_s", -1.0)
+    end = await status_reader.look(run)
     assert isinstance(end, Status)
     assert (end.phase, end.exit_code, end.reason, end.started_at) == (Phase.ENDED, None, waits.reason, None)
     assert scene.agents.released == ["w-1"]
@@ -305,12 +307,12 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
 async def test_a_stop_while_its_service_is_made_leaves_none(scene: Scene) -> None:
     scene.swarm.held_up.clear()
     run = scene.run(kind=Kind.SESSION)
-    launching = asyncio.create_task(scene.hands.launch(run, unheard))
+    launching = asyncio.create_task(scene.container_client.launch(run, unheard))
     await scene.swarm.asked.wait()
     launching.cancel()
     with suppress(asyncio.CancelledError):
         await launching
-    removing = asyncio.create_task(scene.hands.remove(run))
+    removing = asyncio.create_task(scene.container_client.remove(run))
     await asyncio.sleep(0.01)
     scene.swarm.held_up.set()
     await removing
@@ -331,15 +333,15 @@ async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(s
     scene.swarm.mute = True
     run = scene.run(kind=Kind.SESSION)
     with pytest.raises(DaemonUnreachable):
-        await scene.hands.launch(run, unheard)
+        await scene.container_client.launch(run, unheard)
     scene.swarm.all_tasks = [{**task("running"), "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
-    assert isinstance(await scene.hands.look(run), Lives)
-    await scene.hands.signal(run, "SIGTERM")
+    assert isinstance(await scene.container_client.look(run), Lives)
+    await scene.container_client.signal(run, "SIGTERM")
     assert (run.box.path / "stop").read_text() == "term\n"
-    await scene.hands.signal(run, "SIGKILL")
+    await scene.container_client.signal(run, "SIGKILL")
     assert (run.box.path / "stop").read_text() == "kill\n"
-    await scene.hands.remove(run)
+    await scene.container_client.remove(run)
     assert scene.swarm.removed == ["id-0"]
 
 
@@ -348,13 +350,13 @@ async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(s
 )
 async def test_only_what_swarm_says_has_ended_is_removed_later(scene: Scene, state: str, removed: list[str]) -> None:
     run = scene.run()
-    await scene.hands.launch(run, unheard)
+    await scene.container_client.launch(run, unheard)
     run.status = Status("w-1", Phase.ENDED, time.time(), exit_code=143)
     scene.swarm.all_tasks = [{**task(state), "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
-    await scene.hands.remove(run)
+    await scene.container_client.remove(run)
     assert scene.swarm.removed == removed
-    await scene.hands.sweep(at_once=True)
+    await scene.container_client.sweep(at_once=True)
     assert scene.swarm.removed == ["id-0"]
 
 
@@ -367,7 +369,7 @@ def delivered(scene: Scene, kind: str) -> dict[str, Json]:
 
 async def test_secrets_come_from_the_swarm_and_go_with_the_attempt(scene: Scene) -> None:
     run = scene.run(secrets=(("KEY", "sesame"),))
-    await scene.hands.launch(run, unheard)
+    await scene.container_client.launch(run, unheard)
     [(secret, spec)] = delivered(scene, "secrets").items()
     assert base64.b64decode(spec["Data"]) == b"export KEY='sesame'\n"
     [service] = scene.swarm.made.values()
@@ -376,7 +378,7 @@ async def test_secrets_come_from_the_swarm_and_go_with_the_attempt(scene: Scene)
     assert not (run.box.path / "secrets").exists()
     await scene.launcher.launch(run, unheard)
     assert list(delivered(scene, "secrets")) == [secret], "a second try finds what the first one made"
-    await scene.hands.remove(run)
+    await scene.container_client.remove(run)
     assert delivered(scene, "secrets") == {}
 
 
@@ -384,11 +386,11 @@ async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene)
     run = scene.run(secrets=(("KEY", "sesame"),))
     scene.agents.breaks_at = "mount"
     with pytest.raises(AgentAway):
-        await scene.hands.launch(run, unheard)
+        await scene.container_client.launch(run, unheard)
     [before] = delivered(scene, "secrets")
     scene.agents.breaks_at, scene.agents.connected = "", True
     scene.hear()
-    await scene.hands.launch(run, unheard)
+    await scene.container_client.launch(run, unheard)
     [after] = delivered(scene, "secrets")
     assert after != before
 
@@ -425,7 +427,7 @@ async def test_what_a_crash_left_in_the_swarm_is_removed(scene: Scene) -> None:
 
 async def test_secrets_that_are_too_large_say_so(scene: Scene) -> None:
     with pytest.raises(EngineFailure, match="500 KiB") as caught:
-        await scene.hands.launch(scene.run(secrets=(("KEY", "x" * 600_000),)), unheard)
+        await scene.container_client.launch(scene.run(secrets=(("KEY", "x" * 600_000),)), unheard)
     assert not caught.value.is_retryable
 
 
@@ -434,7 +436,7 @@ async def test_secrets_that_are_too_large_say_so(scene: Scene) -> None:
 
 async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
     run = scene.run()
-    await scene.hands.launch(run, unheard)
+    await scene.container_client.launch(run, unheard)
     [service] = scene.swarm.made.values()
     mounts = service["TaskTemplate"]["ContainerSpec"]["Mounts"]
     binds = {one["Target"]: one["Source"] for one in mounts if one["Type"] == "bind"}
@@ -445,14 +447,14 @@ async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
         "/run/commonage/log": f"{mine}/log",
     }
     assert dict(scene.agents.mounted["w-1"])["box"] == str(run.box.path)
-    await scene.hands.release(run)
+    await scene.container_client.release(run)
     assert scene.agents.mounted == {}
 
 
 async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
     other = {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}
     scene.fleet.heard = {}
-    await scene.hands.launch(scene.run(), unheard)
+    await scene.container_client.launch(scene.run(), unheard)
     [service] = scene.swarm.made.values()
     assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
     scene.fleet.swarm_nodes = swarm_nodes_of([NODE, other])

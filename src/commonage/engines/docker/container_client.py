@@ -1,4 +1,4 @@
-"""Operations of the Docker engine on one attempt's container at the local daemon (`containers.hands`)."""
+"""Operations of the Docker engine on one attempt's container at the local daemon (`containers.container_client`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commonage.domain.reasons.attempts import RemovedFromOutside
 from commonage.domain.statuses import Order
 from commonage.engines.common.runs import Exit
 from commonage.engines.common.table import InThread
-from commonage.engines.containers.hands import Absent, Lives, Look, Made, Over, Signal
+from commonage.engines.containers.container_client import Absent, Lives, Look, Made, Over, Signal
 from commonage.engines.containers.kernel import booted_at
 from commonage.engines.containers.preparing import check
 from commonage.engines.containers.table import Run
@@ -38,7 +38,7 @@ _OOM_LOOKS = 2
 _SIGNAL_TELLS_S = 60.0
 
 
-class DockerHands:
+class DockerContainerClient:
     """Hands at one daemon."""
 
     def __init__(

@@ -66,7 +66,7 @@ Look = Absent | Made | Waiting | Lives | Over
 Signal = Literal["SIGTERM", "SIGKILL"]
 
 
-class Hands(Protocol):
+class ContainerClient(Protocol):
     """Every method may raise EngineFailure; Away if the result is unknown."""
 
     def check(self, order: Order) -> None:

@@ -15,9 +15,9 @@ from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.statuses import Phase
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim, Owner
-from commonage.engines.containers.hands import Over
+from commonage.engines.containers.container_client import Over
 from commonage.engines.containers.table import Run
-from commonage.engines.swarm import hands
+from commonage.engines.swarm import container_client
 from commonage.engines.swarm.nodes import swarm_nodes_of
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +61,7 @@ class Lost:
         told = {**task("running"), "NodeID": "node-1", "CreatedAt": "1", "Version": {"Index": 1}}
         self.scene.swarm.all_tasks = [told]
         await self.scene.tasks.ask()
-        seen = await self.scene.hands.look(self.run)
+        seen = await self.scene.container_client.look(self.run)
         assert isinstance(seen, Over)
         return seen
 
@@ -72,7 +72,7 @@ class Lost:
 @pytest.fixture(autouse=True)
 def nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wish on a node that is gone is not waited for."""
-    monkeypatch.setattr(hands, "_HEARD_S", 0.0)
+    monkeypatch.setattr(container_client, "_HEARD_S", 0.0)
 
 
 @pytest.mark.parametrize("agent", [True, False])

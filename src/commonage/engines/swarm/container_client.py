@@ -1,4 +1,4 @@
-"""Operations of the Swarm engine on one attempt's service (`containers.hands`).
+"""Operations of the Swarm engine on one attempt's service (`containers.container_client`).
 
 A stop is requested through the box, which the entry in the container polls (`entry.sh`): a Swarm cannot send a signal
 to a task. Only a command that does not react is ended through Swarm and the node agent.
@@ -22,7 +22,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Exit
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Box
-from commonage.engines.containers.hands import Absent, Lives, Look, Over, Signal, Waiting
+from commonage.engines.containers.container_client import Absent, Lives, Look, Over, Signal, Waiting
 from commonage.engines.containers.preparing import check
 from commonage.engines.containers.table import Run
 from commonage.engines.dockerd.connection import Json
@@ -67,7 +67,7 @@ class Service:
     run: Run | None = None
 
 
-class SwarmHands:
+class SwarmContainerClient:
     """Hands at a manager of the Swarm."""
 
     def __init__(
