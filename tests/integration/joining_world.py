@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from commonage.joining.join_client import JoinListener
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,10 +22,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.integration.api_world import URL, WallClock
 
 from commonage.domain.errors import EngineFailure
-from commonage.joining.door import NodesDoor
-from commonage.joining.fetch import NAME, Door
+from commonage.joining.fetch import NAME, JoinClient
 from commonage.joining.identity_proof import statement
-from commonage.joining.office import Office, Site
+from commonage.joining.join_service import JoinService, Site
 from commonage.joining.tokens import Tokens
 from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority
@@ -130,7 +130,7 @@ class FakeSwarm:
 class World:
     """All of it. `connected` are the nodes whose agents are, as (name, Swarm node id)."""
 
-    office: Office
+    join_service: JoinService
     authority: Authority
     tokens: Tokens
     swarm: FakeSwarm
@@ -139,13 +139,13 @@ class World:
     connected: list[tuple[str, str]]
     cut: list[str]
 
-    def door(self, token: str | None = None, authority: str | None = None) -> Door:
+    def join_client(self, token: str | None = None, authority: str | None = None) -> JoinClient:
         made = token or self.tokens.make([self.at], time.time())
-        return Door(made, authority or self.authority.certificate)
+        return JoinClient(made, authority or self.authority.certificate)
 
     async def ask(self, path: str, **body: Any) -> dict[str, Any]:
         """As a node does."""
-        return await asyncio.to_thread(self.door().post, path, body)
+        return await asyncio.to_thread(self.join_client().post, path, body)
 
     async def join(self, node: str, node_id: str, folder: Path) -> dict[str, Any]:
         """A node with this name and this Swarm node id asks for its certificate, as `agent.swarm_identity` does."""
@@ -157,11 +157,11 @@ class World:
         self, node: str, certificate: str, key: ec.EllipticCurvePrivateKey, folder: Path
     ) -> dict[str, Any]:
         """Show this Swarm certificate, and sign with this key."""
-        csr, door = await asyncio.to_thread(request_for, node, folder), self.door()
-        signed = statement(self.authority.certificate, door.token, node, csr)
+        csr, join_client = await asyncio.to_thread(request_for, node, folder), self.join_client()
+        signed = statement(self.authority.certificate, join_client.token, node, csr)
         signature = base64.b64encode(key.sign(signed, ec.ECDSA(hashes.SHA256()))).decode()
         body = {"node": node, "csr": csr, "swarm_certificates": certificate, "signature": signature}
-        return await asyncio.to_thread(door.post, "/certificate", body)
+        return await asyncio.to_thread(join_client.post, "/certificate", body)
 
 
 @asynccontextmanager
@@ -180,15 +180,15 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
 
     agents: Any = SimpleNamespace(heard=heard, revoke=revoke)
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
-    office = Office(site, authority, tokens, swarm, WallClock())
-    await asyncio.to_thread(office.open, make_bundle(), agents)
-    door = NodesDoor(office)
+    join_service = JoinService(site, authority, tokens, swarm, WallClock())
+    await asyncio.to_thread(join_service.open, make_bundle(), agents)
+    join_client = JoinListener(join_service)
     pair = authority.serve(names)
-    port = await door.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
+    port = await join_client.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
     try:
-        yield World(office, authority, tokens, swarm, f"127.0.0.1:{port}", folder / "shared", connected, cut)
+        yield World(join_service, authority, tokens, swarm, f"127.0.0.1:{port}", folder / "shared", connected, cut)
     finally:
-        await door.stop()
+        await join_client.stop()
 
 
 def request_for(name: str, folder: Path) -> str:

@@ -114,7 +114,7 @@ def site(folder: Path) -> Iterator[Site]:
         registry = PlatformRegistry(plan, Authority.open(folder / "authority"), MACHINE_PASSWORD)
         made = Site(url, registry, api, folder, loop, buildah_store(folder))
         made.wait(registry.start())
-        api.app.state.door.registry = registry
+        api.app.state.join_client.registry = registry
         try:
             yield made
         finally:

@@ -49,7 +49,7 @@ async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[A
     async with serving(tmp_path, await make_store(request.param, tmp_path, request), rules=RULES) as running:
         running.identity.groups["ann"] = ("lab", "staff")
         running.identity.groups["bob"] = ("optics",)
-        running.app.state.door.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
+        running.app.state.join_client.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
         running.engine.behave(Behaviour(lasts_s=None))
         yield running
 
@@ -221,7 +221,7 @@ def test_the_sdk_has_a_call_for_each(tmp_path: Path) -> None:
 def test_the_list_of_environments_says_whose_they_are_and_what_they_need(tmp_path: Path) -> None:
     def prepare(api: Api) -> None:
         api.identity.groups["ann"] = ("lab",)
-        api.app.state.door.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
+        api.app.state.join_client.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
 
     with served(tmp_path, prepare=prepare, rules=RULES) as url:
         with Client(url, "ann") as client:

@@ -49,7 +49,7 @@ async def answered(tmp_path: Path, *asks: tuple[str, dict[str, Any]]) -> list[ht
     """The answers to these, of an installation in which bob is in the lab."""
     async with serving(tmp_path, run=False, rules=Rules(tenants=(Tenant("lab"), Tenant("Course 1")))) as api:
         api.identity.groups = {"bob": ("lab",), "ann": ("Course 1",)}
-        api.app.state.door.registry = FakeRegistry()
+        api.app.state.join_client.registry = FakeRegistry()
         return [await asked(api, path, **more) for path, more in asks]
 
 

@@ -147,7 +147,7 @@ async def test_a_stream_of_events_begins_now_unless_told_otherwise(live: Live) -
 
 
 async def test_a_silent_stream_gives_signs_of_life(live: Live) -> None:
-    live.api.app.state.door.streams._heartbeat_s = 0.05
+    live.api.app.state.join_client.streams._heartbeat_s = 0.05
     async with live.client() as ann, ann.stream("GET", "/events", headers=STREAM) as response:
         text = response.aiter_text()
         assert await anext(text) == "id: 2\n\n"
@@ -156,7 +156,7 @@ async def test_a_silent_stream_gives_signs_of_life(live: Live) -> None:
 
 
 async def test_who_goes_away_leaves_nothing_behind(live: Live) -> None:
-    streams = live.api.app.state.door.streams
+    streams = live.api.app.state.join_client.streams
     async with live.client() as ann:
         async with ann.stream("GET", "/events", headers=STREAM):
             await until(lambda: len(streams) == 1)
@@ -165,7 +165,7 @@ async def test_who_goes_away_leaves_nothing_behind(live: Live) -> None:
 
 async def test_the_server_stops_although_somebody_listens(live: Live) -> None:
     async with live.client() as ann, ann.stream("GET", "/events", headers=STREAM) as response:
-        await until(lambda: len(live.api.app.state.door.streams) == 1)
+        await until(lambda: len(live.api.app.state.join_client.streams) == 1)
         end_streams(live.api.app)
         live.server.should_exit = True
         assert await response.aread() == b"id: 2\n\n"

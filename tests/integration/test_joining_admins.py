@@ -34,10 +34,10 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @asynccontextmanager
 async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncClient]:
     async with serving(folder, run=False) as made:
-        office = None if world is None else world.office
+        join_service = None if world is None else world.join_service
         control = made.control
-        control.drains = Drains(control.live_state, control.writer, control.fleet, control.clock, office)
-        app = create_app(control, Auth(made.identity), machines=office)
+        control.drains = Drains(control.live_state, control.writer, control.fleet, control.clock, join_service)
+        app = create_app(control, Auth(made.identity), machines=join_service)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
             yield client

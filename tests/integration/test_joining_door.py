@@ -17,7 +17,7 @@ from tests.integration.joining_world import SwarmAuthority, World, opened
 from commonage.agent.contained import authority_of
 from commonage.agent.steps_host import Host
 from commonage.joining.fetch import Refusal, unpack
-from commonage.joining.terms import MARK_FILE, Terms
+from commonage.joining.join_config import MARK_FILE, JoinConfig
 from commonage.joining.tokens import Tokens
 from commonage.link.ca import Authority
 from commonage.server.registry import PlatformRegistry, RegistryPlan
@@ -38,11 +38,15 @@ def platform_registry(authority: Authority, folder: Path) -> PlatformRegistry:
 
 
 async def test_a_node_with_a_token_is_told_the_terms(world: World) -> None:
-    terms = Terms.from_json(await world.ask("/terms"))
-    assert (terms.site, terms.managers, terms.swarm_token) == ("Lab", ("10.0.0.1:2377",), "SWMTKN-1-1")
-    assert terms.authority == world.authority.certificate
-    assert abs(terms.now - time.time()) < 60
-    assert (world.shared / MARK_FILE).read_text().strip() == terms.mark
+    join_config = JoinConfig.from_json(await world.ask("/join_config"))
+    assert (join_config.site, join_config.managers, join_config.swarm_token) == (
+        "Lab",
+        ("10.0.0.1:2377",),
+        "SWMTKN-1-1",
+    )
+    assert join_config.authority == world.authority.certificate
+    assert abs(join_config.now - time.time()) < 60
+    assert (world.shared / MARK_FILE).read_text().strip() == join_config.mark
 
 
 async def test_the_token_alone_tells_whose_certificate_to_believe(world: World, tmp_path: Path) -> None:
@@ -57,7 +61,7 @@ async def test_the_token_alone_tells_whose_certificate_to_believe(world: World, 
 
 
 async def test_the_bundle_holds_the_program_and_nothing_leads_out(world: World, tmp_path: Path) -> None:
-    packed = await asyncio.to_thread(world.door().get, "/bundle")
+    packed = await asyncio.to_thread(world.join_client().get, "/bundle")
     (tmp_path / "bundle").write_bytes(packed)
     unpack(str(tmp_path / "bundle"), str(tmp_path / "out"))
     assert (tmp_path / "out/commonage/agent/join.py").is_file()
@@ -75,38 +79,38 @@ async def test_who_is_not_vouched_for_is_told_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path / "a") as ours, opened(tmp_path / "b") as others:
         token = ours.tokens.make([others.at], time.time())
         with pytest.raises(Refusal, match="not vouched for by the site's authority"):
-            await asyncio.to_thread(ours.door(token).get, "/bundle")
+            await asyncio.to_thread(ours.join_client(token).get, "/bundle")
 
 
 async def test_a_certificate_of_ours_for_something_else_does_not_do(tmp_path: Path) -> None:
     async with opened(tmp_path, ("registry.site",)) as world:
         with pytest.raises(Refusal, match="not vouched for"):
-            await asyncio.to_thread(world.door().get, "/bundle")
+            await asyncio.to_thread(world.join_client().get, "/bundle")
 
 
 @pytest.mark.parametrize(("days", "why"), [(1, "not yet valid"), (-1000, "has expired")])
 async def test_whose_clock_is_far_off_is_told_to_set_it(tmp_path: Path, days: int, why: str) -> None:
     async with opened(tmp_path, ahead_s=days * 86400) as world:
         with pytest.raises(Refusal, match=rf"clock says 20.* {why}\): set the clock, by `timedatectl set-ntp true`"):
-            await asyncio.to_thread(world.door().get, "/bundle")
+            await asyncio.to_thread(world.join_client().get, "/bundle")
 
 
 async def test_nobody_at_the_address_is_said_with_what_to_do(world: World) -> None:
     token = world.tokens.make(["127.0.0.1:1"], time.time())
     with pytest.raises(Refusal, match=r"127\.0\.0\.1:1 cannot be reached: .* firewall"):
-        await asyncio.to_thread(world.door(token).get, "/bundle")
+        await asyncio.to_thread(world.join_client(token).get, "/bundle")
     both = world.tokens.make(["127.0.0.1:1", world.at], time.time())
-    assert await asyncio.to_thread(world.door(both).get, "/bundle")
+    assert await asyncio.to_thread(world.join_client(both).get, "/bundle")
 
 
 async def test_without_a_good_token_there_is_nothing(world: World) -> None:
     token, expired = (world.tokens.make([world.at], time.time() - ago) for ago in (0, 7200))
     with pytest.raises(Refusal, match="has expired; `commonage node token` gives a new one"):
-        await asyncio.to_thread(world.door(expired).get, "/bundle")
+        await asyncio.to_thread(world.join_client(expired).get, "/bundle")
     world.tokens.forget()
-    for path in ("/terms", "/certificate", "/seen"):
+    for path in ("/join_config", "/certificate", "/seen"):
         with pytest.raises(Refusal, match="revoked"):
-            await asyncio.to_thread(world.door(token).post, path, {})
+            await asyncio.to_thread(world.join_client(token).post, path, {})
     # TLS is looked at by the others; here it is the absence of a token that matters.
     async with httpx2.AsyncClient(verify=False) as client:
         for header in ({}, {"Authorization": "Bearer"}, {"Authorization": "Basic eA=="}):
@@ -145,12 +149,14 @@ async def test_a_node_is_vouched_for_and_can_be_put_out(world: World, tmp_path: 
     seen = await world.ask("/seen", node="gpu-1", node_id="n1", serial=serial)
     assert seen == {"revoked": False, "connected": False, "swarm": "ready", "taken": ""}
     token = world.tokens.make([world.at], time.time())
-    said = await world.office.expel("gpu-1")
+    said = await world.join_service.expel("gpu-1")
     assert len(said) == 4
     with pytest.raises(Refusal, match="revoked"):
-        await asyncio.to_thread(world.door(token).post, "/terms", {})
+        await asyncio.to_thread(world.join_client(token).post, "/join_config", {})
     assert world.cut == ["gpu-1"], "its link ends at once"
-    assert (await world.ask("/terms"))["swarm_token"] == "SWMTKN-1-2", "what it knows of the Swarm is worth nothing"
+    assert (await world.ask("/join_config"))["swarm_token"] == "SWMTKN-1-2", (
+        "what it knows of the Swarm is worth nothing"
+    )
     assert world.swarm.removed == ["old", "n1"]
     seen = await world.ask("/seen", node="gpu-1", node_id="n1", serial=serial)
     assert seen == {"revoked": True, "connected": False, "swarm": "", "taken": ""}
@@ -167,8 +173,8 @@ async def test_the_name_of_a_node_that_is_here_is_taken(world: World, tmp_path: 
 async def test_a_swarm_in_trouble_does_not_keep_a_node_in(world: World) -> None:
     world.swarm.trouble = "the Docker daemon does not answer"
     with pytest.raises(Refusal, match="does not answer"):
-        await world.ask("/terms")
-    done = await world.office.expel("gpu-1")
+        await world.ask("/join_config")
+    done = await world.join_service.expel("gpu-1")
     assert "revoked" in done[0]
     assert "docker swarm join-token --rotate worker" in done[2]
     assert "docker node rm --force gpu-1" in done[3]
@@ -176,8 +182,8 @@ async def test_a_swarm_in_trouble_does_not_keep_a_node_in(world: World) -> None:
 
 async def test_a_node_that_is_gone_takes_no_others_token_with_it(world: World) -> None:
     token = world.tokens.make([world.at], time.time())
-    await world.office.expel("gpu-1", gone=True)
-    assert (await asyncio.to_thread(world.door(token).post, "/terms", {}))["swarm_token"] == "SWMTKN-1-2"
+    await world.join_service.expel("gpu-1", gone=True)
+    assert (await asyncio.to_thread(world.join_client(token).post, "/join_config", {}))["swarm_token"] == "SWMTKN-1-2"
 
 
 async def test_each_node_has_a_login_of_its_own_as_good_as_its_certificate(world: World, tmp_path: Path) -> None:
@@ -188,7 +194,7 @@ async def test_each_node_has_a_login_of_its_own_as_good_as_its_certificate(world
     registry = platform_registry(world.authority, tmp_path)
     assert registry.is_node(one, first) and registry.is_node(other, second)
     assert not registry.is_node(other, first)
-    await world.office.expel("gpu-1")
+    await world.join_service.expel("gpu-1")
     assert not registry.is_node(one, first)
     assert registry.is_node(other, second)
     assert registry.is_node("node", "the control plane's own")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commonage.joining.join_client import JoinListener
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.acceptance.served import until as wait_until
@@ -32,10 +33,9 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.statuses import Measurement
 from commonage.engines.swarm.membership import SwarmManager
-from commonage.joining.door import NodesDoor
-from commonage.joining.fetch import NAME, Door, Refusal
+from commonage.joining.fetch import NAME, JoinClient, Refusal
 from commonage.joining.identity_proof import statement
-from commonage.joining.office import Office, Site
+from commonage.joining.join_service import JoinService, Site
 from commonage.joining.tokens import Tokens
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
@@ -85,9 +85,9 @@ async def test_a_swarm_certificate_that_is_no_nodes_is_refused(world: World, tmp
 async def test_a_proof_is_good_for_its_own_request_name_and_token_alone(world: World, tmp_path: Path) -> None:
     """The victim's proof was overheard. The attacker sends it with a key, a name or a token of its own."""
     certificate, key = world.swarm.authority.node("victim1")
-    csr, door = await asyncio.to_thread(request_for, "victim", tmp_path), world.door()
+    csr, join_client = await asyncio.to_thread(request_for, "victim", tmp_path), world.join_client()
 
-    def signed(*, token: str = door.token, node: str = "victim", request: str = csr) -> dict[str, str]:
+    def signed(*, token: str = join_client.token, node: str = "victim", request: str = csr) -> dict[str, str]:
         said = statement(world.authority.certificate, token, node, request)
         signature = base64.b64encode(key.sign(said, ec.ECDSA(hashes.SHA256()))).decode()
         return {"swarm_certificates": certificate, "signature": signature}
@@ -95,8 +95,8 @@ async def test_a_proof_is_good_for_its_own_request_name_and_token_alone(world: W
     own_csr = await asyncio.to_thread(request_for, "victim", tmp_path)
     for proof in (signed(request=own_csr), signed(node="attacker"), signed(token="cmj1.an.other")):
         with pytest.raises(Refusal, match="not signed with the key"):
-            await asyncio.to_thread(door.post, "/certificate", {"node": "victim", "csr": csr, **proof})
-    await asyncio.to_thread(door.post, "/certificate", {"node": "victim", "csr": csr, **signed()})
+            await asyncio.to_thread(join_client.post, "/certificate", {"node": "victim", "csr": csr, **proof})
+    await asyncio.to_thread(join_client.post, "/certificate", {"node": "victim", "csr": csr, **signed()})
 
 
 async def test_a_name_that_another_node_has_cannot_be_taken(world: World, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_a_worker_that_changes_its_host_name_keeps_nobody_from_joining(wor
 
 async def test_a_node_that_was_removed_gets_no_certificate(world: World, tmp_path: Path) -> None:
     certificate, key = world.swarm.authority.node("victim1")
-    await world.office.expel("victim")
+    await world.join_service.expel("victim")
     assert world.swarm.removed == ["victim1"]
     with pytest.raises(Refusal, match="the Swarm does not know the node victim1 any more"):
         await world.ask_for_certificate("victim", certificate, key, tmp_path)
@@ -130,7 +130,7 @@ async def test_a_node_that_was_removed_gets_no_certificate(world: World, tmp_pat
 async def test_a_removed_node_is_put_out_whatever_its_host_name_is_now(world: World, tmp_path: Path) -> None:
     await world.join("attacker", "attacker1", tmp_path)
     world.swarm.nodes["attacker1"] = ("victim", "ready")
-    await world.office.expel("attacker")
+    await world.join_service.expel("attacker")
     assert world.swarm.removed == ["attacker1"]
     assert world.authority.bindings() == {"victim1": "victim"}, "and nobody else"
 
@@ -213,7 +213,7 @@ def swarm() -> Iterator[Swarm]:
         yield swarm
 
 
-class JoinService:
+class JoinServiceProcess:
     """The join service of a site over a real Swarm, and what a node does that joins."""
 
     def __init__(self, folder: Path, swarm: Swarm) -> None:
@@ -223,19 +223,19 @@ class JoinService:
         self.agents = LinkedAgents(self.authority)
         site = Site("Lab", f"{URL}{PORTAL_PATH}join", (), (), folder / "shared")
         manager = SwarmManager(swarm.manager.daemon.url)
-        self.office = Office(site, self.authority, self.tokens, manager, WallClock())
-        self.door = NodesDoor(self.office)
+        self.join_service = JoinService(site, self.authority, self.tokens, manager, WallClock())
+        self.join_client = JoinListener(self.join_service)
         self._folder, self._at = folder, ""
 
     async def open(self) -> None:
-        await asyncio.to_thread(self.office.open, b"", self.agents)
+        await asyncio.to_thread(self.join_service.open, b"", self.agents)
         await self.agents.open("127.0.0.1", 0)
         pair = self.authority.serve([NAME])
-        self._at = f"127.0.0.1:{await self.door.start('127.0.0.1', 0, pair.cert_pem, pair.key_pem)}"
+        self._at = f"127.0.0.1:{await self.join_client.start('127.0.0.1', 0, pair.cert_pem, pair.key_pem)}"
 
     async def close(self) -> None:
         await self.agents.close()
-        await self.door.stop()
+        await self.join_client.stop()
 
     async def join(self, node: str, *, name: str = "", certificates_of: str = "") -> dict[str, Any]:
         """Ask for a certificate as `commonage node join` does on this machine: under another name, or with another
@@ -243,15 +243,15 @@ class JoinService:
         return await asyncio.to_thread(self._join, node, name or node, certificates_of or node)
 
     def _join(self, node: str, name: str, shown: str) -> dict[str, Any]:
-        door = Door(self.tokens.make([self._at], time.time()), self.authority.certificate)
+        join_client = JoinClient(self.tokens.make([self._at], time.time()), self.authority.certificate)
         csr = request_for(name, self._folder)
-        signed = statement(self.authority.certificate, door.token, name, csr)
+        signed = statement(self.authority.certificate, join_client.token, name, csr)
         proof = prove(Host(), swarm_node(self._swarm.machines[node].daemon.url), signed)
         if shown != node:
             folder = swarm_node(self._swarm.machines[shown].daemon.url).folder
             proof = replace(proof, certificates=(folder / "swarm-node.crt").read_text())
         body = {"csr": csr, "swarm_certificates": proof.certificates, "signature": proof.signature}
-        return door.post("/certificate", {"node": name, **body})
+        return join_client.post("/certificate", {"node": name, **body})
 
 
 @pytest.mark.needs("docker")
@@ -260,7 +260,7 @@ async def test_a_renamed_worker_gets_none_of_anothers_work_and_does_not_survive_
     tmp_path: Path, swarm: Swarm
 ) -> None:
     """worker1 is the attacker, worker2 the victim, worker3 a machine that joined the Swarm alone."""
-    site = JoinService(tmp_path, swarm)
+    site = JoinServiceProcess(tmp_path, swarm)
     ids = {name: swarm.node_id(name) for name in swarm.machines}
     await site.open()
     try:
@@ -302,11 +302,11 @@ async def _places_work_by_id(rig: SwarmRig, swarm: Swarm) -> None:
         assert (ended.exit_code, "takes no work" in str(ended.reason)) == (None, True), ended
 
 
-async def _is_out(site: JoinService, swarm: Swarm, ids: dict[str, str]) -> None:
+async def _is_out(site: JoinServiceProcess, swarm: Swarm, ids: dict[str, str]) -> None:
     """`node rm` puts out the very node, under whatever host name it goes now, and nobody else."""
     manager = swarm.manager.daemon
     token = manager.ask("GET", "/swarm")["JoinTokens"]["Worker"]
-    await site.office.expel("worker1")
+    await site.join_service.expel("worker1")
     there = {one["ID"] for one in manager.ask("GET", "/nodes")}
     assert there == {ids[MANAGER], ids["worker2"], ids["worker3"]}
     assert site.authority.bindings() == {ids["worker2"]: "worker2"}
@@ -320,7 +320,7 @@ async def _is_out(site: JoinService, swarm: Swarm, ids: dict[str, str]) -> None:
     join = {"RemoteAddrs": [f"{swarm.manager.address}:2377"], "JoinToken": token, "ListenAddr": "0.0.0.0:2377"}
     with pytest.raises(RuntimeError, match="join token"):
         attacker.ask("POST", "/swarm/join", {**join, "AdvertiseAddr": swarm.machines["worker1"].address})
-    await site.office.expel("worker3")
+    await site.join_service.expel("worker3")
     assert {one["ID"] for one in manager.ask("GET", "/nodes")} == {ids[MANAGER], ids["worker2"]}
 
 

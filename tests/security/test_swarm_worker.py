@@ -23,7 +23,7 @@ from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.statuses import Order, Phase
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
-from commonage.joining.terms import MARK_FILE
+from commonage.joining.join_config import MARK_FILE
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 
@@ -270,5 +270,5 @@ async def test_the_mark_of_the_site_is_written_over_no_other_file(tmp_path: Path
         mark.symlink_to(target / "key" if what == "link" else target)
     async with opened(tmp_path) as world:
         kept = mark.read_text().strip()
-        assert (await world.ask("/terms"))["mark"] == kept, "nodes know the folder by it"
+        assert (await world.ask("/join_config"))["mark"] == kept, "nodes know the folder by it"
     assert content_of(target) == before

@@ -17,12 +17,16 @@ RECORDS = {
 
 FOREIGN = {
     "agent/dialling.py": {"context.minimum_version"},  # ssl is set up so, here and below
-    "api/app.py": {"app.state.door", "api.state.door", "mount.path_regex"},  # Starlette's own place for state
+    "api/app.py": {
+        "app.state.join_client",
+        "api.state.join_client",
+        "mount.path_regex",
+    },  # Starlette's own place for state
     "api/openapi.py": {"api.openapi"},  # as FastAPI's documentation says
     "cli/job_file.py": {"key.tag", "value.tag"},  # nodes of PyYAML
     "engines/process/processes.py": {"shim.returncode"},  # a Popen that is not to wait any more
     "gpus/isolation/driver_limit.py": {"limits.nameSpace", "limits.softLimit", "limits.hardLimit"},  # a struct of C
-    "joining/door.py": {"context.minimum_version"},
+    "joining/join_client.py": {"context.minimum_version"},
     "joining/fetch.py": {"self._trust.minimum_version"},
     "link/bundle.py": {"entry.size", "entry.mode"},  # tarfile has no constructor arguments
     "link/listener.py": {"context.minimum_version", "context.verify_mode"},

@@ -21,12 +21,12 @@ from commonage.agent import run
 from commonage.agent.config import config_text
 from commonage.agent.docker import DockerDaemon
 from commonage.agent.steps import Case, Look, Options, Step, bad, done, needed, walk
-from commonage.agent.steps_agent import HOME, SETTINGS, Certificate, agent_config, seen_by
+from commonage.agent.steps_agent import HOME, SETTINGS, Certificate, agent_config, registration_of
 from commonage.agent.steps_host import Host
 from commonage.agent.steps_swarm import Registry
 from commonage.domain.errors import CommonageError
-from commonage.joining.fetch import NAME, Door, Refusal, read_token
-from commonage.joining.terms import MARK_FILE, Terms, TermsError
+from commonage.joining.fetch import NAME, JoinClient, Refusal, read_token
+from commonage.joining.join_config import MARK_FILE, JoinConfig, JoinConfigError
 
 JOINED = HOME / "joined"
 """Digest of the token that the agent joined with. Another token means that it must join again."""
@@ -68,10 +68,10 @@ class Member:
 
     def look(self, case: Case) -> Look:
         """Check with the Swarm manager."""
-        state = seen_by(case, self._mine)["swarm"] if self._mine else ""
+        state = registration_of(case, self._mine)["swarm"] if self._mine else ""
         if state != "ready":
             return bad(
-                f"this machine is not in the Swarm of {case.terms.managers[0]}{f' but {state}' if state else ''}; "
+                f"this machine is not in the Swarm of {case.join_config.managers[0]}{f' but {state}' if state else ''}; "  # noqa: E501
                 "on a manager `docker swarm join-token worker` says how it joins"
             )
         return done(f"{self._mine}, {state}")
@@ -87,11 +87,11 @@ class Sees:
 
     def look(self, case: Case) -> Look:
         """Check by the mark in the folder."""
-        folder = Path(case.terms.shared_dir)
+        folder = Path(case.join_config.shared_dir)
         mark = case.host.read(folder / MARK_FILE)
         if mark is None:
             return bad(f"{folder} is not mounted into the container at this very path: see COMMONAGE_SHARED_DIR")
-        if mark.strip() != case.terms.mark:
+        if mark.strip() != case.join_config.mark:
             return bad(f"{folder} is another site's folder (its {MARK_FILE} says so); mount this site's there")
         return done(f"{folder} is the site's")
 
@@ -148,19 +148,25 @@ def main(arguments: Sequence[str]) -> int:
 def _join(host: Host, token: str, asked: argparse.Namespace) -> str:
     """Join; returns the reason if that failed, else an empty string."""
     try:
-        door = Door(token, authority_of(host, token))
-        terms = Terms.from_json(door.post("/terms", {}))
+        join_client = JoinClient(token, authority_of(host, token))
+        join_config = JoinConfig.from_json(join_client.post("/join_config", {}))
         info = DockerDaemon(asked.docker).info()
-    except (Refusal, TermsError, CommonageError) as error:
+    except (Refusal, JoinConfigError, CommonageError) as error:
         return str(error)
     # The agent takes the name that the Swarm has for the node.
-    case = Case(host, terms, door, Options(str(info["Name"]), gpus=asked.gpus), skew_s=time.time() - terms.now)
+    case = Case(
+        host,
+        join_config,
+        join_client,
+        Options(str(info["Name"]), gpus=asked.gpus),
+        skew_s=time.time() - join_config.now,
+    )
     steps: list[Step] = [
         Sight(info), Member(info), Sees(), Certificate(asked.docker), Registry(LOGINS),
         Settings(asked.docker),
     ]  # fmt: skip
     outcome = walk(steps, case, plan=False, tell=lambda line: print(line, flush=True))
-    return f"{outcome.failed} is in the way of joining {terms.site}" if outcome.failed else ""
+    return f"{outcome.failed} is in the way of joining {join_config.site}" if outcome.failed else ""
 
 
 def token_in(text: str) -> str:

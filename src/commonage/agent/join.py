@@ -12,15 +12,15 @@ import time
 from collections.abc import Sequence
 
 from commonage.agent.steps import Case, Options, Outcome, Step, walk
-from commonage.agent.steps_agent import Agent, Certificate, Seen
+from commonage.agent.steps_agent import Agent, Certificate, Registered
 from commonage.agent.steps_checks import Checks, Tools
 from commonage.agent.steps_docker import Docker
 from commonage.agent.steps_host import Host
 from commonage.agent.steps_nvidia import Nvidia
 from commonage.agent.steps_storage import Scratch, Share
 from commonage.agent.steps_swarm import Images, Registry, Swarm
-from commonage.joining.fetch import Door, Refusal
-from commonage.joining.terms import Terms, TermsError
+from commonage.joining.fetch import JoinClient, Refusal
+from commonage.joining.join_config import JoinConfig, JoinConfigError
 
 DONE, FAILED, MISUSED = 0, 1, 2
 
@@ -29,7 +29,7 @@ def all_steps() -> list[Step]:
     """All steps in order: a later step relies on the earlier ones."""
     return [
         Checks(), Tools(), Nvidia(), Docker(), Scratch(), Share(), Swarm(), Certificate(), Registry(), Agent(),
-        Images(), Seen(),
+        Images(), Registered(),
     ]  # fmt: skip
 
 
@@ -44,19 +44,19 @@ def main(arguments: Sequence[str]) -> int:
         return _say("begin with the script: `commonage node token` on the control plane's side shows how", MISUSED)
     began = time.monotonic()
     try:
-        door = Door(token, authority)
-        terms = Terms.from_json(door.post("/terms", {}))
+        join_client = JoinClient(token, authority)
+        join_config = JoinConfig.from_json(join_client.post("/join_config", {}))
         options = _options(asked)
-    except (Refusal, TermsError) as error:
+    except (Refusal, JoinConfigError) as error:
         return _say(str(error), FAILED)
     except ValueError as error:
         return _say(str(error), MISUSED)
-    case = Case(Host(), terms, door, options, skew_s=time.time() - terms.now)
-    print(f"{options.node} {'would join' if asked.plan else 'joins'} {terms.site}", flush=True)
+    case = Case(Host(), join_config, join_client, options, skew_s=time.time() - join_config.now)
+    print(f"{options.node} {'would join' if asked.plan else 'joins'} {join_config.site}", flush=True)
     outcome = walk(all_steps(), case, plan=asked.plan, tell=lambda line: print(line, flush=True))
     for note in case.notes:
         print(f"Note: {note}", flush=True)
-    print(_summary(outcome, options.node, terms.site, time.monotonic() - began, plan=asked.plan), flush=True)
+    print(_summary(outcome, options.node, join_config.site, time.monotonic() - began, plan=asked.plan), flush=True)
     return FAILED if outcome.failed else DONE
 
 

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Protocol
 
 from commonage.agent.steps_host import Host
-from commonage.joining.fetch import Door
-from commonage.joining.terms import Terms
+from commonage.joining.fetch import JoinClient
+from commonage.joining.join_config import JoinConfig
 
 
 class State(Enum):
@@ -88,8 +88,8 @@ class Case:
     """This node, the site it joins, and the data that steps share. `restart`: the agent must be restarted."""
 
     host: Host
-    terms: Terms
-    door: Door
+    join_config: JoinConfig
+    join_client: JoinClient
     options: Options
     skew_s: float = 0.0
     restart: bool = False

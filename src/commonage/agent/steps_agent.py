@@ -46,7 +46,7 @@ class Certificate:
 
     def look(self, case: Case) -> Look:
         """Check that it exists, is of this site's authority and this name, is valid for a while, and not revoked."""
-        if case.host.read(AUTHORITY) != case.terms.authority:
+        if case.host.read(AUTHORITY) != case.join_config.authority:
             return needed("have the site's authority sign a certificate for this machine")
         if why := _unfit(case, self._docker):
             return needed(f"have a new certificate signed: {why}")
@@ -65,14 +65,14 @@ class Certificate:
             key = host.must("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
             host.write(KEY, key, 0o600)
         request = host.must("openssl", "req", "-new", "-key", str(KEY), "-subj", f"/CN={case.options.node}")
-        said = statement(case.terms.authority, case.door.token, case.options.node, request)
+        said = statement(case.join_config.authority, case.join_client.token, case.options.node, request)
         proof = prove(host, node, said)
         ask = {"csr": request, "swarm_certificates": proof.certificates, "signature": proof.signature}
-        signed = case.door.post("/certificate", {"node": case.options.node, **ask})
+        signed = case.join_client.post("/certificate", {"node": case.options.node, **ask})
         host.write(REQUEST, request)
         host.write(LOGIN, str(signed["registry_login"]), 0o600)
         host.write(CERTIFICATE, str(signed["certificate"]))
-        host.write(AUTHORITY, case.terms.authority)
+        host.write(AUTHORITY, case.join_config.authority)
         case.restart = True
 
 
@@ -111,7 +111,7 @@ class Agent:
         case.restart = False
 
 
-class Seen:
+class Registered:
     """Step: the control plane sees this node. The last check."""
 
     name = "seen"
@@ -121,15 +121,17 @@ class Seen:
         said: dict[str, Any] = {}
 
         def is_seen() -> bool:
-            said.update(seen_by(case, swarm_node(case.host.docker).node_id))
+            said.update(registration_of(case, swarm_node(case.host.docker).node_id))
             return bool(said["connected"]) and said["swarm"] == "ready"
 
         if case.host.read(SETTINGS) is not None and runs(case.host):
             if case.host.wait(is_seen, _SEEN_WITHIN_S):
-                return done(f"{case.terms.site} sees {case.options.node} ready")
+                return done(f"{case.join_config.site} sees {case.options.node} ready")
             what = "its agent is not connected" if not said.get("connected") else "the Swarm does not see it ready"
-            return bad(f"{case.terms.site} does not see this machine: {what}; the agent says: {log_of(case.host)}")
-        return needed(f"wait until {case.terms.site} sees this machine")
+            return bad(
+                f"{case.join_config.site} does not see this machine: {what}; the agent says: {log_of(case.host)}"
+            )
+        return needed(f"wait until {case.join_config.site} sees this machine")
 
     def apply(self, case: Case) -> None:
         """Nothing to change: by now the agent runs, or an earlier step has said why not."""
@@ -149,16 +151,16 @@ def agent_config(case: Case) -> AgentConfig:
     try:
         return AgentConfig(
             node=options.node,
-            control=case.terms.agents,
+            control=case.join_config.agents,
             certificate=str(CERTIFICATE),
             key=str(KEY),
             request=str(REQUEST),
             authority=str(AUTHORITY),
             state=str(STATE),
-            shared=case.terms.shared_dir,
+            shared=case.join_config.shared_dir,
             gpus=options.gpus,
             labels=options.labels,
-            **case.terms.agent,
+            **case.join_config.agent,
         )
     except TypeError as error:
         raise StepFailed(f"the site says something of its agents that this one does not know: {error}") from None
@@ -180,9 +182,9 @@ def log_of(host: Host) -> str:
     return " / ".join(text.splitlines()[-5:]) or "nothing"
 
 
-def seen_by(case: Case, node_id: str, serial: str = "") -> dict[str, Any]:
-    """The control plane's view of this node under this Swarm node id: `Office.seen`."""
-    return case.door.post("/seen", {"node": case.options.node, "node_id": node_id, "serial": serial})
+def registration_of(case: Case, node_id: str, serial: str = "") -> dict[str, Any]:
+    """The control plane's view of this node under this Swarm node id: `JoinService.seen`."""
+    return case.join_client.post("/seen", {"node": case.options.node, "node_id": node_id, "serial": serial})
 
 
 def _unfit(case: Case, docker: str) -> str:
@@ -204,7 +206,7 @@ def _unfit(case: Case, docker: str) -> str:
     if public != host.must("openssl", "pkey", "-in", str(KEY), "-pubout"):
         return "the one here is for another key"
     serial = host.must("openssl", "x509", "-in", shown, "-noout", "-serial").strip().partition("=")[2]
-    return "the one here was revoked" if seen_by(case, node_id, serial)["revoked"] else ""
+    return "the one here was revoked" if registration_of(case, node_id, serial)["revoked"] else ""
 
 
 def _is_bound_to(host: Host, node_id: str) -> bool:

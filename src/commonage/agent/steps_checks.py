@@ -103,9 +103,9 @@ def _name(case: Case) -> Iterator[str]:
 
 
 def _ports(case: Case) -> Iterator[str]:
-    for what, place in [("the Swarm's manager", one) for one in case.terms.managers[:1]] + [
-        ("the agents' listener", case.terms.agents[0]),
-        *([("the registry", case.terms.registry)] if case.terms.registry else []),
+    for what, place in [("the Swarm's manager", one) for one in case.join_config.managers[:1]] + [
+        ("the agents' listener", case.join_config.agents[0]),
+        *([("the registry", case.join_config.registry)] if case.join_config.registry else []),
     ]:
         if why := _unreachable(place):
             yield f"{what} at {place} cannot be reached ({why}): open that port between the two nodes"

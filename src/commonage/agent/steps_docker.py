@@ -97,7 +97,7 @@ def _is_stale(host: Host, settings: Mapping[str, Any]) -> bool:
 
 def wanted_settings(case: Case) -> dict[str, Any]:
     """The required content of daemon.json: the site's settings, and those for this node's GPUs."""
-    wanted = dict(case.terms.daemon)
+    wanted = dict(case.join_config.daemon)
     amount = vram_mib(case)
     if amount:
         wanted["node-generic-resources"] = [f"VRAM={amount}"]

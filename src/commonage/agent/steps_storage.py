@@ -9,7 +9,7 @@ from pathlib import Path
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_packages import install, names_of
-from commonage.joining.terms import MARK_FILE
+from commonage.joining.join_config import MARK_FILE
 
 SCRATCH = Path("/scratch")
 FSTAB = Path("/etc/fstab")
@@ -49,9 +49,9 @@ class Share:
 
     def look(self, case: Case) -> Look:
         """Check by the mark in the folder, which identifies the site."""
-        folder = Path(case.terms.shared_dir)
+        folder = Path(case.join_config.shared_dir)
         mark = case.host.read(folder / MARK_FILE)
-        if mark is not None and mark.strip() == case.terms.mark:
+        if mark is not None and mark.strip() == case.join_config.mark:
             return done(f"{folder} is the site's")
         if mark is not None:
             return bad(f"{folder} is another site's folder (its {MARK_FILE} says so); mount this site's there")
@@ -66,7 +66,7 @@ class Share:
 
     def apply(self, case: Case) -> None:
         """Add a line to fstab, and mount."""
-        folder = Path(case.terms.shared_dir)
+        folder = Path(case.join_config.shared_dir)
         line = fstab_line(case.options.share, folder)
         kind = line.split()[2]
         if kind.startswith("nfs") and not case.host.has("mount.nfs"):

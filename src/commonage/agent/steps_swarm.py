@@ -10,10 +10,10 @@ from typing import Any
 
 from commonage.agent.docker import DockerDaemon
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
-from commonage.agent.steps_agent import LOGIN, seen_by
+from commonage.agent.steps_agent import LOGIN, registration_of
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.domain.errors import EngineFailure
-from commonage.joining.terms import Terms
+from commonage.joining.join_config import JoinConfig
 
 CERTIFICATES = Path("/etc/docker/certs.d")
 LOGINS = Path("/root/.docker/config.json")
@@ -31,18 +31,18 @@ class Registry:
 
     def look(self, case: Case) -> Look:
         """Check the files. Docker reads them at each pull."""
-        if not case.terms.registry:
+        if not case.join_config.registry:
             return not_here("the site has no registry of its own")
         changes = []
-        if case.host.read(_authority_file(case)) != case.terms.authority:
-            changes.append(f"trust {case.terms.registry} by the site's authority")
+        if case.host.read(_authority_file(case)) != case.join_config.authority:
+            changes.append(f"trust {case.join_config.registry} by the site's authority")
         if read_logins(case.host, self._file) != self._logins(case):
             changes.append(f"sign Docker in there, as a node ({self._file})")
-        return needed(*changes) if changes else done(f"{case.terms.registry} is trusted")
+        return needed(*changes) if changes else done(f"{case.join_config.registry} is trusted")
 
     def apply(self, case: Case) -> None:
         """Write the two files."""
-        case.host.write(_authority_file(case), case.terms.authority)
+        case.host.write(_authority_file(case), case.join_config.authority)
         case.host.write(self._file, json.dumps(self._logins(case), indent=2) + "\n", 0o600)
 
     def _logins(self, case: Case) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Registry:
         if mine is None:  # a plan, before it joined
             return kept
         login = {"auth": base64.b64encode(mine.encode()).decode()}
-        return {**kept, "auths": {**kept.get("auths", {}), case.terms.registry: login}}
+        return {**kept, "auths": {**kept.get("auths", {}), case.join_config.registry: login}}
 
 
 def read_logins(host: Host, file: Path = LOGINS) -> dict[str, Any]:
@@ -71,40 +71,44 @@ class Swarm:
         """Compare what Docker says here with what the manager says of this node."""
         mine = swarm_of(case.host)
         state, mine_id = mine.get("LocalNodeState", "inactive"), str(mine.get("NodeID", ""))
-        seen = seen_by(case, mine_id)
+        seen = registration_of(case, mine_id)
         if seen["taken"]:
             return bad(str(seen["taken"]))
         if mine_id and seen["swarm"]:
             return done(f"{'manager' if mine.get('ControlAvailable') else 'worker'} {mine_id}, {seen['swarm']}")
         if state == "inactive":
-            return needed(f"join the Swarm of {case.terms.managers[0]}")
+            return needed(f"join the Swarm of {case.join_config.managers[0]}")
         managers = [one.get("Addr", "") for one in mine.get("RemoteManagers") or ()]
-        if mine.get("ControlAvailable") or not set(managers) & set(case.terms.managers):
+        if mine.get("ControlAvailable") or not set(managers) & set(case.join_config.managers):
             return bad(
                 f"Docker here is in another Swarm (managers: {', '.join(managers) or 'this machine'}); "
                 "`docker swarm leave` takes it out, and ends what runs there"
             )
-        return needed("leave the Swarm, which does not know this machine any more", f"join {case.terms.managers[0]}")
+        return needed(
+            "leave the Swarm, which does not know this machine any more", f"join {case.join_config.managers[0]}"
+        )
 
     def apply(self, case: Case) -> None:
         """Leave an outdated Swarm, join, and wait until the manager lists this node."""
         host = case.host
         # The terms from the beginning may be minutes old, and the Swarm's token may have changed since.
-        terms = Terms.from_json(case.door.post("/terms", {}))
+        join_config = JoinConfig.from_json(case.join_client.post("/join_config", {}))
         if swarm_of(host).get("LocalNodeState", "inactive") != "inactive":
             host.must("docker", "swarm", "leave", "--force", timeout_s=120)
-        address = case.options.address or own_address(terms.managers[0])
+        address = case.options.address or own_address(join_config.managers[0])
         last = ""
-        for manager in terms.managers:
+        for manager in join_config.managers:
             try:
-                DockerDaemon(host.docker).join_swarm(manager, terms.swarm_token, address, _JOINED_WITHIN_S)
+                DockerDaemon(host.docker).join_swarm(manager, join_config.swarm_token, address, _JOINED_WITHIN_S)
                 break
             except EngineFailure as error:
                 last = str(error)
         else:
-            raise StepFailed(f"the Swarm of {', '.join(terms.managers)} does not take this machine ({address}): {last}")
+            raise StepFailed(
+                f"the Swarm of {', '.join(join_config.managers)} does not take this machine ({address}): {last}"
+            )
         mine = str(swarm_of(host).get("NodeID", ""))
-        if not host.wait(lambda: seen_by(case, mine)["swarm"] == "ready", _MEMBER_WITHIN_S):
+        if not host.wait(lambda: registration_of(case, mine)["swarm"] == "ready", _MEMBER_WITHIN_S):
             raise StepFailed(
                 f"the Swarm took this machine, but its manager does not see it ready at {address}: are the ports 7946 "
                 "(tcp, udp) and 4789 (udp) open between the nodes?"
@@ -122,19 +126,19 @@ class Images:
 
     def look(self, case: Case) -> Look:
         """Check whether each is present."""
-        if not case.terms.images:
+        if not case.join_config.images:
             return not_here("no image is to be had beforehand")
-        missing = [one for one in case.terms.images if not _has_image(case.host, one)]
+        missing = [one for one in case.join_config.images if not _has_image(case.host, one)]
         wanted = [one for one in missing if one not in self._failed]
         if wanted:
             return needed(*(f"pull {one}" for one in wanted))
-        here = f"{len(case.terms.images) - len(missing)} of {len(case.terms.images)} images are here"
+        here = f"{len(case.join_config.images) - len(missing)} of {len(case.join_config.images)} images are here"
         # If none could be pulled, nothing was changed.
         return not_here(f"{here}, the others could not be had now") if missing and not self._had else done(here)
 
     def apply(self, case: Case) -> None:
         """Pull one after the other."""
-        for image in case.terms.images:
+        for image in case.join_config.images:
             if _has_image(case.host, image):
                 continue
             pulled = case.host.run("docker", "pull", "--quiet", image, timeout_s=_PULL_S)
@@ -167,7 +171,7 @@ def own_address(manager: str) -> str:
 
 
 def _authority_file(case: Case) -> Path:
-    return CERTIFICATES / case.terms.registry / "ca.crt"
+    return CERTIFICATES / case.join_config.registry / "ca.crt"
 
 
 def _has_image(host: Host, image: str) -> bool:

@@ -64,7 +64,7 @@ class _Line(http.client.HTTPConnection):
         self.sock = self._trust.wrap_socket(self.sock, server_hostname=NAME)
 
 
-class Door:
+class JoinClient:
     """The control plane's join server. `authority` is the certificate (PEM) that came with the script.
 
     `token` is the join token, as it is sent.
@@ -156,12 +156,12 @@ def main() -> int:
     """Fetch the bundle, unless it was supplied, and unpack it. The paths come from environment variables."""
     environment = os.environ
     try:
-        door = Door(environment["COMMONAGE_JOIN_TOKEN"], environment["COMMONAGE_JOIN_AUTHORITY"])
+        join_client = JoinClient(environment["COMMONAGE_JOIN_TOKEN"], environment["COMMONAGE_JOIN_AUTHORITY"])
         bundle = environment.get("COMMONAGE_JOIN_BUNDLE", "")
         if not bundle:
             bundle = environment["COMMONAGE_JOIN_WORK"] + "/bundle.tar.gz"
             with open(bundle, "wb") as file:
-                file.write(door.get("/bundle"))
+                file.write(join_client.get("/bundle"))
         unpack(bundle, environment["COMMONAGE_JOIN_WORK"])
     except Refusal as error:
         print(f"join: {error}", file=sys.stderr)

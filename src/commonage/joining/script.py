@@ -1,4 +1,4 @@
-"""Creates the join script, and the cloud-init data that runs it at a node's first boot. Called by `office`."""
+"""Creates the join script, and the cloud-init data that runs it at a node's first boot. Called by `join_service`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Join tokens: signed, for this one purpose, valid for a limited time.
 
-Used by `office`. No I/O but the secret's file.
+Used by `join_service`. No I/O but the secret's file.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ async def assemble(
         environments=[one for one in catalogue_of(settings) if one not in without_image(settings)],
         chance=random.SystemRandom().randrange,
         clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
-        joining=None if joining is None else joining.office,
+        joining=None if joining is None else joining.join_service,
         homes=HomeFolders(homes_dir(settings, data.path)),
     )
     origins = Origins(hub.public_url, hub.session_origin)
@@ -244,6 +244,6 @@ def _application(
     portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=apart_by_https))
     figures = metrics_router(control, meter)
     auth = Auth(identity, secrets.spawner_token, secrets.operator_token)
-    nodes = None if joining is None else joining.office
+    nodes = None if joining is None else joining.join_service
     app = create_app(control, auth, portal, figures.routes, nodes=nodes, images=registry)
     return Application(meter.around(app), lambda: end_streams(app))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from commonage.engines.swarm.membership import SwarmManager
-from commonage.joining.door import NodesDoor
 from commonage.joining.fetch import NAME
-from commonage.joining.office import Office, Site
+from commonage.joining.join_listener import JoinListener
+from commonage.joining.join_service import JoinService, Site
 from commonage.joining.tokens import Tokens
 from commonage.link.agents import LinkedAgents
 from commonage.link.bundle import make_bundle
@@ -86,7 +86,7 @@ def _agent(settings: Settings) -> Mapping[str, Any]:
 
 
 class Joining:
-    """The join service behind its listener. `office` is the port for the API."""
+    """The join service behind its listener. `join_service` is the port for the API."""
 
     def __init__(self, plan: JoiningPlan, authority: Authority, folder: Path, clock: Clock) -> None:
         self._plan, self._authority = plan, authority
@@ -103,16 +103,16 @@ class Joining:
             agent=plan.agent,
         )
         tokens = Tokens(folder / "secret", authority.fingerprint)
-        self.office = Office(site, authority, tokens, SwarmManager(plan.docker_url), clock)
-        self._door = NodesDoor(self.office)
+        self.join_service = JoinService(site, authority, tokens, SwarmManager(plan.docker_url), clock)
+        self._join_listener = JoinListener(self.join_service)
 
     async def open(self, agents: LinkedAgents | None) -> None:
         """Start to accept nodes. Raises PortError, BundleError."""
         bundle = await asyncio.to_thread(make_bundle)
-        await asyncio.to_thread(self.office.open, bundle, agents)
+        await asyncio.to_thread(self.join_service.open, bundle, agents)
         pair = await asyncio.to_thread(self._authority.serve, [NAME, self._plan.address])
         try:
-            await self._door.start(self._plan.bind, self._plan.port, pair.cert_pem, pair.key_pem)
+            await self._join_listener.start(self._plan.bind, self._plan.port, pair.cert_pem, pair.key_pem)
         except OSError as error:
             raise PortError(
                 f"machines that join cannot be listened for at {self._plan.bind}, port {self._plan.port}: "
@@ -121,7 +121,7 @@ class Joining:
 
     async def close(self) -> None:
         """Stop accepting nodes."""
-        await self._door.stop()
+        await self._join_listener.stop()
 
 
 def _in_url(address: str) -> str:

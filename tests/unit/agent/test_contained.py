@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.agent.test_join_steps import TERMS, FakeHost
+from tests.unit.agent.test_join_steps import JOIN_CONFIG, FakeHost
 
 from commonage.agent import contained, steps_agent
 from commonage.agent.config import read_config
@@ -15,10 +15,10 @@ from commonage.agent.contained import Member, Sees, Settings, Sight, main, token
 from commonage.agent.steps import Case, Options, State
 from commonage.agent.steps_swarm import Registry
 from commonage.joining.fetch import Refusal
-from commonage.joining.terms import MARK_FILE, Terms
+from commonage.joining.join_config import MARK_FILE, JoinConfig
 
 
-class FakeDoor:
+class FakeJoinClient:
     """Says of the Swarm that it has these nodes: state by id."""
 
     def __init__(self, **swarm: str) -> None:
@@ -28,12 +28,12 @@ class FakeDoor:
         return {"connected": False, "revoked": False, "taken": "", "swarm": self.swarm.get(body["node_id"], "")}
 
 
-def case_of(terms: Terms = TERMS, **swarm: str) -> Case:
-    return Case(FakeHost(), terms, FakeDoor(**swarm), Options("gpu-1"))  # type: ignore[arg-type]  # the door, too
+def case_of(join_config: JoinConfig = JOIN_CONFIG, **swarm: str) -> Case:
+    return Case(FakeHost(), join_config, FakeJoinClient(**swarm), Options("gpu-1"))  # type: ignore[arg-type]  # the door, too
 
 
-def terms_with(**fields: Any) -> Terms:
-    return Terms(**{**TERMS.to_json(), **fields})
+def join_config_with(**fields: Any) -> JoinConfig:
+    return JoinConfig(**{**JOIN_CONFIG.to_json(), **fields})
 
 
 def test_it_must_see_the_nodes_processes_and_dockers_containers(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_its_node_must_be_in_the_swarm() -> None:
 
 
 def test_it_must_see_the_sites_own_folder(tmp_path: Path) -> None:
-    case = case_of(terms_with(shared_dir=str(tmp_path), mark="m"))
+    case = case_of(join_config_with(shared_dir=str(tmp_path), mark="m"))
     assert "COMMONAGE_SHARED_DIR" in Sees().look(case).says
     (tmp_path / MARK_FILE).write_text("other\n")
     assert "another site's" in Sees().look(case).says
@@ -68,7 +68,7 @@ def test_what_it_is_told_lies_in_a_folder_that_lasts(tmp_path: Path, monkeypatch
     monkeypatch.setattr("commonage.agent.steps_swarm.CERTIFICATES", tmp_path / "certs.d")
     monkeypatch.setattr("commonage.agent.steps_swarm.LOGIN", tmp_path / "registry-login")
     (tmp_path / "registry-login").write_text("node@gpu-1:pw")
-    case = case_of(terms_with(registry="hub:5000", agent={"cpu_hold": "quota"}))
+    case = case_of(join_config_with(registry="hub:5000", agent={"cpu_hold": "quota"}))
     for step in (Registry(tmp_path / "LOGINS"), Settings("unix:///host/run/docker.sock")):
         assert step.look(case).state is State.NEEDED
         step.apply(case)

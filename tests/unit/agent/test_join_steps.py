@@ -12,9 +12,9 @@ from commonage.agent.steps import Case, Look, Options, State, bad, done, needed,
 from commonage.agent.steps_host import Host, Ran, StepFailed
 from commonage.agent.steps_swarm import Images
 from commonage.domain.errors import EngineFailure
-from commonage.joining.terms import MARK_FILE, Terms
+from commonage.joining.join_config import MARK_FILE, JoinConfig
 
-TERMS = Terms(
+JOIN_CONFIG = JoinConfig(
     site="Lab", authority="PEM", agents=("h:1",), managers=("h:2",), swarm_token="t", shared_dir="/s", mark="m", now=1.0
 )
 
@@ -40,7 +40,7 @@ class FakeHost(Host):
 
 def case_of(host: Host, **options: Any) -> Case:
     # No step here asks the control plane.
-    return Case(host, TERMS, None, Options("gpu-1", **options))  # type: ignore[arg-type]
+    return Case(host, JOIN_CONFIG, None, Options("gpu-1", **options))  # type: ignore[arg-type]
 
 
 class Scripted:
@@ -376,8 +376,8 @@ def test_our_lines_of_fstab_come_and_go_and_others_stay(tmp_path: Path, monkeypa
 
 def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
     step = steps_storage.Share()
-    terms = Terms.from_json(TERMS.to_json() | {"shared_dir": str(tmp_path)})
-    case = Case(Host(), terms, None, Options("gpu-1"))  # type: ignore[arg-type]  # nobody is asked
+    join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"shared_dir": str(tmp_path)})
+    case = Case(Host(), join_config, None, Options("gpu-1"))  # type: ignore[arg-type]  # nobody is asked
     assert "--share SERVER:/FOLDER" in step.look(case).says
     (tmp_path / MARK_FILE).write_text("m\n")
     assert step.look(case).state is State.DONE
@@ -388,23 +388,23 @@ def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
 # --- the Swarm ------------------------------------------------------------------------------------------------------
 
 
-class SwarmDoor:
+class SwarmJoinClient:
     """The control plane's, whose Swarm has another token since the node was told its terms."""
 
-    def __init__(self, terms: Terms) -> None:
-        self.terms, self.state = terms, ""
+    def __init__(self, join_config: JoinConfig) -> None:
+        self.join_config, self.state = join_config, ""
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return (
             {"swarm": self.state, "taken": ""}
             if path == "/seen"
-            else self.terms.to_json() | {"swarm_token": "SWMTKN-new"}
+            else self.join_config.to_json() | {"swarm_token": "SWMTKN-new"}
         )
 
 
 def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    terms = Terms.from_json(TERMS.to_json() | {"managers": ["away:2377", "h:2"]})
-    door, asked = SwarmDoor(terms), list[tuple[str, str, str]]()
+    join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"managers": ["away:2377", "h:2"]})
+    join_client, asked = SwarmJoinClient(join_config), list[tuple[str, str, str]]()
     host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
 
     class Daemon(DockerDaemon):
@@ -412,10 +412,10 @@ def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pyte
             asked.append((manager, token, address))
             if manager == "away:2377":
                 raise EngineFailure("rpc error")
-            door.state = "ready"
+            join_client.state = "ready"
 
     monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
-    case = Case(host, terms, door, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours
+    case = Case(host, join_config, join_client, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours
     steps_swarm.Swarm().apply(case)
     assert asked == [("away:2377", "SWMTKN-new", "10.0.0.7"), ("h:2", "SWMTKN-new", "10.0.0.7")]
     assert not [command for command in host.ran if "SWMTKN" in command]
@@ -428,7 +428,7 @@ def test_a_refusal_of_the_swarm_is_said_in_the_daemons_own_text(monkeypatch: pyt
 
     monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
     host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
-    case = Case(host, TERMS, SwarmDoor(TERMS), Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]
+    case = Case(host, JOIN_CONFIG, SwarmJoinClient(JOIN_CONFIG), Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]
     with pytest.raises(StepFailed, match="remote CA does not match fingerprint"):
         steps_swarm.Swarm().apply(case)
 
@@ -438,7 +438,7 @@ def test_a_refusal_of_the_swarm_is_said_in_the_daemons_own_text(monkeypatch: pyt
 
 def test_an_image_that_cannot_be_had_now_keeps_nobody_and_changes_nothing() -> None:
     case = case_of(FakeHost(("docker",)))
-    case.terms = Terms.from_json(TERMS.to_json() | {"images": ["lab/torch:1"]})
+    case.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
     said: list[str] = []
     outcome = walk([Images()], case, plan=False, tell=said.append)
     assert (outcome.changed, outcome.failed) == ((), "")
@@ -449,7 +449,7 @@ def test_an_image_that_cannot_be_had_now_keeps_nobody_and_changes_nothing() -> N
 def test_an_image_that_is_here_is_not_asked_for() -> None:
     host = FakeHost(("docker",), {"docker image inspect": "sha256:1\n"})
     case = case_of(host)
-    case.terms = Terms.from_json(TERMS.to_json() | {"images": ["lab/torch:1"]})
+    case.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
     assert Images().look(case) == done("1 of 1 images are here")
     assert not [command for command in host.ran if command.startswith("docker pull")]
 
@@ -461,7 +461,7 @@ def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(steps_checks.platform, "release", lambda: "3.10.0-1160.el7")
     monkeypatch.setattr(steps_checks, "_unreachable", lambda place: "timed out")
     monkeypatch.setattr(steps_checks, "_free_gib", lambda path: 2.0)
-    case = Case(Host(), TERMS, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
+    case = Case(Host(), JOIN_CONFIG, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
     said = steps_checks.Checks().look(case).says
     for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "many nodes are called", "h:2", "timed out"):
         assert words in said

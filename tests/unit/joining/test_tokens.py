@@ -12,15 +12,15 @@ import pytest
 import yaml
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.joining.fetch import Door, Refusal, read_token
+from commonage.joining.fetch import JoinClient, Refusal, read_token
+from commonage.joining.join_config import JoinConfig, JoinConfigError
 from commonage.joining.script import cloud_init, digest_of, join_script
-from commonage.joining.terms import Terms, TermsError
 from commonage.joining.tokens import Tokens
 from commonage.link.ca import Authority
 
 FAR = 4_000_000_000.0
 AT = ("10.0.0.1:8445",)
-TERMS = Terms(
+JOIN_CONFIG = JoinConfig(
     site="Lab", authority="PEM", agents=("h:1",), managers=("h:2",), swarm_token="t", shared_dir="/s", mark="m", now=1.0
 )
 
@@ -90,11 +90,11 @@ def test_a_node_reads_where_to_go_and_whom_to_trust(tokens: Tokens) -> None:
 def test_a_script_of_another_site_is_not_trusted(tmp_path: Path) -> None:
     ours, others = Authority.open(tmp_path / "a"), Authority.open(tmp_path / "b")
     token = Tokens(tmp_path / "secret", ours.fingerprint).make(AT, FAR)
-    Door(token, ours.certificate)
+    JoinClient(token, ours.certificate)
     with pytest.raises(Refusal, match="another site"):
-        Door(token, others.certificate)
+        JoinClient(token, others.certificate)
     with pytest.raises(Refusal, match="cannot be read"):
-        Door(token, "nothing")
+        JoinClient(token, "nothing")
 
 
 def test_the_fingerprint_is_that_of_the_certificate(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_cloud_init_carries_the_script_and_the_token(tmp_path: Path) -> None:
 
 
 def test_terms_go_there_and_back() -> None:
-    sent = json.loads(json.dumps(TERMS.to_json() | {"of": "a newer version"}))
-    assert Terms.from_json(sent) == TERMS
+    sent = json.loads(json.dumps(JOIN_CONFIG.to_json() | {"of": "a newer version"}))
+    assert JoinConfig.from_json(sent) == JOIN_CONFIG
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_terms_go_there_and_back() -> None:
     [
         ([], "no JSON object"),
         ({"site": "x"}, "lack authority, agents"),
-        (TERMS.to_json() | {"managers": "h:1"}, "managers"),
-        (TERMS.to_json() | {"shared_dir": None}, "shared_dir"),
-        (TERMS.to_json() | {"daemon": []}, "settings of Docker"),
-        (TERMS.to_json() | {"now": "noon"}, "clock"),
+        (JOIN_CONFIG.to_json() | {"managers": "h:1"}, "managers"),
+        (JOIN_CONFIG.to_json() | {"shared_dir": None}, "shared_dir"),
+        (JOIN_CONFIG.to_json() | {"daemon": []}, "settings of Docker"),
+        (JOIN_CONFIG.to_json() | {"now": "noon"}, "clock"),
     ],
 )
 def test_terms_that_cannot_be_are_refused(said: object, why: str) -> None:
-    with pytest.raises(TermsError, match=why):
-        Terms.from_json(said)
+    with pytest.raises(JoinConfigError, match=why):
+        JoinConfig.from_json(said)

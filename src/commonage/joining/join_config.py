@@ -11,12 +11,12 @@ MARK_FILE = ".commonage-site"
 """File in the shared folder by which a node recognises the site's folder."""
 
 
-class TermsError(ValueError):
+class JoinConfigError(ValueError):
     """The terms are not valid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class JoinConfig:
     """Everything that a node needs to know of the site it joins, including secrets.
 
     `authority` is the site's own certificate (PEM); `agents` are HOST:PORT that its agent dials; `managers` are
@@ -45,9 +45,9 @@ class Terms:
 
     @classmethod
     def from_json(cls, said: Any) -> Self:
-        """Read the JSON object. Fields that this version does not know are ignored. Raises TermsError."""
+        """Read the JSON object. Fields that this version does not know are ignored. Raises JoinConfigError."""
         if not isinstance(said, dict):
-            raise TermsError("the site's terms are no JSON object")
+            raise JoinConfigError("the site's terms are no JSON object")
         known = {one.name: one for one in dataclasses.fields(cls)}
         kept = {name: value for name, value in said.items() if name in known}
         missing = [
@@ -56,21 +56,21 @@ class Terms:
             if name not in kept and one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
         ]
         if missing:
-            raise TermsError(f"the site's terms lack {', '.join(missing)}")
+            raise JoinConfigError(f"the site's terms lack {', '.join(missing)}")
         for name in ("agents", "managers", "images"):
             if name in kept:
                 kept[name] = _texts(name, kept[name])
         for name in ("site", "authority", "swarm_token", "shared_dir", "mark", "registry"):
             if not isinstance(kept.get(name, ""), str):
-                raise TermsError(f"{name} of the site's terms is no text: {kept[name]!r}")
+                raise JoinConfigError(f"{name} of the site's terms is no text: {kept[name]!r}")
         if not all(isinstance(kept.get(name, {}), dict) for name in ("daemon", "agent")):
-            raise TermsError("the site's terms have settings of Docker or of the agent that cannot be read")
+            raise JoinConfigError("the site's terms have settings of Docker or of the agent that cannot be read")
         if not isinstance(kept["now"], int | float):
-            raise TermsError(f"the clock in the site's terms is no number: {kept['now']!r}")
+            raise JoinConfigError(f"the clock in the site's terms is no number: {kept['now']!r}")
         return cls(**kept)
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-        raise TermsError(f"{name} of the site's terms is no list of texts: {value!r}")
+        raise JoinConfigError(f"{name} of the site's terms is no list of texts: {value!r}")
     return tuple(value)

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
 from commonage.joining.identity_proof import IdentityProof
-from commonage.joining.office import Office
+from commonage.joining.join_service import JoinService
 from commonage.ports.registry import machine_user
 
 log = logging.getLogger(__name__)
@@ -27,20 +27,20 @@ _MOST_BYTES = 64 * 1024
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class NodesDoor:
+class JoinListener:
     """Serves the office on a socket."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
+    def __init__(self, join_service: JoinService) -> None:
+        self._join_service = join_service
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str, port: int, cert_pem: str, key_pem: str) -> int:
         """Start; returns the port (a free one for 0). Raises OSError if the address is not available."""
         app = web.Application(client_max_size=_MOST_BYTES, middlewares=[self._guard])
         app.router.add_get("/bundle", self._bundle)
-        app.router.add_post("/terms", self._terms)
+        app.router.add_post("/join_config", self._join_config)
         app.router.add_post("/certificate", self._certificate)
-        app.router.add_post("/seen", self._seen)
+        app.router.add_post("/seen", self._registration)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         context = await asyncio.to_thread(server_context, cert_pem, key_pem)
@@ -57,7 +57,7 @@ class NodesDoor:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check the token first, then turn errors into a status and a message."""
         try:
-            await self._office.admit(_token(request))
+            await self._join_service.admit(_token(request))
             return await handler(request)
         except CommonageError as error:
             log.info("a node was refused", extra={"peer": request.remote, "path": request.path, "why": error.message})
@@ -68,22 +68,22 @@ class NodesDoor:
             )
 
     async def _bundle(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._office.kit().bundle, content_type="application/gzip")
+        return web.Response(body=self._join_service.kit().bundle, content_type="application/gzip")
 
-    async def _terms(self, _: web.Request) -> web.Response:
-        return web.json_response((await self._office.terms()).to_json())
+    async def _join_config(self, _: web.Request) -> web.Response:
+        return web.json_response((await self._join_service.join_config()).to_json())
 
     async def _certificate(self, request: web.Request) -> web.Response:
         said = await _body(request)
         node = _text(said, "node")
         proof = IdentityProof(_text(said, "swarm_certificates"), _text(said, "signature"))
-        admitted = await self._office.certificate(_token(request), node, _text(said, "csr"), proof)
+        admitted = await self._join_service.certificate(_token(request), node, _text(said, "csr"), proof)
         login = f"{machine_user(node)}:{admitted.account}"
         return web.json_response({"certificate": admitted.certificate, "registry_login": login})
 
-    async def _seen(self, request: web.Request) -> web.Response:
+    async def _registration(self, request: web.Request) -> web.Response:
         said = {"serial": "", **await _body(request)}
-        seen = await self._office.seen(_text(said, "node"), _text(said, "node_id"), _text(said, "serial"))
+        seen = await self._join_service.registration(_text(said, "node"), _text(said, "node_id"), _text(said, "serial"))
         return web.json_response(seen)
 
 

@@ -1,6 +1,7 @@
 """The control plane's side of joining: admits nodes, sends them the site's terms, and removes them.
 
-It knows the site's authority, its Swarm and its agents by small protocols. `door` serves it on the network, the API
+It knows the site's authority, its Swarm and its agents by small protocols. `join_client` serves it on the network, the
+API
 serves it to admins. The program for nodes comes packed from the server's wiring.
 """
 
@@ -17,9 +18,9 @@ from typing import Any, Protocol
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.files.beneath import Beneath
 from commonage.joining.identity_proof import IdentityProof, statement
+from commonage.joining.join_config import MARK_FILE, JoinConfig
 from commonage.joining.node_identity import verified_node_id
 from commonage.joining.script import cloud_init, digest_of, join_command, join_script
-from commonage.joining.terms import MARK_FILE, Terms
 from commonage.joining.tokens import Tokens
 from commonage.ports.agents import Heard
 from commonage.ports.clock import Clock
@@ -110,7 +111,7 @@ class Site:
     agent: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Office:
+class JoinService:
     """Implements the port `ports.joining.Joining`, and answers the join server."""
 
     def __init__(self, site: Site, signer: Signer, tokens: Tokens, swarm: Membership, clock: Clock) -> None:
@@ -208,11 +209,11 @@ class Office:
         """Raises Forbidden unless this token is valid."""
         await asyncio.to_thread(self._tokens.check, token, self._clock.now())
 
-    async def terms(self) -> Terms:
+    async def join_config(self) -> JoinConfig:
         """Everything that a node needs to know of the site. Raises EngineFailure if the Swarm does not answer."""
         admission = await self._swarm.admission()
         site = self._site
-        return Terms(
+        return JoinConfig(
             site=site.name,
             authority=self._signer.certificate,
             agents=site.agents,
@@ -297,7 +298,7 @@ class Office:
         heard = () if self._agents is None else self._agents.heard()
         return [one for one in heard if one.node == node and one.connected]
 
-    async def seen(self, node: str, node_id: str, serial: str = "") -> dict[str, Any]:
+    async def registration(self, node: str, node_id: str, serial: str = "") -> dict[str, Any]:
         """The control plane's view of the Swarm node with this id and the name that it has or requests.
 
         `swarm` is its state there, empty if it is no member; `connected`: its agent is connected; `taken` says why it
