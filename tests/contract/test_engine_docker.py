@@ -120,7 +120,7 @@ class TestDocker(EngineContract, ExecContract):
             yield rig
 
     async def test_its_loops_are_named(self, rig: EngineRig) -> None:
-        names = [turns.name for turns in (await rig.engine()).loops()]
+        names = [iterations.name for iterations in (await rig.engine()).loops()]
         assert names == ["docker: listen to events", "docker: limit logs", "docker: clean up"]
 
     async def test_no_rule_is_left_out(self, rig: EngineRig) -> None:

@@ -11,8 +11,8 @@ import pytest
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import NodeReport
+from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import LogLine, Measurement, Order, Phase, Status
-from commonage.domain.turns import Turns
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import OUT, Terminal
 from commonage.testing.behaviour import TERMINATED, Aside, Behaviour
@@ -332,8 +332,8 @@ class HasNoNodes(FakeEngine):
 
 
 class HasTwoLoopsOfOneName(FakeEngine):
-    def loops(self) -> Sequence[Turns]:
-        return [Turns("fake: clean up", time.time)] * 2
+    def loops(self) -> Sequence[Iterations]:
+        return [Iterations("fake: clean up", time.time)] * 2
 
 
 BROKEN = {

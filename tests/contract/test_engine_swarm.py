@@ -104,7 +104,7 @@ class TestSwarm(EngineContract):
             yield rig
 
     async def test_its_loops_are_named(self, rig: EngineRig) -> None:
-        names = [turns.name for turns in (await rig.engine()).loops()]
+        names = [iterations.name for iterations in (await rig.engine()).loops()]
         assert names == [
             "swarm: watch tasks",
             "swarm: remove services",

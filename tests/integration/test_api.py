@@ -280,7 +280,7 @@ async def test_the_operator_makes_tokens_for_users_and_has_no_workloads(api: Api
 async def test_nodes_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncClient) -> None:
     (cpu, gpu) = (await ann.get("/nodes")).json()["items"]
     assert (cpu["name"], gpu["name"], gpu["devices"][0]["memory_mib"]) == ("cpu-1", "gpu-1", 24 * 1024)
-    await until(lambda: api.control.sampling.turns.health().age_s is not None)
+    await until(lambda: api.control.sampling.iterations.health().age_s is not None)
     series = (await ann.get("/nodes/here/gpu-1/metrics")).json()["series"]
     assert {"allocated_cpu_cores", "allocated_memory_mib"} <= {one["metric"] for one in series}
     assert (await ann.post("/nodes/here/gpu-1/drain")).json()["code"] == "scope-missing"

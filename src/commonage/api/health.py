@@ -25,5 +25,5 @@ async def health(request: Request) -> Response:
     loops = door(request).control.health()
     stuck = [one.name for one in loops if one.stuck]
     ages = {one.name: None if one.age_s is None else round(one.age_s, 1) for one in loops}
-    found = HealthOut(status="stuck" if stuck else "ok", version=__version__, since_turn_s=ages, stuck=stuck)
+    found = HealthOut(status="stuck" if stuck else "ok", version=__version__, since_iteration_s=ages, stuck=stuck)
     return answer(found, 503 if stuck else 200)

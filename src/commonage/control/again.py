@@ -18,9 +18,9 @@ from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, start_failure
 from commonage.domain.events import Event, EventKind
+from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import MOST_LOSSES, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
@@ -43,7 +43,7 @@ class Again:
 
     def __init__(self, store: Store, live_state: LiveState, writer: Writer, clock: Clock, start: Start) -> None:
         self._store, self._live_state, self._writer, self._clock, self._start = store, live_state, writer, clock, start
-        self.turns = Turns("again", clock.now)
+        self.iterations = Iterations("again", clock.now)
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
@@ -63,7 +63,7 @@ class Again:
         """Restart sessions until cancelled."""
         async with asyncio.TaskGroup() as starting:
             while True:
-                with self.turns.rest():
+                with self.iterations.rest():
                     lost = await self._waiting.get()
                 starting.create_task(self._see_to(lost), name=f"again {lost.id}")
 

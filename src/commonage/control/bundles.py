@@ -22,16 +22,16 @@ from commonage.control.settings import ControlSettings
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound, TooMany, Unavailable
 from commonage.domain.folders import folder_name
+from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration, format_memory
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import Spec
 from commonage.ports.bundles import Bundles, KeptBundle, ReceivedBundle
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
-TURN_S = 900.0  # a slow disk may need this long
+ITERATION_S = 900.0  # a slow disk may need this long
 MOST_AT_ONCE = 100  # removed in one pass
 UPLOADS_PER_USER = 4  # at the same time
 UPLOADS = 64  # the same, for all users together
@@ -74,7 +74,7 @@ class SentBundles:
         self._kept: dict[_Key, dict[str, KeptBundle]] = {}  # by tenant
         self._uploads: Counter[str] = Counter()
         self._last_needed: tuple[float, frozenset[_Key]] = (0.0, frozenset())  # time and result of the last computation
-        self.turns = Turns("bundles", clock.now, TURN_S)
+        self.iterations = Iterations("bundles", clock.now, ITERATION_S)
         self._changing = asyncio.Lock()  # guards what lies on the disk
 
     async def open(self) -> None:
@@ -234,7 +234,7 @@ class SentBundles:
             except CommonageError as error:
                 log.warning("bundles are not removed: %s", error)
                 removed = 0
-            with self.turns.rest():
+            with self.iterations.rest():
                 await self._clock.sleep(EVERY_S if removed < MOST_AT_ONCE else 1.0)
 
     async def collect(self) -> int:

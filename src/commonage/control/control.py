@@ -44,7 +44,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
-from commonage.domain.turns import Loop, LoopHealth
+from commonage.domain.iterations import Loop, LoopHealth
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
@@ -224,11 +224,11 @@ class Control:
 
     def health(self) -> Sequence[LoopHealth]:
         """Health of all loops, including those of engines, by name."""
-        turns = [one.turns for one in (self.writer, *self._loops)]
-        turns += [one for engine in self._engines.values() for one in engine.loops()]
-        return sorted((one.health() for one in turns), key=lambda one: one.name)
+        iterations = [one.iterations for one in (self.writer, *self._loops)]
+        iterations += [one for engine in self._engines.values() for one in engine.loops()]
+        return sorted((one.health() for one in iterations), key=lambda one: one.name)
 
 
 def _begin(loops: asyncio.TaskGroup, loop: Loop) -> None:
-    loop.turns.begin()
-    loops.create_task(loop.run(), name=loop.turns.name)
+    loop.iterations.begin()
+    loops.create_task(loop.run(), name=loop.iterations.name)

@@ -17,12 +17,12 @@ from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node, NodeState
+from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import StopRequested, Vanished
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
 from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import Kind, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.joining import Joining
@@ -45,7 +45,7 @@ class Drains:
             clock,
             joining,
         )
-        self.turns = Turns("drains", clock.now)
+        self.iterations = Iterations("drains", clock.now)
 
     async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
         """Stop scheduling onto a node, and notify the owners of its workloads. For admins.
@@ -81,7 +81,7 @@ class Drains:
     async def run(self) -> None:
         """Enforce the deadlines, until cancelled."""
         while True:
-            with self.turns.rest():
+            with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
             self.tick()
 

@@ -29,6 +29,7 @@ from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.explanations import Holder
 from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason
@@ -38,7 +39,6 @@ from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.domain.statuses import Capabilities
 from commonage.domain.tenants import PriorityClass, Tenant
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, Workload
 from commonage.placement.explain import ever_fits
 from commonage.placement.filters import refusal
@@ -149,7 +149,7 @@ class Fleet:
         self._gone: dict[str, float] = {}  # by removed node, the time of its removal
         self._writing = asyncio.Lock()  # a report must not overwrite a drain requested in the meantime
         self._soon_until = 0.0
-        self.turns = Turns("fleet", clock.now)
+        self.iterations = Iterations("fleet", clock.now)
 
     # --- loop -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Fleet:
         """Process reports until cancelled. The caller makes the first `look`."""
         while True:
             changes = self._clock.now() < self._soon_until
-            with self.turns.rest():
+            with self.iterations.rest():
                 await wait_at_most(_SOON_S if changes else self._settings.sample_every_s, self._woken, self._clock)
             self._woken.clear()
             await self.look()

@@ -19,10 +19,10 @@ from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import Coming, FleetPolicy, FleetView, Machine
+from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason, notes
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
 from commonage.placement.scaling import Decision, Member, Waiting, decide
 from commonage.placement.shortfalls import over_quota
@@ -32,7 +32,7 @@ from commonage.ports.joining import Joining
 
 log = logging.getLogger(__name__)
 TICK_S = 15.0
-CLOUD_TURN_S = 600.0  # clouds answer slowly, and are asked one after the other
+CLOUD_ITERATION_S = 600.0  # clouds answer slowly, and are asked one after the other
 PAUSE_AFTER_ERROR_S = 120.0
 LOST_FOR_S = 60.0  # time for a lost node to come back,
 LOST_AND_BUSY_FOR_S = 600.0  # and for a lost node with workloads: the control plane itself may be cut off
@@ -102,14 +102,14 @@ class Fleets:
         self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
         self._live_state, self._writer, self._drains, self._clock = live_state, writer, drains, clock
-        self.turns = Turns("fleets", clock.now, CLOUD_TURN_S)
+        self.iterations = Iterations("fleets", clock.now, CLOUD_ITERATION_S)
 
     async def run(self) -> None:
         """Check each node pool every few seconds, until cancelled."""
         while True:
             for one in self._fleets:
                 await self._look(one)
-            with self.turns.rest():
+            with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
 
     def views(self, who: Principal) -> Sequence[FleetView]:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.control.writer import Writer
+from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.reasons import Reason, attempts, waiting
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
@@ -35,7 +35,7 @@ class Gangs:
         self._members: dict[str, dict[str, Workload]] = {}
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
-        self.turns = Turns("gangs", clock.now)
+        self.iterations = Iterations("gangs", clock.now)
 
     async def open(self) -> None:
         """Load the gangs from the live state; members that ended before are read from the store."""
@@ -70,7 +70,7 @@ class Gangs:
         """Check gangs until cancelled."""
         while True:
             self.tick()
-            with self.turns.rest():
+            with self.iterations.rest():
                 await wait_at_most(TICK_S, self._woken, self._clock)
             self._woken.clear()
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.folders import folder_name
+from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
-from commonage.domain.turns import Turns
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Homes
 
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
-TURN_S = 3600.0  # measuring may take this long: homes hold millions of files
+ITERATION_S = 3600.0  # measuring may take this long: homes hold millions of files
 _SOON_S = 5.0
 
 
@@ -49,14 +49,14 @@ class HomeWatch:
         self._homes, self._clock, self._quota_mib = homes, clock, quota_mib
         self._used: Mapping[str, int] = {}
         self._at = 0.0
-        self.turns = Turns("homes", clock.now, TURN_S)
+        self.iterations = Iterations("homes", clock.now, ITERATION_S)
 
     async def run(self) -> None:
         """Measure every ten minutes, until cancelled."""
         await self._clock.sleep(_SOON_S)
         while True:
             await self.look()
-            with self.turns.rest():
+            with self.iterations.rest():
                 await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:

@@ -20,9 +20,9 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import CommonageError, start_failure
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.images import Image, environments_of
+from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import AskingNode, NoEngineForSite, OnNodes
-from commonage.domain.turns import Turns
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 
@@ -75,7 +75,7 @@ class Prepulls:
         self._errands: defaultdict[str, dict[str, _Errand]] = defaultdict(dict)  # by image, then by node
         self._wished: set[tuple[str, str]] = set()
         self._woken = asyncio.Event()
-        self.turns = Turns("prepulls", clock.now)
+        self.iterations = Iterations("prepulls", clock.now)
 
     # --- status ---------------------------------------------------------------------------------------------------
 
@@ -113,7 +113,7 @@ class Prepulls:
         """Pull images until cancelled."""
         while True:
             self.tick()
-            with self.turns.rest():
+            with self.iterations.rest():
                 await wait_at_most(LOOK_AGAIN_S, self._woken, self._clock)
             self._woken.clear()
 

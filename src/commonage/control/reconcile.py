@@ -18,10 +18,10 @@ from commonage.control.signals import Signal
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
+from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Effect, Refused, StartRun, StatusReported, StopRun, Vanished
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
 from commonage.domain.statuses import LastUse, Order, Phase, Status
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -54,7 +54,7 @@ class Reconcile:
         self._missed: dict[str, int] = {}
         self._progressed_at: dict[str, float] = {}
         self._sweep_every_s = sweep_every_s
-        self.turns = Turns("reconcile", clock.now)
+        self.iterations = Iterations("reconcile", clock.now)
         self.watches = [_Watch(engine, self._tell, clock) for engine in engines.values()]
 
     # --- effects --------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class Reconcile:
                     await self.sweep(engine)
                 except CommonageError as error:
                     log.warning("site %s: sweep failed: %s", engine.site, error)
-            with self.turns.rest():
+            with self.iterations.rest():
                 await self._clock.sleep(self._sweep_every_s)
 
     async def sweep(self, engine: Engine) -> None:
@@ -226,16 +226,16 @@ class _Watch:
 
     def __init__(self, engine: Engine, tell: Callable[[Engine, Status], None], clock: Clock) -> None:
         self._engine, self._tell, self._clock = engine, tell, clock
-        self.turns = Turns(f"watch {engine.site}", clock.now)
+        self.iterations = Iterations(f"watch {engine.site}", clock.now)
 
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
             try:
-                self.turns.end()
+                self.iterations.end()
                 async for status in self._engine.watch():
                     self._tell(self._engine, status)
-                    self.turns.end()
+                    self.iterations.end()
             except CommonageError as error:
                 log.warning("site %s: watching broke off: %s", self._engine.site, error)
             await self._clock.sleep(1.0)

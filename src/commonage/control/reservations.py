@@ -23,6 +23,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.events import Event, EventKind
 from commonage.domain.fleet import Node
 from commonage.domain.ids import IdSequence
+from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason
@@ -31,7 +32,6 @@ from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation, Rules
-from commonage.domain.turns import Turns
 from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
@@ -86,10 +86,10 @@ class Reservations:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _adding: asyncio.Lock = field(default_factory=asyncio.Lock)  # each must fit together with those added before it
     _ids: IdSequence = field(default_factory=IdSequence)
-    turns: Turns = field(init=False)
+    iterations: Iterations = field(init=False)
 
     def __post_init__(self) -> None:
-        self.turns = Turns("reservations", self.clock.now)
+        self.iterations = Iterations("reservations", self.clock.now)
 
     @property
     def rules(self) -> Rules:
@@ -160,7 +160,7 @@ class Reservations:
         """Delete expired reservations, until cancelled."""
         while True:
             await self.tick()
-            with self.turns.rest():
+            with self.iterations.rest():
                 await wait_at_most(self._rest(), self._changed, self.clock)
             self._changed.clear()
 

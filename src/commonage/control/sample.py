@@ -16,8 +16,8 @@ from commonage.control.fleet import Fleet
 from commonage.control.live_state import LiveState
 from commonage.domain.errors import CommonageError
 from commonage.domain.fleet import Allocation, Share
+from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Measurement, ProcessOwner
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -43,12 +43,12 @@ class Sampling:
     every_s: float
     on_round: Callable[[Round], Awaitable[None]]
     vram: Mapping[str, int] = field(default_factory=dict, init=False)
-    turns: Turns = field(init=False)
+    iterations: Iterations = field(init=False)
     _cpu_before: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
     _tidied_at: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self.turns = Turns("sample", self.clock.now)
+        self.iterations = Iterations("sample", self.clock.now)
 
     async def run(self) -> None:
         """Sample until cancelled. A source that does not answer is left out of the round."""
@@ -57,7 +57,7 @@ class Sampling:
                 await self.tick()
             except CommonageError as error:
                 log.warning("this round of samples is lost: %s", error)
-            with self.turns.rest():
+            with self.iterations.rest():
                 await self.clock.sleep(self.every_s)
 
     async def tick(self) -> None:

@@ -8,8 +8,8 @@ import logging
 from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.control.writer import Writer
+from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AllocationGiven, StopRequested
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import StopCause, StopRequest
 from commonage.placement.plan import Eviction, plan
 from commonage.ports.clock import Clock
@@ -26,7 +26,7 @@ class Schedule:
     def __init__(self, live_state: LiveState, writer: Writer, clock: Clock) -> None:
         self._live_state, self._writer, self._clock = live_state, writer, clock
         self._paused = False
-        self.turns = Turns("schedule", clock.now)
+        self.iterations = Iterations("schedule", clock.now)
         self.pass_s = 0.0
         self._plan_s = 0.0
 
@@ -39,7 +39,7 @@ class Schedule:
             await self.tick()
             self.pass_s = max(0.0, self._clock.now() - began)
             # Short pauses collect arrivals, and leave time for answering when planning takes long.
-            with self.turns.rest():
+            with self.iterations.rest():
                 await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
                 await wait_at_most(LONGEST_REST_S, self._live_state.changed, self._clock)
 

@@ -13,11 +13,11 @@ from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
+from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Released, StopRequested, TimeRunsOut, Withheld
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import DependencyFailed, DependencyNotFound, TimeLimitReached
 from commonage.domain.reasons.waiting import Other
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -46,7 +46,7 @@ class Timers:
         self._to_check: dict[str, None] = {}
         self._woken = asyncio.Event()
         self._shortfall = shortfall
-        self.turns = Turns("timers", clock.now)
+        self.iterations = Iterations("timers", clock.now)
 
     def changed(self, workload: Workload) -> None:
         """Called after each write of a workload: schedules a check of its dependents, and of itself if it is held."""
@@ -67,7 +67,7 @@ class Timers:
                 await self.tick()
             except CommonageError as error:
                 log.warning("timers wait for the store: %s", error)
-            with self.turns.rest():
+            with self.iterations.rest():
                 await wait_at_most(TICK_S, self._woken, self._clock)
             self._woken.clear()
 

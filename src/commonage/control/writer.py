@@ -22,9 +22,9 @@ from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unav
 from commonage.domain.events import Event
 from commonage.domain.fleet import Node
 from commonage.domain.images import Image
+from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Effect, Happening
 from commonage.domain.tenants import Reservation
-from commonage.domain.turns import Turns
 from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Workload
 from commonage.ports.clock import Clock
@@ -52,7 +52,7 @@ class Writer:
         self.changes = 0
         self.effects: Signal[[str, Effect]] = Signal()
         self.written: Signal[[Workload]] = Signal()
-        self.turns = Turns("writer", clock.now)
+        self.iterations = Iterations("writer", clock.now)
 
     async def open(self) -> None:
         """Load the store's contents into the live state."""
@@ -126,7 +126,7 @@ class Writer:
         taken: list[Change] = []
         try:
             while True:
-                with self.turns.rest():
+                with self.iterations.rest():
                     taken = [await self._queue.get()]
                 while not self._queue.empty() and len(taken) < MOST_AT_ONCE:
                     taken.append(self._queue.get_nowait())

@@ -22,8 +22,8 @@ from cryptography import x509
 
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import Allocation, NodeReport
+from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Measurement, ProcessOwner
-from commonage.domain.turns import Turns
 from commonage.link import messages, remembered
 from commonage.link.ca import Authority
 from commonage.link.execs import ExecLines
@@ -87,7 +87,7 @@ class LinkedAgents:
         self._links: dict[str, _Link] = {}
         self._heard: dict[str, Heard] = {}
         self._warnings: list[tuple[str, str, str]] = []
-        self.turns = Turns("agents", now)
+        self.iterations = Iterations("agents", now)
         self.port = 0
         self._drains: Drains | None = None
 
@@ -246,7 +246,7 @@ class LinkedAgents:
     async def run(self) -> None:
         """Every few seconds: apply removals made by other processes, and save the agents' last reports."""
         while True:
-            with self.turns.rest():
+            with self.iterations.rest():
                 await asyncio.sleep(_LOOK_EVERY_S)
             await self._remember()
             try:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
+from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Order, ProcessOwner, Status
-from commonage.domain.turns import Turns
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -36,7 +36,7 @@ class Engine(Protocol):
         """Release resources without stopping anything that runs."""
         return
 
-    def loops(self) -> Sequence[Turns]:
+    def loops(self) -> Sequence[Iterations]:
         """The turns of its own loops while it is open, each under a different name."""
         return ()
 

@@ -27,8 +27,8 @@ import uvloop
 from commonage import __version__
 from commonage.api.registry import images_in_use
 from commonage.domain.errors import CommonageError
+from commonage.domain.iterations import Loop
 from commonage.domain.statuses import Phase
-from commonage.domain.turns import Loop
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
 from commonage.server import listen, logs

@@ -24,8 +24,8 @@ import httpx2
 import yaml
 
 from commonage.domain.errors import Conflict, EngineFailure
+from commonage.domain.iterations import Iterations
 from commonage.domain.registry import DELETE, PULL, Access
-from commonage.domain.turns import Turns
 from commonage.images.files import Stored, needed, size_bytes, stored, unneeded
 from commonage.images.needed import last_needed, note_needed
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _PROGRAM = "docker-registry"
 _LIFE = "Commonage-Life"
 _DAY_S = 86_400.0
-_COLLECTION_TURN_S = 6 * 3600.0
+COLLECTION_ITERATION_S = 6 * 3600.0
 _FIRST_COLLECTION_S = 3_600.0
 _READY_S = 30.0
 
@@ -239,13 +239,13 @@ class RegistryCollection:
 
     def __init__(self, registry: PlatformRegistry, keep: Callable[[], Collection[str]]) -> None:
         self._registry, self._keep = registry, keep
-        self.turns = Turns("registry", time.time, _COLLECTION_TURN_S)
+        self.iterations = Iterations("registry", time.time, COLLECTION_ITERATION_S)
 
     async def run(self) -> None:
         """Until cancelled."""
         pause_s = _FIRST_COLLECTION_S
         while True:
-            with self.turns.rest():
+            with self.iterations.rest():
                 await asyncio.sleep(pause_s)
             pause_s = _DAY_S
             try:

@@ -16,8 +16,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from commonage.domain.iterations import Iterations
 from commonage.domain.quantities import format_memory
-from commonage.domain.turns import Turns
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024
@@ -49,7 +49,7 @@ class Reserve:
     portion_mib: int = 16
     least_mib: int = 4
     ample_mib: int = 64
-    turns: Turns = field(default_factory=lambda: Turns("reserve", time.time))
+    iterations: Iterations = field(default_factory=lambda: Iterations("reserve", time.time))
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -58,7 +58,7 @@ class Reserve:
                 await asyncio.to_thread(self.look)
             except OSError as error:  # the folder is missing or read-only: others report that
                 log.debug("the reserve cannot be seen to: %s", error)
-            with self.turns.rest():
+            with self.iterations.rest():
                 await asyncio.sleep(_EVERY_S)
 
     def look(self) -> None:

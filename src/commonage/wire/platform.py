@@ -168,7 +168,7 @@ class HealthOut(BaseModel):
 
     status: str = Field(description="`ok`, or `stuck` when a turn of a loop takes too long.")
     version: str
-    since_turn_s: dict[str, float | None] = Field(
+    since_iteration_s: dict[str, float | None] = Field(
         description="Seconds since the last turn of each loop ended; null before its first."
     )
     stuck: list[str] = Field(description="The loops whose present turn takes too long.")

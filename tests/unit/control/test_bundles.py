@@ -175,16 +175,16 @@ async def test_a_submission_under_way_keeps_its_bundle() -> None:
 
 async def test_a_bundle_is_either_claimed_or_refused_however_calls_interleave() -> None:
     """Whoever is admitted finds the bundle at the start; whoever comes too late is told before anything is written."""
-    for turns in range(30):
+    for iterations in range(30):
         site = Site(bundles=BundleLimits(keep_s=KEEP_S))
         async with site.open() as control:
             await send(control, ANN, "a")
             control.bundles._kept["ann", "a"]["commons"] = KeptBundle("commons", "ann", "a", 0, 0.0)
             collecting = asyncio.create_task(control.bundles.collect())
-            for _ in range(turns % 6):
+            for _ in range(iterations % 6):
                 await asyncio.sleep(0)
             submitting = asyncio.create_task(control.work.submit(ANN, job(bundle="a")))
-            for _ in range(turns // 6):
+            for _ in range(iterations // 6):
                 await asyncio.sleep(0)
             sending = asyncio.create_task(send(control, ANN, "a"))
             await site.clock.advance(5)

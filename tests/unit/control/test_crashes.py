@@ -168,10 +168,10 @@ class Lives:
             self.lost.add(workload_of(attempt))
             self.engine.lose(attempt)
 
-    async def meanwhile(self, seconds: float, turns: int) -> None:
+    async def meanwhile(self, seconds: float, iterations: int) -> None:
         """Let time pass, and come back after so many turns of the event loop, in the midst of it."""
         self.asking.append(asyncio.create_task(self.site.clock.advance(seconds)))
-        await settle(turns)
+        await settle(iterations)
 
     def check(self) -> None:
         now = self.site.clock.now()
@@ -281,15 +281,15 @@ def test_killed_at_any_point_and_started_again(
 
 
 def test_killed_at_every_step_of_a_job_in_turn() -> None:
-    for turns in range(0, 260, 2):
-        actions: list[tuple[Any, ...]] = [("submit", "quick", 1, 0), ("meanwhile", 0.1, turns), ("kill", 0)]
+    for iterations in range(0, 260, 2):
+        actions: list[tuple[Any, ...]] = [("submit", "quick", 1, 0), ("meanwhile", 0.1, iterations), ("kill", 0)]
         judge(asyncio.run(play(actions, deque(), deque())))
 
 
 def test_killed_at_every_step_of_a_stop_in_turn() -> None:
-    for turns in range(0, 160, 2):
+    for iterations in range(0, 160, 2):
         actions: list[tuple[Any, ...]] = [
-            ("submit", "forever", 1, 0), ("advance", 1.0), ("stop", 0), ("meanwhile", 0.1, turns), ("kill", 0),
+            ("submit", "forever", 1, 0), ("advance", 1.0), ("stop", 0), ("meanwhile", 0.1, iterations), ("kill", 0),
         ]  # fmt: skip
         judge(asyncio.run(play(actions, deque(), deque())))
 

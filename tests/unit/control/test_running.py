@@ -10,11 +10,11 @@ from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.events import EventKind
 from commonage.domain.fleet import NodeState
+from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import Order
-from commonage.domain.turns import Turns
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -512,10 +512,10 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
 
 async def test_health_names_the_loops_of_engines() -> None:
     site = Site()
-    turns = Turns("fake: clean up", site.clock.now)
-    site.engine.loops = lambda: [turns]  # type: ignore[method-assign]
+    iterations = Iterations("fake: clean up", site.clock.now)
+    site.engine.loops = lambda: [iterations]  # type: ignore[method-assign]
     async with site.open() as control:
-        turns.begin()
+        iterations.begin()
         await site.clock.advance(61)
         health = {one.name: one for one in control.health()}
     assert set(health) == LOOPS | {"fake: clean up"}
@@ -544,10 +544,10 @@ async def test_a_loop_of_an_adapter_runs_with_the_others_and_its_error_ends_all(
     broken = asyncio.Event()
 
     class Adapter:
-        turns = Turns("adapter", site.clock.now)
+        iterations = Iterations("adapter", site.clock.now)
 
         async def run(self) -> None:
-            with self.turns.rest():
+            with self.iterations.rest():
                 await broken.wait()
             raise ValueError("it broke")
 

@@ -56,7 +56,7 @@ async def call(app: object, **headers: str) -> httpx2.Response:
 
 
 async def test_everything_in_the_table_is_given_and_nothing_else(control: Control) -> None:
-    control.schedule.turns.end()
+    control.schedule.iterations.end()
     meter = HttpMeter()
     app = FastAPI()
     app.include_router(metrics_router(control, meter))

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import LogLine, Phase, Status
-from commonage.domain.turns import Turns
 from commonage.engines.common.log_limit import Logged, LogLimit
 from commonage.engines.common.logs import open_log, read_log
 from commonage.engines.common.runs import Runs
@@ -65,7 +65,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
         """Name of its site."""
         return self._site
 
-    def loops(self) -> Sequence[Turns]:
+    def loops(self) -> Sequence[Iterations]:
         """The loops of this engine."""
         return self._tasks.loops
 

@@ -17,9 +17,9 @@ from functools import partial
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
+from commonage.domain.iterations import Iterations
 from commonage.domain.reasons.attempts import LogTruncated
 from commonage.domain.statuses import Phase
-from commonage.domain.turns import Turns
 from commonage.engines.common.runs import RunFolder
 from commonage.engines.common.table import InThread, RunTable, StatusReported
 from commonage.files.beneath import Beneath
@@ -55,13 +55,13 @@ class LogLimit(Generic[R]):
         self._in_thread = in_thread
         self._troubled: set[str] = set()  # attempts whose log cannot be limited; logged once
 
-    async def keep(self, turns: Turns) -> None:
+    async def keep(self, iterations: Iterations) -> None:
         """Loop forever. A log exceeds the limit by what is written between two looks."""
         while True:
             began = perf_counter()
             for run in await self._in_thread(partial(self._cut_all, list(self._table))):
                 self._tell(run)
-            with turns.rest():
+            with iterations.rest():
                 await asyncio.sleep(max(PAUSE_S, _LOOK_PART * (perf_counter() - began)))
 
     async def cut(self, run: R) -> None:

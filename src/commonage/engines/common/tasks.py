@@ -9,16 +9,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from commonage.domain.turns import Turns
+from commonage.domain.iterations import Iterations
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _THREADS = 4
-TURN_S = 600.0
+ITERATION_S = 600.0
 """A turn of an engine's loop that takes longer is stuck. Daemons and shared disks may take minutes."""
 AGAIN_S = 2.0
 """Seconds before a failed loop starts again."""
-_Loop = Callable[[Turns], Coroutine[None, None, None]]
+_Loop = Callable[[Iterations], Coroutine[None, None, None]]
 
 
 class Tasks:
@@ -28,10 +28,10 @@ class Tasks:
         self._name = name
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"{name}-engine")
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loops: list[Turns] = []
+        self._loops: list[Iterations] = []
 
     @property
-    def loops(self) -> Sequence[Turns]:
+    def loops(self) -> Sequence[Iterations]:
         """The turns of the loops."""
         return tuple(self._loops)
 
@@ -51,18 +51,18 @@ class Tasks:
 
         An exception is logged and counted, and the loop starts again.
         """
-        turns = Turns(f"{self._name}: {name}", time.time, TURN_S)
-        self._loops.append(turns)
-        self.spawn(self._kept(loop, turns))
+        iterations = Iterations(f"{self._name}: {name}", time.time, ITERATION_S)
+        self._loops.append(iterations)
+        self.spawn(self._kept(loop, iterations))
 
-    async def _kept(self, loop: _Loop, turns: Turns) -> None:
+    async def _kept(self, loop: _Loop, iterations: Iterations) -> None:
         while True:
-            turns.begin()
+            iterations.begin()
             try:
-                await loop(turns)
+                await loop(iterations)
             except Exception:  # any exception: without its loops an engine would notice nothing
-                _log.exception("the loop `%s` broke, and starts again in %.0f s", turns.name, AGAIN_S)
-                turns.note_break()
+                _log.exception("the loop `%s` broke, and starts again in %.0f s", iterations.name, AGAIN_S)
+                iterations.note_break()
             await asyncio.sleep(AGAIN_S)
 
     def _done(self, task: asyncio.Task[None]) -> None:

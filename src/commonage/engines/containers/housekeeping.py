@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.turns import Turns
+from commonage.domain.iterations import Iterations
 from commonage.engines.common.runs import Runs
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.table import Table
@@ -36,7 +36,7 @@ class House:
         self._bounds = bounds
         self._in_thread = in_thread
 
-    async def keep_clean(self, clear: Callable[[], Awaitable[None]], turns: Turns) -> None:
+    async def keep_clean(self, clear: Callable[[], Awaitable[None]], iterations: Iterations) -> None:
         """Remove leftovers now and every few minutes, forever."""
         while True:
             try:
@@ -45,7 +45,7 @@ class House:
                 await self._in_thread(partial(self._files.clear_old, time.time(), days, mib))
             except (EngineFailure, OSError) as error:
                 _log.warning("cannot clean up: %s", error)
-            with turns.rest():
+            with iterations.rest():
                 await asyncio.sleep(CLEAN_PAUSE_S)
 
     def uses(self, tenant: str) -> bool:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.turns import Turns
+from commonage.domain.iterations import Iterations
 from commonage.engines.docker.client import Client
 from commonage.engines.dockerd.words import LABEL
 
@@ -30,16 +30,16 @@ class Ears:
     away: Callable[[str], None]
 
 
-async def listen(client: Client, label: str, ears: Ears, turns: Turns) -> None:
+async def listen(client: Client, label: str, ears: Ears, iterations: Iterations) -> None:
     """Listen until cancelled. A turn is one event."""
     pause, was_there = _FIRST_PAUSE_S, True
     while True:
         why = f"the Docker daemon at {client.url} ended the connection"
-        turns.end()  # waiting for the daemon counts as rest
+        iterations.end()  # waiting for the daemon counts as rest
         try:
             async with aclosing(client.events(label)) as events:  # type: ignore[type-var]  # a generator in practice
                 async for event in events:
-                    turns.begin()
+                    iterations.begin()
                     if event:
                         attributes = event["Actor"]["Attributes"]
                         attempt = attributes.get(f"{LABEL}.attempt", "")
@@ -49,13 +49,13 @@ async def listen(client: Client, label: str, ears: Ears, turns: Turns) -> None:
                         if not was_there:
                             _log.warning("the Docker daemon at %s answers again", client.url)
                         pause, was_there = _FIRST_PAUSE_S, True
-                    turns.end()
+                    iterations.end()
         except EngineFailure as error:
             why = str(error)
         ears.away(why)
         if was_there:
             _log.error("%s", why)
         was_there = False
-        with turns.rest():
+        with iterations.rest():
             await asyncio.sleep(pause)
         pause = min(_LONGEST_PAUSE_S, pause * 1.5)

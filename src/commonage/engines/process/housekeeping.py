@@ -10,7 +10,7 @@ import logging
 import time
 from functools import partial
 
-from commonage.domain.turns import Turns
+from commonage.domain.iterations import Iterations
 from commonage.engines.common.runs import Runs
 from commonage.engines.common.table import InThread
 from commonage.engines.process.groups import Groups
@@ -22,10 +22,10 @@ OLD_LOGS_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-async def keep_memory(table: Table, groups: Groups, in_thread: InThread, turns: Turns) -> None:
+async def keep_memory(table: Table, groups: Groups, in_thread: InThread, iterations: Iterations) -> None:
     """Watch the memory of each running attempt, forever."""
     while True:
-        with turns.rest():
+        with iterations.rest():
             await asyncio.sleep(PAUSE_S)
         for run in table:
             if run.is_running:
@@ -35,7 +35,7 @@ async def keep_memory(table: Table, groups: Groups, in_thread: InThread, turns: 
                     _log.warning("cannot look after %s: %s", run.id, error)
 
 
-async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread, turns: Turns) -> None:
+async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread, iterations: Iterations) -> None:
     """Remove old logs now and every ten minutes, forever."""
     while True:
         try:
@@ -45,7 +45,7 @@ async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThr
                 _log.info("removed the logs of %d attempts of long ago", removed)
         except OSError as error:
             _log.warning("cannot remove logs of long ago: %s", error)
-        with turns.rest():
+        with iterations.rest():
             await asyncio.sleep(OLD_LOGS_PAUSE_S)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Phase
-from commonage.domain.turns import Turns
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.table import Run, Table
 from commonage.engines.swarm.container_client import SwarmContainerClient
@@ -40,24 +40,26 @@ class Watcher:
         self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
         self._endings: dict[str, float] = {}  # when the box of a running attempt first showed an end
 
-    async def sweep(self, container_client: SwarmContainerClient, turns: Turns) -> None:
+    async def sweep(self, container_client: SwarmContainerClient, iterations: Iterations) -> None:
         """Remove leftovers of jobs whenever nothing is about to start, until cancelled."""
         while True:
-            with turns.rest():
+            with iterations.rest():
                 await asyncio.sleep(_SWEEP_S)
             try:
                 await container_client.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._table))
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 
-    async def answer_paused(self, turns: Turns) -> None:
+    async def answer_paused(self, iterations: Iterations) -> None:
         """Tell nodes that were cut off and returned how to treat the attempts they paused, until cancelled."""
         while True:
-            with turns.rest():
+            with iterations.rest():
                 await asyncio.sleep(_NODES_S)
             await self._fleet.answer_paused({run.id for run in self._table if run.status.phase is not Phase.ENDED})
 
-    async def keep(self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], turns: Turns) -> None:
+    async def keep(
+        self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], iterations: Iterations
+    ) -> None:
         """Watch until cancelled."""
         while True:
             try:
@@ -71,7 +73,7 @@ class Watcher:
                     _log.error("%s", error)
                 self._fleet.is_away(str(error))
                 pause = _AWAY_S
-            with turns.rest(), suppress(TimeoutError):
+            with iterations.rest(), suppress(TimeoutError):
                 await asyncio.wait_for(self._tasks.hurried.wait(), pause)
 
     async def _turn(self, settle: Callable[[Run], None]) -> float:

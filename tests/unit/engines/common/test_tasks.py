@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from commonage.domain.turns import Turns
+from commonage.domain.iterations import Iterations
 from commonage.engines.common import tasks
 from commonage.engines.common.tasks import Tasks
 
@@ -18,12 +18,12 @@ async def test_a_loop_that_broke_starts_again_and_is_counted(
     monkeypatch.setattr(tasks, "AGAIN_S", 0.0)
     made, rounds, third = Tasks("test"), 0, asyncio.Event()
 
-    async def loop(turns: Turns) -> None:
+    async def loop(iterations: Iterations) -> None:
         nonlocal rounds
         rounds += 1
         if rounds < 3:
             raise KeyError("Actor")
-        with turns.rest():
+        with iterations.rest():
             third.set()
             await asyncio.Event().wait()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
 
-from commonage.domain.turns import Turns
+from commonage.domain.iterations import Iterations
 from commonage.engines.containers.table import Run, Table
 from commonage.engines.swarm.watching import Watcher
 
@@ -25,8 +25,11 @@ async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tm
 
     scene.fleet.is_away("the Docker daemon does not answer")
     await scene.fleet.refresh()
-    watcher, turns = Watcher(Table(), scene.tasks, scene.fleet, asyncio.to_thread), Turns("watch tasks", lambda: 0.0)
-    watching = asyncio.create_task(watcher.keep(settle, is_back, turns))
+    watcher, iterations = (
+        Watcher(Table(), scene.tasks, scene.fleet, asyncio.to_thread),
+        Iterations("watch tasks", lambda: 0.0),
+    )
+    watching = asyncio.create_task(watcher.keep(settle, is_back, iterations))
     async with asyncio.timeout(5):
         await back.wait()
     assert scene.fleet.fault == ""

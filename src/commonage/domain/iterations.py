@@ -1,6 +1,6 @@
 """Iterations (turns) of a control loop, by which `/health` distinguishes a working or resting loop from a stuck one.
 
-Each loop owns one `Turns` and reports when it rests. Pure: the clock is a parameter.
+Each loop owns one `Iterations` and reports when it rests. Pure: the clock is a parameter.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-USUAL_TURN_S = 60.0
+USUAL_ITERATION_S = 60.0
 """An iteration that takes longer than this is stuck, unless its loop allows more."""
 
 
-class Turns:
+class Iterations:
     """`name` is the loop's in `/health`, metrics and logs. `now` gives unix seconds. An iteration may take
     `within_s`.
     """
 
-    def __init__(self, name: str, now: Callable[[], float], within_s: float = USUAL_TURN_S) -> None:
+    def __init__(self, name: str, now: Callable[[], float], within_s: float = USUAL_ITERATION_S) -> None:
         self.name = name
         self._now, self._within_s = now, within_s
         self._ended_at: float | None = None
@@ -76,7 +76,7 @@ class Loop(Protocol):
     """Runs until it is cancelled, and reports the begin and end of its iterations."""
 
     @property
-    def turns(self) -> Turns:
+    def iterations(self) -> Iterations:
         """The iterations of this loop."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commonage.domain.turns import Turns
+from commonage.domain.iterations import Iterations
 
 
 class Now:
@@ -14,40 +14,40 @@ class Now:
 
 def test_a_loop_that_rests_is_never_stuck() -> None:
     now = Now()
-    turns = Turns("one", now, within_s=60)
-    turns.begin()
-    with turns.rest():
+    iterations = Iterations("one", now, within_s=60)
+    iterations.begin()
+    with iterations.rest():
         now.at += 3600
-        health = turns.health()
+        health = iterations.health()
     assert (health.name, health.age_s, health.stuck) == ("one", 3600, False)
 
 
 def test_a_turn_that_takes_too_long_is_stuck_until_it_ends() -> None:
     now = Now()
-    turns = Turns("one", now, within_s=60)
-    turns.begin()
+    iterations = Iterations("one", now, within_s=60)
+    iterations.begin()
     now.at += 60
-    assert not turns.health().stuck
+    assert not iterations.health().stuck
     now.at += 1
-    assert turns.health().stuck
-    assert turns.health().age_s is None, "no turn has ended"
-    turns.end()
-    assert not turns.health().stuck
+    assert iterations.health().stuck
+    assert iterations.health().age_s is None, "no turn has ended"
+    iterations.end()
+    assert not iterations.health().stuck
 
 
 def test_a_loop_that_breaks_is_counted_and_rests() -> None:
     now = Now()
-    turns = Turns("one", now, within_s=60)
-    turns.begin()
-    turns.note_break()
+    iterations = Iterations("one", now, within_s=60)
+    iterations.begin()
+    iterations.note_break()
     now.at += 3600
-    health = turns.health()
+    health = iterations.health()
     assert (health.breaks, health.age_s, health.stuck) == (1, 3600, False)
 
 
 def test_a_clock_that_goes_back_makes_no_age_below_zero() -> None:
     now = Now()
-    turns = Turns("one", now)
-    turns.end()
+    iterations = Iterations("one", now)
+    iterations.end()
     now.at -= 10
-    assert turns.health().age_s == 0
+    assert iterations.health().age_s == 0
