@@ -20,13 +20,13 @@ from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
 from commonage.placement.asks import Ask, Held
 from commonage.placement.backfill import MOST_PROMISES, ROUNDING_S, Gate, Promise
+from commonage.placement.equivalence_classes import EquivalenceClasses
 from commonage.placement.gang import spread_out
 from commonage.placement.preemption import Preemption
 from commonage.placement.queue import Order
 from commonage.placement.quota import Standing, amounts_of
 from commonage.placement.shapes import Bools, Floats, Ints, Shape
 from commonage.placement.snapshot import Snapshot
-from commonage.placement.turns import Turns
 
 MOST_TRIES = 4 * MOST_PROMISES
 """The number of waiting requests, from the front, that are tried for a promise: for some, time limits tell no start."""
@@ -108,26 +108,26 @@ class Pass:
     def run(self) -> None:
         """Go through the queue once."""
         apart = self._bounded or bool(self.snapshot.rules.reservations)
-        turns = Turns(self.order, self._alive, self._gangs(), apart=apart)
-        while (turn := turns.next()) is not None:
+        equivalence_classes = EquivalenceClasses(self.order, self._alive, self._gangs(), apart=apart)
+        while (turn := equivalence_classes.next()) is not None:
             index, number = turn
             most = self._longest_s(int(self.order.sorts[index]))
             if self.order.limits[index] > most:
-                turns.refused(number, most)
+                equivalence_classes.refused(number, most)
                 continue
             self._pass_over(index)
             asks = self.unit(index)
             if not self.standing(asks).starts:
                 self._reclaim(index)
-                self._gone[turns.left(number)] = True
+                self._gone[equivalence_classes.left(number)] = True
                 continue
             longest = self._start(index, asks)
             if longest is None:
                 self._gone[index] = True
-                turns.started(number)
+                equivalence_classes.started(number)
             else:
                 self._wait(index)
-                turns.refused(number, longest)
+                equivalence_classes.refused(number, longest)
         self._pass_over(len(self.order), guard=False)
 
     # --- order and gangs ------------------------------------------------------------------------------------------

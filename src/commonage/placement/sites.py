@@ -36,7 +36,7 @@ class Sites:
         self._of: Ints = np.empty(0, np.int64)
         self._standing: dict[str, str] = {}
         self._turn: dict[str, int] = {}
-        self._turns = 0
+        self._equivalence_classes = 0
         self._epoch = -1
         self.sync()
 
@@ -82,8 +82,8 @@ class Sites:
 
     def started(self, site: str) -> None:
         """Note a start on a site."""
-        self._turns += 1
-        self._turn[site] = self._turns
+        self._equivalence_classes += 1
+        self._turn[site] = self._equivalence_classes
 
     def _sites_with(self, nodes: Bools, count: int) -> Ints:
         """The sites with at least `count` of these nodes, in order."""

@@ -27,8 +27,8 @@ from commonage.engines.containers.container_client import Away, ContainerClient,
 from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.launching import launch_patiently
 from commonage.engines.containers.looking import StatusReader, Unclear, Unstarted, write_end
+from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run, Table
-from commonage.engines.containers.turns import Turns
 from commonage.files.beneath import Beneath
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -51,7 +51,7 @@ class ContainerEngine(RunsEngine[Run]):
     def __init__(self, site: str, name: str, folder: Path, max_log_mib: int, shared: Beneath | None = None) -> None:
         super().__init__(site, name, folder / "runs", Table(), max_log_mib, shared)
         self._folder = folder
-        self._turns = Turns(self._spawn)
+        self._start_limiter = StartLimiter(self._spawn)
 
     # --- for subclasses --------------------------------------------------------------------------------------
 

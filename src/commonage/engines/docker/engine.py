@@ -93,7 +93,7 @@ class DockerEngine(ContainerEngine):
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
         uses = Dependencies(
-            self._client, self._daemon, self._networks, self._devices, self._turns, self._in_thread
+            self._client, self._daemon, self._networks, self._devices, self._start_limiter, self._in_thread
         )  # fmt: skip
         launcher = Launcher(place, injected, settings, uses)
         await self._networks.open()

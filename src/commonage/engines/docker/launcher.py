@@ -19,8 +19,8 @@ from commonage.engines.containers.box import Claim
 from commonage.engines.containers.mounts import has_sizes
 from commonage.engines.containers.preparing import ENTRY, Place, have_files, have_folders
 from commonage.engines.containers.program import Inside, Program, program_of
+from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run
-from commonage.engines.containers.turns import Turns
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.networks import Networks
@@ -46,7 +46,7 @@ class Dependencies:
     daemon: Daemon
     networks: Networks
     devices: Devices | None
-    turns: Turns
+    start_limiter: StartLimiter
     in_thread: InThread
 
 
@@ -58,7 +58,7 @@ class Launcher:
         self._injected = injected
         self._settings = settings
         self._client, self._daemon, self._networks = uses.client, uses.daemon, uses.networks
-        self._devices, self._turns, self._in_thread = uses.devices, uses.turns, uses.in_thread
+        self._devices, self._start_limiter, self._in_thread = uses.devices, uses.start_limiter, uses.in_thread
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def release(self, run: Run) -> None:
@@ -73,7 +73,7 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         await have_files(run, self._place, self._daemon.owner, told)
-        await self._turns.take(run, run.status.node, os.cpu_count() or 1, told)
+        await self._start_limiter.take(run, run.status.node, os.cpu_count() or 1, told)
         async with self._at_once:
             try:
                 await self._launch(run)

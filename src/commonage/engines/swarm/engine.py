@@ -153,7 +153,7 @@ class SwarmEngine(ContainerEngine):
         workspaces = Beneath(self._shared) / "workspaces"
         place = Place(name, workspaces, shared_variables(os.environ), self._unpacker, here=False)
         uses = Dependencies(
-            self._client, self._fleet, Deliveries(self._client, name), self._images, self._networks, self._turns,
+            self._client, self._fleet, Deliveries(self._client, name), self._images, self._networks, self._start_limiter,  # noqa: E501
             self._in_thread,
         )  # fmt: skip
         launcher = Launcher(place, settings, uses)

@@ -20,8 +20,8 @@ from commonage.domain.statuses import Order
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, Program, program_of
+from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run
-from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import Refused
 from commonage.engines.dockerd.images import Images
@@ -51,7 +51,7 @@ class Dependencies:
     deliveries: Deliveries
     images: Images
     networks: Networks
-    turns: Turns
+    start_limiter: StartLimiter
     in_thread: InThread
 
 
@@ -63,7 +63,7 @@ class Launcher:
         self._settings = settings
         self._client, self._fleet, self._deliveries = uses.client, uses.fleet, uses.deliveries
         self._images, self._networks = uses.images, uses.networks
-        self._turns, self._in_thread = uses.turns, uses.in_thread
+        self._start_limiter, self._in_thread = uses.start_limiter, uses.in_thread
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._owner = ourselves()
         self._creating: dict[str, asyncio.Task[str]] = {}
@@ -128,7 +128,7 @@ class Launcher:
         swarm_node = self._fleet.swarm_node(order.allocation.node)
         await self.have_image(order.environment, swarm_node.name, told)
         await have_files(run, self._place, self._owner, told)
-        await self._turns.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, told)
+        await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, told)
         async with self._at_once:
             try:
                 return await self._launch(run, swarm_node, told)

@@ -26,8 +26,8 @@ from commonage.engines.common.runs import Runs
 from commonage.engines.containers.container_client import Lives
 from commonage.engines.containers.looking import StatusReader
 from commonage.engines.containers.preparing import Place
+from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run
-from commonage.engines.containers.turns import Turns
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
 from commonage.engines.dockerd.images import Images
@@ -188,7 +188,7 @@ class Scene:
         settings = SwarmSettings(account=account, reaches=(8081,))
         uses = Dependencies(
             client, self.fleet, Deliveries(client, "0123456789abcdef"), Images(client, "site", "missing", account),
-            networks, Turns(asyncio.create_task), asyncio.to_thread,
+            networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
         )  # fmt: skip
         self.launcher = Launcher(place, settings, uses)
         self.tasks = Tasks(client, "0123456789abcdef")

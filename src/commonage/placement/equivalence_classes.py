@@ -13,7 +13,7 @@ from commonage.placement.queue import Order
 from commonage.placement.shapes import Bools, Ints
 
 
-class Turns:
+class EquivalenceClasses:
     """A heap of (index in the order, number of the class). `alive` [sorts] are the sorts that fit somewhere.
 
     A class is a sort of requests; with `apart`, the requests of one sort and account, for quotas or reservations that

@@ -3,8 +3,8 @@
 import numpy as np
 
 from commonage.placement.affinity import nearest
+from commonage.placement.equivalence_classes import EquivalenceClasses
 from commonage.placement.queue import Order
-from commonage.placement.turns import Turns
 
 HERE = np.ones(3, np.bool_)
 NOBODY = np.zeros(0, np.int64)
@@ -17,35 +17,37 @@ def order(sorts: list[int], limits: list[float], accounts: list[int] | None = No
 
 
 def test_the_first_of_each_class_has_a_turn_in_order() -> None:
-    turns = Turns(order([1, 0, 1, 2, 0], [9.0] * 5), np.array([True, True, False]), NOBODY, apart=False)
+    equivalence_classes = EquivalenceClasses(
+        order([1, 0, 1, 2, 0], [9.0] * 5), np.array([True, True, False]), NOBODY, apart=False
+    )
     seen = []
-    while (turn := turns.next()) is not None:
+    while (turn := equivalence_classes.next()) is not None:
         seen.append(turn[0])
-        turns.started(turn[1])
+        equivalence_classes.started(turn[1])
     assert seen == [0, 1, 2, 4], "the fourth fits nowhere"
 
 
 def test_what_is_refused_to_one_is_refused_to_who_asks_it_for_longer() -> None:
-    turns = Turns(order([0] * 6, [50, 60, 10, np.inf, 20, 5]), HERE, NOBODY, apart=False)
-    index, number = turns.next() or (-1, -1)
-    assert turns.left(number).tolist() == [0, 1, 2, 3, 4, 5]
-    turns.refused(number, 15.0)
-    assert (index, turns.next()) == (0, (2, number))
-    turns.started(number)
-    assert turns.next() == (5, number)
-    turns.refused(number, -np.inf)
-    assert turns.next() is None
+    equivalence_classes = EquivalenceClasses(order([0] * 6, [50, 60, 10, np.inf, 20, 5]), HERE, NOBODY, apart=False)
+    index, number = equivalence_classes.next() or (-1, -1)
+    assert equivalence_classes.left(number).tolist() == [0, 1, 2, 3, 4, 5]
+    equivalence_classes.refused(number, 15.0)
+    assert (index, equivalence_classes.next()) == (0, (2, number))
+    equivalence_classes.started(number)
+    assert equivalence_classes.next() == (5, number)
+    equivalence_classes.refused(number, -np.inf)
+    assert equivalence_classes.next() is None
 
 
 def test_accounts_are_told_apart_where_they_must_be() -> None:
     queue = order([0, 0, 0], [9.0] * 3, [4, 5, 4])
-    together, apart = (Turns(queue, HERE, NOBODY, apart=apart) for apart in (False, True))
+    together, apart = (EquivalenceClasses(queue, HERE, NOBODY, apart=apart) for apart in (False, True))
     assert [turn.left((turn.next() or (0, 0))[1]).tolist() for turn in (together, apart)] == [[0, 1, 2], [0, 2]]
 
 
 def test_a_gang_is_a_class_of_its_own() -> None:
-    turns = Turns(order([0, 0, 0], [9.0] * 3), HERE, np.array([1]), apart=False)
-    found = {turns.next(), turns.next()}
+    equivalence_classes = EquivalenceClasses(order([0, 0, 0], [9.0] * 3), HERE, np.array([1]), apart=False)
+    found = {equivalence_classes.next(), equivalence_classes.next()}
     assert {index for index, _ in found if index is not None} == {0, 1}  # type: ignore[misc]
 
 

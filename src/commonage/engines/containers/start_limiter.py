@@ -38,7 +38,7 @@ class _Place:
         self.told(self.waits, 1 - (ahead + 1) / (self.first + 1))
 
 
-class Turns:
+class StartLimiter:
     """The queues of one engine's nodes. `spawn` starts a task of the engine."""
 
     def __init__(self, spawn: Callable[[Coroutine[None, None, None]], object]) -> None:

@@ -12,9 +12,9 @@ from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
-from commonage.engines.containers import turns
+from commonage.engines.containers import start_limiter
+from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run, Table
-from commonage.engines.containers.turns import Turns
 from commonage.ports.agents import unheard
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ class Scene:
         self.files.open()
         self.table = Table()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.turns = Turns(self._spawn)
+        self.start_limiter = StartLimiter(self._spawn)
         self.told: list[tuple[str, str, float | None]] = []
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -42,7 +42,9 @@ class Scene:
         return one
 
     def taking(self, run: Run, node: str = "m") -> asyncio.Task[None]:
-        return asyncio.create_task(self.turns.take(run, node, 1, lambda *said: self.told.append((run.id, *said))))
+        return asyncio.create_task(
+            self.start_limiter.take(run, node, 1, lambda *said: self.told.append((run.id, *said)))
+        )
 
     def see(self, run: Run, seen: Phase, url: str | None = None) -> None:
         self.table.tell(run, Status(run.id, seen, 1.0, "m", url=url))
@@ -101,7 +103,7 @@ async def test_one_that_runs_but_does_not_answer_yet_is_still_coming_up(scene: S
 
 
 async def test_one_that_never_answers_keeps_nobody_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MOST_S", 0.2)
+    monkeypatch.setattr(start_limiter, "MOST_S", 0.2)
     waiting = [scene.taking(scene.run(f"a{number}")) for number in range(3)]
     await asyncio.wait_for(waiting[2], 10)
 
@@ -126,5 +128,5 @@ async def test_who_is_stopped_while_it_waits_takes_no_turn(scene: Scene) -> None
 async def test_a_start_that_is_tried_again_takes_one_turn(scene: Scene) -> None:
     first = scene.run("a")
     for _ in range(3):
-        await asyncio.wait_for(scene.turns.take(first, "m", 1, unheard), 10)
+        await asyncio.wait_for(scene.start_limiter.take(first, "m", 1, unheard), 10)
     await asyncio.wait_for(scene.taking(scene.run("b")), 10)
