@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commonage.agent.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common.together import Together
+from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.containers.fetching import progress_of, refusal_of
 from commonage.ports.agents import Told
 
@@ -25,7 +25,7 @@ class Puller:
 
     def __init__(self, daemon: DockerDaemon, docker_config: Path, node: str) -> None:
         self._daemon, self._docker_config, self._node = daemon, docker_config, node
-        self._fetches = Together[None]()
+        self._fetches = SingleFlight[None]()
         # Separate threads: a pull takes minutes, and other work of the agent in threads must not wait for it.
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pulling")
 

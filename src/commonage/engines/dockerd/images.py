@@ -15,7 +15,7 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
-from commonage.engines.common.together import Together
+from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.containers.container_client import Away
 from commonage.engines.containers.fetching import progress_of
 from commonage.engines.dockerd.connection import Connection
@@ -44,7 +44,7 @@ class Images:
         self._pull = pull
         self._account = account
         self._statuses: dict[str, EnvironmentStatus] = {}
-        self._fetches = Together[None]()
+        self._fetches = SingleFlight[None]()
 
     def statuses(self) -> list[EnvironmentStatus]:
         """State of each environment that was ever requested."""

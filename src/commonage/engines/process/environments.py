@@ -29,7 +29,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment
 from commonage.domain.statuses import Order
-from commonage.engines.common.together import Together
+from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.process.uv import Step, make_environment
 from commonage.ports.agents import Told
 
@@ -67,7 +67,7 @@ class Environments:
         self._root = root
         self._site = site
         self._variables = variables
-        self._builds = Together[PythonPlace]()
+        self._builds = SingleFlight[PythonPlace]()
         self._statuses: dict[str, EnvironmentStatus] = {}
 
     def open(self) -> None:

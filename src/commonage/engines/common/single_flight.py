@@ -27,7 +27,7 @@ class _Job(Generic[T]):
             told(reason, progress)
 
 
-class Together(Generic[T]):
+class SingleFlight(Generic[T]):
     """Work in progress, by name."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from commonage.engines.common.together import Together
+from commonage.engines.common.single_flight import SingleFlight
 from commonage.ports.agents import Told, unheard
 
 pytestmark = pytest.mark.anyio
@@ -24,22 +24,23 @@ class Slow:
 
 
 async def test_all_who_wait_share_one_and_hear_of_it() -> None:
-    slow, together, heard = Slow(), Together[None](), list[str]()
+    slow, single_flight, heard = Slow(), SingleFlight[None](), list[str]()
     waiting = [
-        asyncio.create_task(together.do("image", slow.work, lambda detail, _: heard.append(detail))) for _ in range(3)
+        asyncio.create_task(single_flight.do("image", slow.work, lambda detail, _: heard.append(detail)))
+        for _ in range(3)
     ]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     slow.goes_on.set()
     await asyncio.gather(*waiting)
     assert (slow.begun, heard) == (1, ["half of it"] * 3 + ["all of it"] * 3)
-    await together.do("image", slow.work, unheard)
+    await single_flight.do("image", slow.work, unheard)
     assert slow.begun == 2, "anew, as it may have been undone since"
 
 
 async def test_who_no_longer_waits_leaves_it_to_the_others() -> None:
-    slow, together = Slow(), Together[None]()
-    first, second = (asyncio.create_task(together.do("image", slow.work, unheard)) for _ in range(2))
+    slow, single_flight = Slow(), SingleFlight[None]()
+    first, second = (asyncio.create_task(single_flight.do("image", slow.work, unheard)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     slow.goes_on.set()
@@ -52,15 +53,15 @@ async def test_all_who_wait_hear_why_it_failed() -> None:
         await asyncio.sleep(0)
         raise OSError("no space left")
 
-    together = Together[None]()
-    ended = await asyncio.gather(*(together.do("image", work, unheard) for _ in range(2)), return_exceptions=True)
+    single_flight = SingleFlight[None]()
+    ended = await asyncio.gather(*(single_flight.do("image", work, unheard) for _ in range(2)), return_exceptions=True)
     assert [str(one) for one in ended] == ["no space left"] * 2
 
 
 async def test_what_is_under_way_ends_with_it() -> None:
-    slow, together = Slow(), Together[None]()
-    waiting = asyncio.create_task(together.do("image", slow.work, unheard))
+    slow, single_flight = Slow(), SingleFlight[None]()
+    waiting = asyncio.create_task(single_flight.do("image", slow.work, unheard))
     await asyncio.sleep(0)
-    await together.close()
+    await single_flight.close()
     with pytest.raises(asyncio.CancelledError):
         await waiting
