@@ -21,7 +21,7 @@ import click
 from benchmarks.report import BenchmarkError, Figure, as_json, median, percentile, progress, show
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Allocation
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
@@ -86,10 +86,10 @@ async def _engine(settings: ProcessSettings) -> AsyncIterator[ProcessEngine]:
             await engine.close()
 
 
-def _order(number: int, command: tuple[str, ...]) -> Order:
+def _request(number: int, command: tuple[str, ...]) -> StartRequest:
     attempt = f"bench{number:08}-1"
     allocation = Allocation(attempt, "node", 1000, 256, (), time.time())
-    return Order(attempt, attempt[:-2], Kind.JOB, "bench", "ada", "lab", HERE, command, allocation)
+    return StartRequest(attempt, attempt[:-2], Kind.JOB, "bench", "ada", "lab", HERE, command, allocation)
 
 
 async def _lags() -> list[float]:
@@ -123,7 +123,7 @@ async def _throughput(engine: ProcessEngine, jobs: int, at_once: int, first: int
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(first, first + jobs):
         await slots.acquire()
-        await engine.start(_order(number, ("true",)))
+        await engine.start(_request(number, ("true",)))
     await noticing
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
     how = f"{jobs} no-op jobs from start to end"
@@ -140,7 +140,7 @@ async def _latency(engine: ProcessEngine, first: int) -> list[Figure]:
         ended = asyncio.create_task(_next_end(engine))
         await asyncio.sleep(0)
         began = time.perf_counter()
-        await engine.start(_order(number, ("true",)))
+        await engine.start(_request(number, ("true",)))
         starts.append(time.perf_counter() - began)
         await ended
         ends.append(time.perf_counter() - began)
@@ -158,9 +158,9 @@ async def _next_end(engine: ProcessEngine) -> None:
 
 async def _measuring(engine: ProcessEngine) -> Figure:
     """What it costs to measure many running attempts."""
-    orders = [_order(900_000 + number, ("sleep", "600")) for number in range(RUNNING)]
-    for order in orders:
-        await engine.start(order)
+    requests = [_request(900_000 + number, ("sleep", "600")) for number in range(RUNNING)]
+    for request in requests:
+        await engine.start(request)
     began = time.perf_counter()
     found = len(await engine.measure())
     took = time.perf_counter() - began
@@ -200,7 +200,7 @@ class _Hub(http.server.BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def _session(number: int, python: str, hub: int) -> Order:
+def _session(number: int, python: str, hub: int) -> StartRequest:
     attempt = f"session{number:06}-1"
     allocation = Allocation(attempt, "node", 1000, 1024, (), time.time())
     place = Environment("notebook", "Notebook", python=python, kinds=(Kind.SESSION,))
@@ -214,9 +214,9 @@ def _session(number: int, python: str, hub: int) -> Order:
         "JUPYTERHUB_CLIENT_ID": "bench",
         "JUPYTERHUB_API_TOKEN": "0" * 32,
     }
-    order = _order(0, ())
+    request = _request(0, ())
     return replace(
-        order, attempt_id=attempt, workload_id=attempt[:-2], kind=Kind.SESSION, environment=place, allocation=allocation,  # noqa: E501
+        request, attempt_id=attempt, workload_id=attempt[:-2], kind=Kind.SESSION, environment=place, allocation=allocation,  # noqa: E501
         variables=tuple(variables.items()), wants_port=True,
     )  # fmt: skip
 
@@ -234,13 +234,13 @@ def _answers(url: str, path: str) -> bool:
 
 async def _session_start(engine: ProcessEngine, number: int, python: str, hub: int) -> float:
     """Seconds from asking the engine for a session until its server answers."""
-    order = _session(number, python, hub)
+    request = _session(number, python, hub)
     began = time.perf_counter()
-    await engine.start(order)
+    await engine.start(request)
     while True:
-        [seen] = [one for one in await engine.statuses() if one.attempt_id == order.attempt_id]
+        [seen] = [one for one in await engine.statuses() if one.attempt_id == request.attempt_id]
         if seen.phase is Phase.ENDED:
-            lines = [line.text async for line in engine.logs(order.attempt_id, tail=5)]
+            lines = [line.text async for line in engine.logs(request.attempt_id, tail=5)]
             raise BenchmarkError("the session ended: " + " / ".join(lines))
         if seen.url:
             is_ready = await asyncio.to_thread(_answers, seen.url, f"/user/ada/{number}/api")

@@ -7,7 +7,7 @@ import json
 from functools import reduce
 from typing import Any
 
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.volumes import Mount as Volume
@@ -48,7 +48,7 @@ def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "wei
     """What the Docker engine sends for an order that has all there is."""
     folders = Folders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
     around = docker.Surroundings(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
-    stop = order(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
+    stop = request(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
     program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
     return docker.container_config(stop, program, around, "the entry", settings)
@@ -68,7 +68,7 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
         declares_vram=True,
         port=port,
     )
-    stop = order(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
+    stop = request(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
     program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
     spec = swarm.service_spec(stop, program, around, SwarmSettings(**settings))
     return {"Name": swarm.service_names(stop)[0], **spec}
@@ -222,7 +222,7 @@ SOURCES = [
     f"{DATA}/docker/injected/python/sitecustomize.py",
     f"{DATA}/docker/runs/w-1",
     f"{DATA}/docker/runs/w-1/box/link",
-    f"{DATA}/docker/runs/w-1/order.json",
+    f"{DATA}/docker/runs/w-1/request.json",
     f"{DATA}/docker/runs/../../secrets/box",
     f"{DATA}/docker",
     f"{DATA}/volumes",

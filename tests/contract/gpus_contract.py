@@ -20,7 +20,7 @@ from tests.fakes.gpus.harness import LOOK, A, B, Gpus, seen, share_of
 
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Device, Isolation, Share
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.gpus.isolation.devices import IsolatedDevices
 from commonage.testing.behaviour import Behaviour
@@ -53,19 +53,21 @@ class Site:
         """By uuid."""
         return {one.uuid: one for one in self.devices.inventory()}
 
-    def order(self, shares: Sequence[Share], variables: Sequence[tuple[str, str]] = (), **changes: object) -> Order:
+    def request(
+        self, shares: Sequence[Share], variables: Sequence[tuple[str, str]] = (), **changes: object
+    ) -> StartRequest:
         """A job that looks what is there, and tries to make itself the first GPU's device; as control makes it."""
-        order = self.rig.orders(Behaviour(), command=("python3", "-c", LOOK))
+        request = self.rig.requests(Behaviour(), command=("python3", "-c", LOOK))
         told = {**self.devices.environment(shares), "OTHER": str(self.gpus.numbers["nvidia0"]), **dict(variables)}
-        allocation = replace(order.allocation, shares=tuple(shares))
-        return replace(order, allocation=allocation, variables=tuple(told.items()), **changes)  # type: ignore[arg-type]  # its fields
+        allocation = replace(request.allocation, shares=tuple(shares))
+        return replace(request, allocation=allocation, variables=tuple(told.items()), **changes)  # type: ignore[arg-type]  # its fields
 
     async def look(self, *shares: Share, **changes: Any) -> dict[str, Any]:
         """What a job with these shares sees."""
-        order = self.order(shares, **changes)
-        end = await self.rig.ended(order)
+        request = self.request(shares, **changes)
+        end = await self.rig.ended(request)
         assert end.exit_code == 0, end.reason
-        return seen(await self.rig.lines(order.attempt_id))
+        return seen(await self.rig.lines(request.attempt_id))
 
 
 class GpusContract(ABC):
@@ -145,15 +147,15 @@ class GpusContract(ABC):
     async def test_a_session_sees_its_gpu_too(self, site: Site) -> None:
         rig = site.rig
         command = ("python3", "-c", f"{LOOK}\nimport sys, time; sys.stdout.flush(); time.sleep(600)")
-        order = site.order([share_of(site.gpu[A])], kind=Kind.SESSION, wants_port=True, command=command)
-        await rig.started(order)
+        request = site.request([share_of(site.gpu[A])], kind=Kind.SESSION, wants_port=True, command=command)
+        await rig.started(request)
 
         async def has_looked() -> bool:
-            return bool(await rig.lines(order.attempt_id))
+            return bool(await rig.lines(request.attempt_id))
 
         await rig.until(has_looked, "it has looked")
-        assert seen(await rig.lines(order.attempt_id))["devices"] == {"nvidia0": "opens", "nvidiactl": "opens"}
-        await (await rig.engine()).stop(order.attempt_id, 0)
+        assert seen(await rig.lines(request.attempt_id))["devices"] == {"nvidia0": "opens", "nvidiactl": "opens"}
+        await (await rig.engine()).stop(request.attempt_id, 0)
 
 
 def add_greedy(daemon: Dockerd) -> None:

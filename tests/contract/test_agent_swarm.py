@@ -21,7 +21,7 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, Share
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
 from commonage.ports.agents import Heard
@@ -118,8 +118,8 @@ async def site(tmp_path: Path, swarm: Swarm) -> AsyncIterator[tuple[SwarmRig, Ag
             yield rig, agents
 
 
-def at(order: Order, node: str, *shares: Share) -> Order:
-    return replace(order, allocation=replace(order.allocation, node=node, shares=shares))
+def at(request: StartRequest, node: str, *shares: Share) -> StartRequest:
+    return replace(request, allocation=replace(request.allocation, node=node, shares=shares))
 
 
 def part_of(device: Device, mib: int) -> Share:
@@ -133,17 +133,17 @@ async def test_nodes_are_what_their_agents_say_and_containers_are_measured(site:
     assert {name: len(one.devices) for name, one in reports.items()} == {MANAGER: 2, "worker1": 2, "worker2": 2}
     assert [one.faults for one in reports.values()] == [(), (), ()]
     share = part_of(reports["worker2"].devices[0], 4096)
-    order = await rig.started(at(rig.orders(FOREVER), "worker2", share))
+    request = await rig.started(at(rig.requests(FOREVER), "worker2", share))
 
     async def is_measured() -> bool:
-        return any(one.attempt_id == order.attempt_id and one.pids for one in await engine.measure())
+        return any(one.attempt_id == request.attempt_id and one.pids for one in await engine.measure())
 
     await rig.until(is_measured, "its container is measured by its node's agent")
-    await agents.linked.note_held([replace(order.allocation, at=time.time() - 60)])
+    await agents.linked.note_held([replace(request.allocation, at=time.time() - 60)])
 
     async def is_on_its_device() -> bool:
         sample = agents.heard("worker2").samples[0]
-        return [one.attempt_id for one in sample.processes] == [order.attempt_id]
+        return [one.attempt_id for one in sample.processes] == [request.attempt_id]
 
     await rig.until(is_on_its_device, "the GPU of its node shows it")
     assert agents.heard("worker1").samples[0].processes == ()
@@ -154,21 +154,21 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
 ) -> None:
     rig, agents = site
     engine = await rig.engine()
-    there = [at(rig.orders(FOREVER), "worker2") for _ in range(10)]
-    neighbour = await rig.started(at(rig.orders(FOREVER), "worker1"))
-    await asyncio.gather(*(rig.started(order) for order in there))
+    there = [at(rig.requests(FOREVER), "worker2") for _ in range(10)]
+    neighbour = await rig.started(at(rig.requests(FOREVER), "worker1"))
+    await asyncio.gather(*(rig.started(request) for request in there))
     swarm.machines["worker2"].daemon.kill()
     began = time.monotonic()
-    for order in there:
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+    for request in there:
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
-        assert processes_of(order.attempt_id) == [], "what may be started elsewhere runs no more here"
+        assert processes_of(request.attempt_id) == [], "what may be started elsewhere runs no more here"
     print(f"ten attempts were given up {time.monotonic() - began:.1f} s after the daemon was killed")
     assert agents.heard("worker2").engine_fault
     [report] = [one for one in await engine.nodes() if one.name == "worker2"]
     assert report.faults
-    for order in there:
-        await engine.forget(order.attempt_id)
+    for request in there:
+        await engine.forget(request.attempt_id)
     swarm.machines["worker2"].daemon.start()
 
     async def is_back() -> bool:
@@ -176,7 +176,7 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
         return not report.faults and not swarm.machines["worker2"].daemon.containers(label=["commonage.attempt"])
 
     await rig.until(is_back, "it is back, and its old containers are gone", 60)
-    assert (await rig.ended(at(rig.orders(Behaviour(exit_code=3)), "worker2"))).exit_code == 3
+    assert (await rig.ended(at(rig.requests(Behaviour(exit_code=3)), "worker2"))).exit_code == 3
     await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
@@ -192,14 +192,14 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
 ) -> None:
     rig, _ = site
     engine = await rig.engine()
-    few, many = [at(rig.orders(FOREVER), "worker1") for _ in range(2)]
+    few, many = [at(rig.requests(FOREVER), "worker1") for _ in range(2)]
     many = replace(many, allocation=replace(many.allocation, cpus_milli=4 * few.allocation.cpus_milli))
-    for order in (few, many):
-        await rig.started(order)
+    for request in (few, many):
+        await rig.started(request)
     daemon = swarm.machines["worker1"].daemon
 
-    def weight(order: Order) -> int:
-        [one] = daemon.containers(label=[f"commonage.attempt={order.attempt_id}"])
+    def weight(request: StartRequest) -> int:
+        [one] = daemon.containers(label=[f"commonage.attempt={request.attempt_id}"])
         return _held(one["Id"], "cpu.shares") or _held(one["Id"], "cpu.weight") or 0
 
     async def are_weighed() -> bool:
@@ -266,9 +266,9 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
 
         await rig.until(are_built, "the firewall on worker1 let the hub's port through")
         tried = [f"{hub}:8091", f"{hub}:8092", f"{worker1}:8091", f"{worker2}:8091"]
-        order = at(rig.orders(Behaviour()), "worker1")
-        await rig.ended(replace(order, command=("python3", "-c", _TRIES, *tried)))
-        said = await rig.lines(order.attempt_id)
+        request = at(rig.requests(Behaviour()), "worker1")
+        await rig.ended(replace(request, command=("python3", "-c", _TRIES, *tried)))
+        said = await rig.lines(request.attempt_id)
         assert said == [f"{tried[0]} yes", *(f"{where} no" for where in tried[1:])]
     finally:
         for server in servers:
@@ -282,7 +282,7 @@ async def test_another_tenants_port_of_a_node_is_behind_the_walls(site: tuple[Sw
     """Sessions have ports of their nodes, for the hub: from a container none is reached, on whichever node."""
     rig, _ = site
     command = ("sh", "-c", "echo here; exec python3 -m http.server $COMMONAGE_PORT")
-    served = await rig.started(at(rig.orders(FOREVER, command=command, wants_port=True), "worker1"))
+    served = await rig.started(at(rig.requests(FOREVER, command=command, wants_port=True), "worker1"))
     url = (await rig.phase(served.attempt_id, Phase.RUNNING)).url
     assert url is not None
     where = url.removeprefix("http://")
@@ -294,14 +294,14 @@ async def test_another_tenants_port_of_a_node_is_behind_the_walls(site: tuple[Sw
 
     await rig.until(hub_reaches, "the hub's node reaches it", 60)
     for node in ("worker1", "worker2"):
-        order = replace(at(rig.orders(Behaviour()), node), owner="eve", tenant="other")
-        await rig.ended(replace(order, command=("python3", "-c", _TRIES, where)))
-        assert await rig.lines(order.attempt_id) == [f"{where} no"], node
+        request = replace(at(rig.requests(Behaviour()), node), owner="eve", tenant="other")
+        await rig.ended(replace(request, command=("python3", "-c", _TRIES, where)))
+        assert await rig.lines(request.attempt_id) == [f"{where} no"], node
 
 
-def _beside(order: Order) -> list[int]:
+def _beside(request: StartRequest) -> list[int]:
     found = []
-    for one in processes_of(order.attempt_id):
+    for one in processes_of(request.attempt_id):
         with suppress(OSError):
             found += [one] if b"COMMONAGE_EXEC=" in Path(f"/proc/{one}/environ").read_bytes() else []
     return found
@@ -312,20 +312,20 @@ async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRi
     await rig.engine()
     rules = [getattr(ExecContract(), name) for name in vars(ExecContract) if name.startswith("test_")]
     await asyncio.gather(*(rule(rig) for rule in rules))  # each beside a job of its own
-    order = await rig.started(rig.orders(FOREVER))
-    stream = await (await rig.engine()).exec(order.attempt_id, rig.aside(Aside(prints="here", lasts=True)))
+    request = await rig.started(rig.requests(FOREVER))
+    stream = await (await rig.engine()).exec(request.attempt_id, rig.aside(Aside(prints="here", lasts=True)))
     assert await stream.read() == (OUT, b"here\n")
     agents.programs["worker1"].kill()  # and nobody is left who could end it, until it comes again
     with pytest.raises(EngineFailure):
         await stream.read()
     await stream.close()
     with pytest.raises(EngineFailure, match="agent"):
-        await (await rig.engine()).exec(order.attempt_id, ("true",))
-    assert _beside(order)
+        await (await rig.engine()).exec(request.attempt_id, ("true",))
+    assert _beside(request)
     agents.start("worker1")
 
     async def is_ended() -> bool:
-        return not _beside(order)
+        return not _beside(request)
 
     await rig.until(is_ended, "the agent has ended what it had left")
 
@@ -333,7 +333,7 @@ async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRi
 async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> None:
     rig, agents = site
     engine = await rig.engine()
-    order = await rig.started(at(rig.orders(FOREVER), "worker1"))
+    request = await rig.started(at(rig.requests(FOREVER), "worker1"))
     agents.programs["worker1"].kill()
 
     async def is_told() -> Any:
@@ -341,7 +341,7 @@ async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> N
         return any("agent" in fault for fault in report.faults)
 
     await rig.until(is_told, "the node says that its agent is away")
-    await rig.phase(order.attempt_id, Phase.RUNNING)
+    await rig.phase(request.attempt_id, Phase.RUNNING)
     agents.start("worker1")
 
     async def is_back() -> Any:
@@ -349,5 +349,5 @@ async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> N
         return not report.faults and await engine.measure()
 
     await rig.until(is_back, "it is back, and found what runs")
-    await engine.stop(order.attempt_id, 5)
-    await rig.phase(order.attempt_id, Phase.ENDED)
+    await engine.stop(request.attempt_id, 5)
+    await rig.phase(request.attempt_id, Phase.ENDED)

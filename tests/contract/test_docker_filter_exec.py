@@ -14,7 +14,7 @@ from tests.contract.dockerd import Dockerd
 from tests.contract.filtering import filter_before
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.exec_api import STREAMS
 from commonage.engines.docker.translate import container_name
 from commonage.testing.engine_rig import FOREVER
@@ -75,15 +75,15 @@ async def test_commands_get_through_and_no_more(rig: DockerRig, filtered: Path) 
         contract.test_a_terminal_has_its_size_and_hears_of_another(rig),
         contract.test_the_end_of_the_connection_ends_the_command(rig),
     )
-    order: Order = await rig.started(rig.orders(FOREVER))
-    name = container_name(order.attempt_id)
+    request: StartRequest = await rig.started(rig.requests(FOREVER))
+    name = container_name(request.attempt_id)
     assert " 201 " in _created(filtered, name)
     for fields in (
         {"User": "0"}, {"user": "daemon"}, {"Privileged": True}, {"PRIVILEGED": 1}, {"WorkingDir": "/"},
         {"DetachKeys": "a"},
     ):  # fmt: skip
         assert " 403 " in _created(filtered, name, **fields), fields
-    found = (await rig.engine())._table.runs[order.attempt_id].container
+    found = (await rig.engine())._table.runs[request.attempt_id].container
     for other in ("commonage-control-1", "commonage_control_1", "docker-filter", found):
         assert " 403 " in _created(filtered, str(other)), other
 

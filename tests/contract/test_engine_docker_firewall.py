@@ -15,7 +15,7 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 
 from commonage.domain.environments import Environment
 from commonage.domain.reasons.attempts import StartFailed
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.dockerd.shared import Mount
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -46,19 +46,19 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
 
 async def printed(rig: DockerRig, script: str, **changes: object) -> list[str]:
     """What a shell script prints in a container; a failing command in it is no failure."""
-    order = rig.orders(Behaviour(), command=("bash", "-c", script), **changes)
-    await rig.ended(order)
-    return await rig.lines(order.attempt_id)
+    request = rig.requests(Behaviour(), command=("bash", "-c", script), **changes)
+    await rig.ended(request)
+    return await rig.lines(request.attempt_id)
 
 
-async def served(rig: DockerRig) -> tuple[Order, str, str]:
+async def served(rig: DockerRig) -> tuple[StartRequest, str, str]:
     """Ada's service in the tenant `lab`, with a secret: its order, its host, its port."""
     command = ("sh", "-c", "echo mine >$HOME/diary; echo here; exec python3 -m http.server {port}")
-    order = await rig.started(rig.orders(FOREVER, command=command, wants_port=True, secrets=SESAME))
-    url = (await rig.phase(order.attempt_id, Phase.RUNNING)).url
+    request = await rig.started(rig.requests(FOREVER, command=command, wants_port=True, secrets=SESAME))
+    url = (await rig.phase(request.attempt_id, Phase.RUNNING)).url
     assert url is not None
     host, _, port = url.removeprefix("http://").partition(":")
-    return order, host, port
+    return request, host, port
 
 
 def connect(host: str, port: str | int) -> str:
@@ -135,16 +135,16 @@ async def test_what_is_shared_writable_is(rig: DockerRig, tmp_path: Path) -> Non
 
 
 async def test_secrets_are_not_in_the_containers_description(rig: DockerRig, dockerd: Dockerd) -> None:
-    order, _, _ = await served(rig)
-    described = json.dumps(dockerd.ask("GET", f"/containers/commonage-{order.attempt_id}/json"))
+    request, _, _ = await served(rig)
+    described = json.dumps(dockerd.ask("GET", f"/containers/commonage-{request.attempt_id}/json"))
     assert "open-up" not in described
-    folder = rig.data / "docker" / "runs" / order.attempt_id
+    folder = rig.data / "docker" / "runs" / request.attempt_id
     assert folder.stat().st_mode & 0o777 == 0o700
     assert not (folder / "box" / "secrets").exists()
-    await (await rig.engine()).stop(order.attempt_id, 0)
-    await rig.phase(order.attempt_id, Phase.ENDED)
-    await (await rig.engine()).forget(order.attempt_id)
-    assert dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"]) == []
+    await (await rig.engine()).stop(request.attempt_id, 0)
+    await rig.phase(request.attempt_id, Phase.ENDED)
+    await (await rig.engine()).forget(request.attempt_id)
+    assert dockerd.containers(label=[f"commonage.attempt={request.attempt_id}"]) == []
     left = [path for path in (rig.data / "docker").rglob("*") if path.is_file() and b"open-up" in path.read_bytes()]
     assert left == []
 
@@ -156,17 +156,17 @@ async def test_an_image_does_not_pass_its_containers_off_as_parts_of_the_install
     labels = " ".join(f"{name}={value}" for name, value in wrong.items())
     about = urlencode({"fromSrc": "-", "repo": "commonage-test", "tag": "false", "changes": f"LABEL {labels}"})
     dockerd.ask("POST", f"/images/create?{about}", content=minimal_image())
-    order = replace(rig.orders(FOREVER), environment=Environment("false", "False", image="commonage-test:false"))
-    await rig.started(order)
+    request = replace(rig.requests(FOREVER), environment=Environment("false", "False", image="commonage-test:false"))
+    await rig.started(request)
     assert dockerd.ask("GET", "/images/commonage-test:false/json")["Config"]["Labels"] == wrong
     assert dockerd.containers(label=["com.docker.compose.project=site"]) == []
     assert dockerd.containers(label=["commonage.attempt=x"]) == []
-    assert len(dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"])) == 1
+    assert len(dockerd.containers(label=[f"commonage.attempt={request.attempt_id}"])) == 1
 
 
 async def test_limits_are_the_allocations(rig: DockerRig, dockerd: Dockerd) -> None:
-    order = await rig.started(rig.orders(FOREVER, memory_mib=64))
-    held = dockerd.ask("GET", f"/containers/commonage-{order.attempt_id}/json")["HostConfig"]
+    request = await rig.started(rig.requests(FOREVER, memory_mib=64))
+    held = dockerd.ask("GET", f"/containers/commonage-{request.attempt_id}/json")["HostConfig"]
     assert held["Memory"] == held["MemorySwap"] == 64 * 2**20
     assert held["ShmSize"] == 32 * 2**20
     assert held["PidsLimit"] == 4096
@@ -190,8 +190,8 @@ async def test_a_link_in_the_workspace_leads_nobody_out(rig: DockerRig, tmp_path
     await printed(rig, f"rm -rf $HOME/jobs; ln -s {target} $HOME/jobs")
     bundle = tmp_path / "bundle.tar.gz"
     _pack(bundle)
-    order = replace(rig.orders(Behaviour()), bundle_path=str(bundle))
-    end = await rig.ended(order)
+    request = replace(rig.requests(Behaviour()), bundle_path=str(bundle))
+    end = await rig.ended(request)
     assert isinstance(end.reason, StartFailed) and "the folder of the job cannot be made" in end.reason.error
     assert list(target.iterdir()) == []
 
@@ -199,9 +199,9 @@ async def test_a_link_in_the_workspace_leads_nobody_out(rig: DockerRig, tmp_path
 async def test_a_job_works_where_its_files_are(rig: DockerRig, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.tar.gz"
     _pack(bundle)
-    order = rig.orders(Behaviour(), command=("sh", "-c", "pwd; cat train.py"), bundle_path=str(bundle))
-    assert (await rig.ended(order)).exit_code == 0
-    assert await rig.lines(order.attempt_id) == [f"/home/ada/jobs/{order.workload_id}", "print('trained')"]
+    request = rig.requests(Behaviour(), command=("sh", "-c", "pwd; cat train.py"), bundle_path=str(bundle))
+    assert (await rig.ended(request)).exit_code == 0
+    assert await rig.lines(request.attempt_id) == [f"/home/ada/jobs/{request.workload_id}", "print('trained')"]
 
 
 def _pack(bundle: Path) -> None:
@@ -235,6 +235,6 @@ async def test_root_inside_is_nobody_outside_where_the_daemon_maps_users(tmp_pat
         shown = await printed(rig, script, bundle_path=files, secrets=SESAME)
         assert shown == ["0", "print('trained')", "open-up"]
         assert (tmp_path / "data" / "workspaces" / "ada" / "new").stat().st_uid == 300000
-        order = await rig.started(rig.orders(FOREVER))
-        await (await rig.engine()).stop(order.attempt_id, 5)
-        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 143
+        request = await rig.started(rig.requests(FOREVER))
+        await (await rig.engine()).stop(request.attempt_id, 5)
+        assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 143

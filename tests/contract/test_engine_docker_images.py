@@ -74,16 +74,16 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
 async def test_each_kernel_of_an_image_has_its_own_programs(
     rig: DockerRig, environments: dict[str, Environment], name: str, kind: Kind, command: tuple[str, ...], says: str
 ) -> None:
-    order = rig.orders(Behaviour(), environment=environments[name], kind=kind, command=command)
-    ended = await rig.ended(replace(order, wants_port=kind is Kind.SESSION))
-    assert (ended.exit_code, await rig.lines(order.attempt_id)) == (0, [says])
+    request = rig.requests(Behaviour(), environment=environments[name], kind=kind, command=command)
+    ended = await rig.ended(replace(request, wants_port=kind is Kind.SESSION))
+    assert (ended.exit_code, await rig.lines(request.attempt_id)) == (0, [says])
 
 
 async def test_a_job_does_not_find_the_programs_of_the_other_kernel(
     rig: DockerRig, environments: dict[str, Environment]
 ) -> None:
-    order = rig.orders(Behaviour(), environment=environments["lab/two/new"], command=("jupyterhub-singleuser",))
-    assert (await rig.ended(order)).exit_code == 127
+    request = rig.requests(Behaviour(), environment=environments["lab/two/new"], command=("jupyterhub-singleuser",))
+    assert (await rig.ended(request)).exit_code == 127
 
 
 async def test_an_image_is_prepared_by_its_id_and_its_absence_is_told(

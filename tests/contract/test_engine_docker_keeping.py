@@ -14,7 +14,7 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import attempts
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 
@@ -33,8 +33,8 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
         yield rig
 
 
-def container(order: Order) -> str:
-    return f"commonage-{order.attempt_id}"
+def container(request: StartRequest) -> str:
+    return f"commonage-{request.attempt_id}"
 
 
 # --- the daemon goes and comes ------------------------------------------------------------------------------------
@@ -46,16 +46,16 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
 ) -> None:
     dockerd.restart_with(NO_RULES, *(["--live-restore"] if live_restore else []))
     engine = await rig.restart()
-    living = await rig.started(rig.orders(FOREVER, wants_port=True))
+    living = await rig.started(rig.requests(FOREVER, wants_port=True))
     before = await rig.phase(living.attempt_id, Phase.RUNNING)
-    ending = await rig.started(rig.orders(Behaviour(lasts_s=1, prints=("here",), exit_code=4)))
+    ending = await rig.started(rig.requests(Behaviour(lasts_s=1, prints=("here",), exit_code=4)))
     dockerd.kill()
 
     async def is_noticed() -> bool:
         return any("does not answer" in fault for fault in (await engine.nodes())[0].faults)
 
     await rig.until(is_noticed, "the node says that the daemon is away")
-    late = rig.orders(Behaviour(prints=("here",), exit_code=5))
+    late = rig.requests(Behaviour(prints=("here",), exit_code=5))
     await engine.start(late)
     await rig.pass_time(1)
     assert await rig.status(living.attempt_id) == before
@@ -73,8 +73,8 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
         end = await rig.phase(living.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == attempts.DaemonRestarted()
-    for order in (living, ending, late):
-        assert await rig.lines(order.attempt_id) == ["here"]
+    for request in (living, ending, late):
+        assert await rig.lines(request.attempt_id) == ["here"]
     assert (await engine.nodes())[0].faults == ()
 
 
@@ -89,58 +89,58 @@ async def test_without_a_daemon_it_says_so_at_once(tmp_path: Path, dockerd: Dock
 
 
 async def test_a_container_that_ended_does_not_run_again(rig: DockerRig, dockerd: Dockerd) -> None:
-    order = rig.orders(Behaviour(prints=("here",), exit_code=3))
-    before = await rig.ended(order)
-    dockerd.ask("POST", f"/containers/{container(order)}/start")
+    request = rig.requests(Behaviour(prints=("here",), exit_code=3))
+    before = await rig.ended(request)
+    dockerd.ask("POST", f"/containers/{container(request)}/start")
     await rig.pass_time(1)
-    assert await rig.lines(order.attempt_id) == ["here"]
-    assert await rig.status(order.attempt_id) == before
+    assert await rig.lines(request.attempt_id) == ["here"]
+    assert await rig.status(request.attempt_id) == before
 
 
 async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, dockerd: Dockerd) -> None:
     waits = ("sh", "-c", "echo here; while [ ! -e $HOME/end-now ]; do sleep 0.1; done")
-    order = await rig.started(rig.orders(FOREVER, command=waits))
+    request = await rig.started(rig.requests(FOREVER, command=waits))
     await (await rig.engine()).close()
     (rig.data / "workspaces" / "ada" / "end-now").touch()
-    dockerd.ask("POST", f"/containers/{container(order)}/wait")
-    dockerd.ask("POST", f"/containers/{container(order)}/start")
-    dockerd.ask("POST", f"/containers/{container(order)}/wait")
+    dockerd.ask("POST", f"/containers/{container(request)}/wait")
+    dockerd.ask("POST", f"/containers/{container(request)}/start")
+    dockerd.ask("POST", f"/containers/{container(request)}/wait")
     await rig.reopen()
-    end = await rig.phase(order.attempt_id, Phase.ENDED)
+    end = await rig.phase(request.attempt_id, Phase.ENDED)
     assert end.exit_code is None
     assert end.reason == attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)
-    assert await rig.lines(order.attempt_id) == ["here"]
+    assert await rig.lines(request.attempt_id) == ["here"]
 
 
 async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dockerd: Dockerd) -> None:
-    killed, removed = [await rig.started(rig.orders(FOREVER)) for _ in range(2)]
+    killed, removed = [await rig.started(rig.requests(FOREVER)) for _ in range(2)]
     dockerd.ask("POST", f"/containers/{container(killed)}/kill")
     dockerd.ask("DELETE", f"/containers/{container(removed)}?force=1")
     reasons = (attempts.EndedFromOutside(by=attempts.Outside.DOCKER), attempts.RemovedFromOutside())
-    for order, reason in zip((killed, removed), reasons, strict=True):
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+    for request, reason in zip((killed, removed), reasons, strict=True):
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == reason
 
 
 async def test_what_runs_is_given_its_grace_whatever_it_did_to_its_claim(rig: DockerRig) -> None:
-    order = await rig.started(rig.orders(replace(FOREVER, on_term_exit=7)))
-    (rig.data / "docker" / "runs" / order.attempt_id / "box" / "claim").unlink()
-    await (await rig.engine()).stop(order.attempt_id, 60)
-    assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 7
+    request = await rig.started(rig.requests(replace(FOREVER, on_term_exit=7)))
+    (rig.data / "docker" / "runs" / request.attempt_id / "box" / "claim").unlink()
+    await (await rig.engine()).stop(request.attempt_id, 60)
+    assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 7
 
 
 async def test_a_network_that_was_removed_is_made_anew(rig: DockerRig, dockerd: Dockerd) -> None:
-    await rig.ended(rig.orders(Behaviour()))
+    await rig.ended(rig.requests(Behaviour()))
     for one in dockerd.containers():
         dockerd.ask("DELETE", f"/containers/{one['Id']}?force=1")
     dockerd.remove_networks("commonage.tenant")
-    assert (await rig.ended(rig.orders(Behaviour(exit_code=3)))).exit_code == 3
+    assert (await rig.ended(rig.requests(Behaviour(exit_code=3)))).exit_code == 3
 
 
 async def test_clean_up_takes_what_is_ours_and_nothing_else(rig: DockerRig, dockerd: Dockerd) -> None:
-    order = await rig.started(rig.orders(FOREVER))
-    [ours] = dockerd.containers(label=[f"commonage.attempt={order.attempt_id}"])
+    request = await rig.started(rig.requests(FOREVER))
+    [ours] = dockerd.containers(label=[f"commonage.attempt={request.attempt_id}"])
     installation = ours["Labels"]["commonage.installation"]
     image = {"Image": "commonage-test:1", "Cmd": ["sleep", "300"]}
     foreign = {"commonage.installation": "another", "commonage.attempt": "1"}
@@ -164,7 +164,7 @@ async def test_clean_up_takes_what_is_ours_and_nothing_else(rig: DockerRig, dock
     await rig.until(is_clean, "what is left over was removed")
     assert {one["Id"] for one in dockerd.containers()} >= set(keep)
     assert "foreign" in {one["Name"] for one in dockerd.ask("GET", "/networks")}
-    await rig.phase(order.attempt_id, Phase.RUNNING)
+    await rig.phase(request.attempt_id, Phase.RUNNING)
     dockerd.ask("DELETE", "/networks/foreign")
     for one in keep[:2]:
         dockerd.ask("DELETE", f"/containers/{one}?force=1")
@@ -176,14 +176,14 @@ BUSY_OWNER = """
 import asyncio, sys
 from pathlib import Path
 from tests.contract.test_engine_docker import DockerRig
-from tests.contract.test_engine_docker_keeping import Phase, busy_orders
+from tests.contract.test_engine_docker_keeping import Phase, busy_requests
 
 async def main():
     rig = DockerRig.at(Path(sys.argv[1]), sys.argv[2])
     engine = await rig.engine()
     print("open", flush=True)
-    for order in busy_orders(rig):
-        await engine.start(order)
+    for request in busy_requests(rig):
+        await engine.start(request)
     while not all(status.phase is Phase.ENDED for status in await engine.statuses()):
         await asyncio.sleep(0.05)
     await engine.close()
@@ -192,17 +192,17 @@ asyncio.run(main())
 """
 
 
-def busy_orders(rig: DockerRig) -> list[Order]:
+def busy_requests(rig: DockerRig) -> list[StartRequest]:
     """The same orders each time: jobs that leave a line in a file of their own each time they run."""
-    orders = []
+    requests = []
     for number in range(40):
-        stop = rig.orders(Behaviour())
+        stop = rig.requests(Behaviour())
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", "echo ran >>$HOME/$COMMONAGE_ATTEMPT_ID; exit 2")
-        orders.append(
+        requests.append(
             replace(stop, attempt_id=attempt, command=command, allocation=replace(stop.allocation, attempt_id=attempt))
         )
-    return orders
+    return requests
 
 
 async def test_jobs_run_once_however_often_their_owner_is_killed(tmp_path: Path, dockerd: Dockerd) -> None:
@@ -220,9 +220,9 @@ async def test_jobs_run_once_however_often_their_owner_is_killed(tmp_path: Path,
         await owner.wait()
     async with docker_rig(tmp_path, dockerd) as rig:
         codes = {status.attempt_id: status.exit_code for status in await (await rig.engine()).statuses()}
-        for order in busy_orders(rig):
-            assert (tmp_path / "workspaces" / "ada" / order.attempt_id).read_text() == "ran\n"
-            assert codes[order.attempt_id] in (2, None)
+        for request in busy_requests(rig):
+            assert (tmp_path / "workspaces" / "ada" / request.attempt_id).read_text() == "ran\n"
+            assert codes[request.attempt_id] in (2, None)
         assert list(codes.values()).count(2) >= 30
 
 

@@ -46,9 +46,9 @@ def asked(*volumes: Volume, owner: str = "ada", tenant: str = "lab", writable: b
 
 async def said(rig: DockerRig, script: str, mounts: tuple[Mount, ...], **changes: object) -> list[str]:
     """What a shell script prints in a container; a failing command in it is no failure."""
-    order = rig.orders(Behaviour(), command=("bash", "-c", script), mounts=mounts, **changes)
-    await rig.ended(order)
-    return await rig.lines(order.attempt_id)
+    request = rig.requests(Behaviour(), command=("bash", "-c", script), mounts=mounts, **changes)
+    await rig.ended(request)
+    return await rig.lines(request.attempt_id)
 
 
 async def test_root_inside_cannot_write_to_what_is_read_only(rig: DockerRig, tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
     home.mkdir(parents=True)
     (home / "mine").symlink_to("/etc")
     (home / "volumes").symlink_to("/root")
-    order = rig.orders(Behaviour(), mounts=asked(Volume("odd", source=str(home / "mine"))))
+    request = rig.requests(Behaviour(), mounts=asked(Volume("odd", source=str(home / "mine"))))
     engine = await rig.engine()
-    await engine.start(order)
-    end = await rig.phase(order.attempt_id, Phase.ENDED)
+    await engine.start(request)
+    end = await rig.phase(request.attempt_id, Phase.ENDED)
     assert isinstance(end.reason, StartFailed) and "leads elsewhere by a link" in end.reason.error
     # Nor what is written to: the links to volumes are left out where a link is in the way.
     assert await said(rig, "cat /volumes/datasets/one.csv", asked(datasets(tmp_path / "datasets"))) == ["1,2"]
@@ -160,14 +160,14 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
 
 
 async def test_a_folder_that_is_missing_is_told_and_waited_for(rig: DockerRig, tmp_path: Path) -> None:
-    order = rig.orders(Behaviour(), mounts=asked(Volume("gone", source=str(tmp_path / "gone"))))
+    request = rig.requests(Behaviour(), mounts=asked(Volume("gone", source=str(tmp_path / "gone"))))
     engine = await rig.engine()
-    await engine.start(order)
+    await engine.start(request)
 
     async def is_told() -> bool:
-        reason = (await rig.status(order.attempt_id)).reason
+        reason = (await rig.status(request.attempt_id)).reason
         return isinstance(reason, RetryingStart) and "the volume gone" in str(reason.cause)
 
     await rig.until(is_told, "which volume is missing")
     (tmp_path / "gone").mkdir()  # the admin mounts it
-    assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 0
+    assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 0

@@ -12,12 +12,12 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.iterations import Iterations
-from commonage.domain.statuses import LogLine, Measurement, Order, Phase, Status
+from commonage.domain.statuses import LogLine, Measurement, Phase, StartRequest, Status
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import OUT, Terminal
 from commonage.testing.behaviour import TERMINATED, Aside, Behaviour
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import EngineRig, Orders
+from commonage.testing.engine_rig import EngineRig, StartRequests
 from commonage.testing.exec_contract import ExecContract
 from commonage.testing.fake_clock import FakeClock
 from commonage.testing.fake_engine import FakeEngine, FakeWorld
@@ -36,7 +36,7 @@ class FakeRig(EngineRig):
         self._behaviours: dict[tuple[str, ...], Behaviour] = {}
         self._asides: dict[tuple[str, ...], Aside] = {}
         self._engine: FakeEngine | None = None
-        self.orders = Orders(Environment("base", "Base"), NODE.name, self._command, self.clock.now)
+        self.requests = StartRequests(Environment("base", "Base"), NODE.name, self._command, self.clock.now)
         self.broken_environment = Environment("broken", "Cannot be")
 
     def aside(self, aside: Aside) -> tuple[str, ...]:
@@ -86,19 +86,19 @@ class TestFakeEngine(EngineContract, ExecContract):
 
 
 class StartsTwice(FakeEngine):
-    async def start(self, order: Order) -> None:
-        known = order.attempt_id in self.world.runs
-        await super().start(order)
+    async def start(self, request: StartRequest) -> None:
+        known = request.attempt_id in self.world.runs
+        await super().start(request)
         if known:
-            self.say(order.attempt_id, "here")
+            self.say(request.attempt_id, "here")
 
 
 class StartsAgainWhatEnded(FakeEngine):
-    async def start(self, order: Order) -> None:
-        run = self.world.runs.get(order.attempt_id)
+    async def start(self, request: StartRequest) -> None:
+        run = self.world.runs.get(request.attempt_id)
         if run is not None and run.phase(self._clock.now()) is Phase.ENDED:
-            del self.world.runs[order.attempt_id]
-        await super().start(order)
+            del self.world.runs[request.attempt_id]
+        await super().start(request)
 
 
 class StartsAgainWhatIsForgotten(FakeEngine):
@@ -227,19 +227,19 @@ class FollowsForEver(FakeEngine):
 
 
 class GivesOnePortToAll(FakeEngine):
-    async def start(self, order: Order) -> None:
+    async def start(self, request: StartRequest) -> None:
         self.world.next_port = 20_000
-        await super().start(order)
+        await super().start(request)
 
 
 class LosesSecrets(FakeEngine):
-    async def start(self, order: Order) -> None:
-        await super().start(replace(order, secrets=()))
+    async def start(self, request: StartRequest) -> None:
+        await super().start(replace(request, secrets=()))
 
 
 class LetsUsersBeOthers(FakeEngine):
-    async def start(self, order: Order) -> None:
-        await super().start(replace(order, owner=dict(order.variables).get("COMMONAGE_USER", order.owner)))
+    async def start(self, request: StartRequest) -> None:
+        await super().start(replace(request, owner=dict(request.variables).get("COMMONAGE_USER", request.owner)))
 
 
 class DoesNotSeeOom(FakeEngine):
@@ -284,12 +284,12 @@ class MixesStreamsOfExecs(FakeEngine):
 class KeepsNothingOfVariablesForExecs(FakeEngine):
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> Any:
         run = self.world.runs[attempt_id]
-        order = run.order
-        run.order = replace(order, variables=())
+        request = run.request
+        run.request = replace(request, variables=())
         try:
             return await super().exec(attempt_id, command, terminal)
         finally:
-            run.order = order
+            run.request = request
 
 
 class Deaf(FakeExec):

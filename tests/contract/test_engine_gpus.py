@@ -81,8 +81,8 @@ class TestByRequest(DockerGpus):
 
     async def test_an_image_that_needs_a_newer_driver_is_told_so(self, site: Site) -> None:
         """What the toolkit says comes from far within, behind who called whom."""
-        order = site.order([share_of(site.gpu[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
-        end = await site.rig.ended(order)
+        request = site.request([share_of(site.gpu[B])], variables=[("NVIDIA_REQUIRE_CUDA", "cuda>=99.1")])
+        end = await site.rig.ended(request)
         assert end.exit_code not in (0, None), "it never passes"
         assert "needs a newer NVIDIA driver than its node has" in error_of(end)
 
@@ -99,7 +99,7 @@ class TestByCdi(DockerGpus):
     async def test_a_gpu_that_cdi_calls_otherwise_is_told_how_to_name(self, site: Site, gpus: Gpus) -> None:
         gpus.write_cdi(by=["index"])
         try:
-            end = await site.rig.ended(site.order([share_of(site.gpu[B])]))
+            end = await site.rig.ended(site.request([share_of(site.gpu[B])]))
         finally:
             gpus.write_cdi()
         assert end.exit_code not in (0, None), "it never passes"
@@ -149,20 +149,20 @@ class TestInASwarm(GpusContract):
             "EndpointSpec": {"Mode": "dnsrr"},
         }
         swarm.manager.daemon.ask("POST", "/services/create", other)
-        order = site.order(whole)
+        request = site.request(whole)
 
         async def is_refused() -> bool:
-            found = await site.rig.status(order.attempt_id)
+            found = await site.rig.status(request.attempt_id)
             wanted = found.reason if found is not None else None
             return isinstance(wanted, SwarmSeesNoRoom) and wanted.gpu_memory_mib == 48 * 1024
 
         try:
             await site.rig.until(lambda: is_running(swarm, "others"), "the other's has its part")
-            await (await site.rig.engine()).start(order)
+            await (await site.rig.engine()).start(request)
             await site.rig.until(is_refused, "Swarm sees no room")
         finally:
             swarm.manager.daemon.ask("DELETE", "/services/others")
-        end = await site.rig.phase(order.attempt_id, Phase.ENDED)
+        end = await site.rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code == 0, "it ran as soon as the other was gone"
 
 

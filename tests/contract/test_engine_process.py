@@ -18,7 +18,7 @@ from commonage.catalogue import builtin_environments
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.common.runs import RunFolder, Runs
 from commonage.engines.common.workspaces import folder_name
 from commonage.engines.process.engine import ProcessEngine
@@ -26,7 +26,7 @@ from commonage.engines.process.processes import boot_id, send, spawn_shim
 from commonage.engines.process.settings import ProcessSettings
 from commonage.testing.behaviour import KILLED, Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import FOREVER, EngineRig, Orders
+from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests
 from commonage.testing.exec_contract import ExecContract
 
 HERE = Environment("here", "This machine's own shell", python="/bin/sh")
@@ -57,7 +57,7 @@ class ProcessRig(EngineRig):
         self._data = data
         self._settings = settings
         self._engine: ProcessEngine | None = None
-        self.orders = Orders(HERE, "here", _command, time.time)
+        self.requests = StartRequests(HERE, "here", _command, time.time)
         self.broken_environment = Environment("broken", "Cannot be", python="/nonexistent/python")
 
     async def engine(self) -> ProcessEngine:
@@ -123,9 +123,9 @@ from tests.contract.test_engine_process import FOREVER, ProcessRig, Behaviour, P
 
 async def main():
     rig = ProcessRig(Path(sys.argv[1]), ProcessSettings(node_name="here", cgroups=sys.argv[2] == "True"))
-    living = await rig.started(rig.orders(FOREVER))
-    ending = await rig.started(rig.orders(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
-    fresh = rig.orders(Behaviour(lasts_s=0.5, prints=("here",), exit_code=5))
+    living = await rig.started(rig.requests(FOREVER))
+    ending = await rig.started(rig.requests(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
+    fresh = rig.requests(Behaviour(lasts_s=0.5, prints=("here",), exit_code=5))
     starting = asyncio.create_task((await rig.engine()).start(fresh))
     print(living.attempt_id, ending.attempt_id, fresh.attempt_id, flush=True)
     await asyncio.sleep(60)
@@ -160,7 +160,7 @@ async def test_a_killed_owner_loses_nothing(tmp_path: Path, cgroups: bool) -> No
 async def test_what_ends_at_once_has_its_use_read_from_its_groups(tmp_path: Path) -> None:
     program = "sum(range(3_000_000)); held = bytes(range(256)) * 200_000"
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        ended = await rig.ended(rig.orders(Behaviour(), command=(sys.executable, "-c", program)))
+        ended = await rig.ended(rig.requests(Behaviour(), command=(sys.executable, "-c", program)))
         assert ended.exit_code == 0
         assert ended.used is not None
         assert ended.used.cpu_s > 0
@@ -177,24 +177,24 @@ async def test_its_loops_are_named(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_what_was_written_down_but_not_started_is_started_at_open(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        order = rig.orders(Behaviour(prints=("here",), exit_code=3, shows=("HIDDEN",)), secrets=(("HIDDEN", "x"),))
+        request = rig.requests(Behaviour(prints=("here",), exit_code=3, shows=("HIDDEN",)), secrets=(("HIDDEN", "x"),))
         files = Runs(tmp_path / "runs")
         files.open()
-        files.create(order, None)
+        files.create(request, None)
         (tmp_path / "runs" / "half-written-1").mkdir()
-        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 3
-        assert await rig.lines(order.attempt_id) == ["here", "HIDDEN=x"]
+        assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 3
+        assert await rig.lines(request.attempt_id) == ["here", "HIDDEN=x"]
         assert not (tmp_path / "runs" / "half-written-1").exists()
 
 
 @pytest.mark.anyio
 async def test_a_second_shim_leaves_without_a_trace(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        order = await rig.started(rig.orders(FOREVER))
-        folder = tmp_path / "runs" / order.attempt_id
+        request = await rig.started(rig.requests(FOREVER))
+        folder = tmp_path / "runs" / request.attempt_id
         reap_all([spawn_shim(folder, [], ("sh", "-c", "echo twice"), {}, tmp_path) for _ in range(5)])
-        assert await rig.lines(order.attempt_id) == ["here"]
-        await rig.phase(order.attempt_id, Phase.RUNNING)
+        assert await rig.lines(request.attempt_id) == ["here"]
+        await rig.phase(request.attempt_id, Phase.RUNNING)
 
 
 def reap_all(pids: list[int]) -> None:
@@ -205,25 +205,25 @@ def reap_all(pids: list[int]) -> None:
 @pytest.mark.anyio
 async def test_an_end_that_nobody_knows_is_lost(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        order = await rig.started(rig.orders(FOREVER))
-        claim = RunFolder(tmp_path / "runs" / order.attempt_id).claim()
+        request = await rig.started(rig.requests(FOREVER))
+        claim = RunFolder(tmp_path / "runs" / request.attempt_id).claim()
         assert claim is not None
         send([claim.pid], signal.SIGKILL)
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED)
-        assert processes_of(order.attempt_id) == []
+        assert processes_of(request.attempt_id) == []
 
 
 @pytest.mark.anyio
 async def test_a_reboot_is_noticed(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        order = rig.orders(FOREVER)
+        request = rig.requests(FOREVER)
         folder = Runs(tmp_path / "runs")
         folder.open()
-        run = folder.create(order, None)
+        run = folder.create(request, None)
         (run.path / "pid").write_text(f"{os.getpid()} 1 another-boot\n")
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, NodeRestarted)
 
@@ -231,29 +231,29 @@ async def test_a_reboot_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_number_that_was_given_to_another_process_is_not_mistaken(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        order = rig.orders(FOREVER)
+        request = rig.requests(FOREVER)
         folder = Runs(tmp_path / "runs")
         folder.open()
-        run = folder.create(order, None)
+        run = folder.create(request, None)
         (run.path / "pid").write_text(f"{os.getpid()} 1 {boot_id()}\n")
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
 
 
 @pytest.mark.anyio
 async def test_secrets_are_private_and_gone_after_the_end(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        order = await rig.started(rig.orders(FOREVER, secrets=(("KEY", "sesame"),)))
-        folder = tmp_path / "runs" / order.attempt_id
+        request = await rig.started(rig.requests(FOREVER, secrets=(("KEY", "sesame"),)))
+        folder = tmp_path / "runs" / request.attempt_id
         assert folder.stat().st_mode & 0o777 == 0o700
         holders = [file.name for file in folder.iterdir() if file.is_file() and b"sesame" in file.read_bytes()]
         assert holders == ["secrets.json"]
         assert (folder / "secrets.json").stat().st_mode & 0o777 == 0o600
-        await (await rig.engine()).stop(order.attempt_id, 0)
-        await rig.phase(order.attempt_id, Phase.ENDED)
-        assert {file.name for file in folder.iterdir()} == {"order.json", "pid", "exit", "log"}
-        await (await rig.engine()).forget(order.attempt_id)
-        old = tmp_path / "runs" / ".old" / order.attempt_id
+        await (await rig.engine()).stop(request.attempt_id, 0)
+        await rig.phase(request.attempt_id, Phase.ENDED)
+        assert {file.name for file in folder.iterdir()} == {"request.json", "pid", "exit", "log"}
+        await (await rig.engine()).forget(request.attempt_id)
+        old = tmp_path / "runs" / ".old" / request.attempt_id
         assert [file.name for file in old.iterdir()] == ["log"]
 
 
@@ -263,10 +263,10 @@ async def test_the_servers_own_variables_stay_its_own(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HTTPS_PROXY", "proxy")
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         shown = ("COMMONAGE_DATABASE_URL", "HTTPS_PROXY", "HOME", "VIRTUAL_ENV")
-        order = rig.orders(Behaviour(shows=shown), owner="Ada Lovelace")
-        await rig.ended(order)
+        request = rig.requests(Behaviour(shows=shown), owner="Ada Lovelace")
+        await rig.ended(request)
         workspace = tmp_path / "workspaces" / folder_name("Ada Lovelace")
-        assert await rig.lines(order.attempt_id) == [
+        assert await rig.lines(request.attempt_id) == [
             "COMMONAGE_DATABASE_URL=",
             "HTTPS_PROXY=proxy",
             f"HOME={workspace}",
@@ -283,10 +283,10 @@ async def test_a_job_works_where_its_files_are(tmp_path: Path) -> None:
         archive.add(tmp_path / "train.py", "src/train.py")
     async with process_rig(tmp_path / "data", ProcessSettings(node_name="here")) as rig:
         command = ("sh", "-c", "pwd; cat src/train.py")
-        order = rig.orders(Behaviour(), command=command, bundle_path=str(bundle))
-        assert (await rig.ended(order)).exit_code == 0
-        place = tmp_path / "data" / "workspaces" / "ada" / "jobs" / order.workload_id
-        assert await rig.lines(order.attempt_id) == [str(place), "print('trained')"]
+        request = rig.requests(Behaviour(), command=command, bundle_path=str(bundle))
+        assert (await rig.ended(request)).exit_code == 0
+        place = tmp_path / "data" / "workspaces" / "ada" / "jobs" / request.workload_id
+        assert await rig.lines(request.attempt_id) == [str(place), "print('trained')"]
 
 
 @pytest.mark.anyio
@@ -299,11 +299,11 @@ async def test_what_cannot_be_started_is_refused_and_leaves_nothing(tmp_path: Pa
             {"variables": (("LONG", "x" * 3_000_000),)},
             {"bundle_path": str(tmp_path / "missing.tar.gz")},
         ):
-            order = rig.orders(Behaviour(), **changes)
+            request = rig.requests(Behaviour(), **changes)
             with pytest.raises(EngineFailure):
-                await engine.start(order)
+                await engine.start(request)
             assert await engine.statuses() == []
-            assert not (tmp_path / "runs" / order.attempt_id).exists()
+            assert not (tmp_path / "runs" / request.attempt_id).exists()
 
 
 @pytest.mark.anyio
@@ -311,8 +311,8 @@ async def test_what_cannot_be_started_is_refused_and_leaves_nothing(tmp_path: Pa
 async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cpu_hold="quota")) as rig:
         engine = await rig.engine()
-        stop = rig.orders(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
-        order = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=200)))
+        stop = rig.requests(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
+        request = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=200)))
         await asyncio.sleep(1.5)
         [measured] = await engine.measure()
         [running] = await engine.statuses()
@@ -320,7 +320,7 @@ async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
         lasted_s = time.time() - running.started_at
         # A fifth of a core, and once as much again from the burst; unheld it would be more than a second.
         assert 0 < measured.cpu_s < 0.2 * lasted_s + 0.5
-        assert order.attempt_id == measured.attempt_id
+        assert request.attempt_id == measured.attempt_id
 
 
 @pytest.mark.anyio
@@ -328,7 +328,7 @@ async def test_memory_is_watched_where_it_cannot_be_limited(tmp_path: Path, monk
     monkeypatch.setattr("commonage.engines.process.housekeeping.PAUSE_S", 0.1)
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
         hog = (sys.executable, "-c", "import time; x = b'x' * 80_000_000; time.sleep(60)")
-        end = await rig.ended(rig.orders(FOREVER, command=hog, memory_mib=64))
+        end = await rig.ended(rig.requests(FOREVER, command=hog, memory_mib=64))
         assert end.oom
         assert end.exit_code == KILLED
         assert any("watched" in note for note in (await rig.engine()).capabilities().notes)
@@ -338,14 +338,14 @@ BUSY_OWNER = """
 import asyncio, sys
 from pathlib import Path
 from random import Random
-from tests.contract.test_engine_process import ProcessRig, ProcessSettings, Phase, busy_orders
+from tests.contract.test_engine_process import ProcessRig, ProcessSettings, Phase, busy_requests
 
 async def main():
     rig = ProcessRig(Path(sys.argv[1]) / "data", ProcessSettings(node_name="here"))
     engine = await rig.engine()
     print("open", flush=True)
-    for order in busy_orders(rig, Path(sys.argv[1])):
-        await engine.start(order)
+    for request in busy_requests(rig, Path(sys.argv[1])):
+        await engine.start(request)
     while not all(status.phase is Phase.ENDED for status in await engine.statuses()):
         await asyncio.sleep(0.05)
     await engine.close()
@@ -354,16 +354,16 @@ asyncio.run(main())
 """
 
 
-def busy_orders(rig: ProcessRig, out: Path) -> list[Order]:
+def busy_requests(rig: ProcessRig, out: Path) -> list[StartRequest]:
     """The same two hundred orders each time: jobs that leave a line in a file of their own each time they run."""
-    orders = []
+    requests = []
     for number in range(200):
-        stop = rig.orders(Behaviour(), variables=(("OUT", str(out)),))
+        stop = rig.requests(Behaviour(), variables=(("OUT", str(out)),))
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", 'echo ran >>"$OUT/$COMMONAGE_ATTEMPT_ID"; sleep 0.3; exit 2')
         allocation = replace(stop.allocation, attempt_id=attempt)
-        orders.append(replace(stop, attempt_id=attempt, command=command, allocation=allocation))
-    return orders
+        requests.append(replace(stop, attempt_id=attempt, command=command, allocation=allocation))
+    return requests
 
 
 @pytest.mark.anyio
@@ -382,9 +382,9 @@ async def test_two_hundred_jobs_survive_ten_kills_of_their_owner(tmp_path: Path)
         await owner.wait()
     async with process_rig(tmp_path / "data", ProcessSettings(node_name="here")) as rig:
         codes = {status.attempt_id: status.exit_code for status in await (await rig.engine()).statuses()}
-        for order in busy_orders(rig, tmp_path):
-            assert codes[order.attempt_id] == 2
-            assert (tmp_path / order.attempt_id).read_text() == "ran\n"
+        for request in busy_requests(rig, tmp_path):
+            assert codes[request.attempt_id] == 2
+            assert (tmp_path / request.attempt_id).read_text() == "ran\n"
 
 
 @pytest.mark.anyio
@@ -393,11 +393,11 @@ async def test_uv_really_makes_an_environment_and_says_why_it_cannot(tmp_path: P
         engine = await rig.engine()
         base = builtin_environments()[0]
         command = ("python", "-c", "import sys; print(sys.prefix)")
-        orders = [rig.orders(Behaviour(), environment=base, command=command) for _ in range(3)]
-        await asyncio.gather(*(engine.start(order) for order in orders))
-        for order in orders:
-            assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 0
-            [prefix] = await rig.lines(order.attempt_id)
+        requests = [rig.requests(Behaviour(), environment=base, command=command) for _ in range(3)]
+        await asyncio.gather(*(engine.start(request) for request in requests))
+        for request in requests:
+            assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 0
+            [prefix] = await rig.lines(request.attempt_id)
             assert Path(prefix).parent == tmp_path / "environments"
         with pytest.raises(EngineFailure, match=r"EnvironmentFailed.*missing\.whl"):
             await engine.prepare(Environment("broken", "Broken", requirements=(str(tmp_path / "missing.whl"),)))

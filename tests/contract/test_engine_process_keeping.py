@@ -24,9 +24,9 @@ HERE = ProcessSettings(node_name="here")
 async def busy(rig: ProcessRig, cpus_milli: int, core: int) -> str:
     """An attempt that asks for so much, and would use all of this core."""
     code = f"import os; os.sched_setaffinity(0, [{core}]); print('here', flush=True)\nwhile True: pass"
-    stop = rig.orders(FOREVER, command=(sys.executable, "-c", code))
-    order = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=cpus_milli)))
-    return order.attempt_id
+    stop = rig.requests(FOREVER, command=(sys.executable, "-c", code))
+    request = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=cpus_milli)))
+    return request.attempt_id
 
 
 async def used(rig: ProcessRig) -> dict[str, float]:
@@ -106,18 +106,18 @@ def test_an_attempt_is_remembered_longer_than_its_log(tmp_path: Path) -> None:
 async def test_the_engine_removes_them_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commonage.engines.process.housekeeping.OLD_LOGS_PAUSE_S", 0.05)
     async with process_rig(tmp_path, HERE) as rig:
-        orders = [rig.orders(Behaviour(prints=("here",))) for _ in range(2)]
-        for order in orders:
-            await rig.ended(order)
-            await (await rig.engine()).forget(order.attempt_id)
+        requests = [rig.requests(Behaviour(prints=("here",))) for _ in range(2)]
+        for request in requests:
+            await rig.ended(request)
+            await (await rig.engine()).forget(request.attempt_id)
         at = time.time() - 91 * DAY_S
-        os.utime(tmp_path / "runs" / ".old" / orders[0].attempt_id, (at, at))
+        os.utime(tmp_path / "runs" / ".old" / requests[0].attempt_id, (at, at))
 
         async def is_gone() -> bool:
             await asyncio.sleep(0)
-            return not (tmp_path / "runs" / ".old" / orders[0].attempt_id).exists()
+            return not (tmp_path / "runs" / ".old" / requests[0].attempt_id).exists()
 
         await rig.until(is_gone, "the old one is removed")
         with pytest.raises(NotFound):
-            await rig.lines(orders[0].attempt_id)
-        assert await rig.lines(orders[1].attempt_id) == ["here"]
+            await rig.lines(requests[0].attempt_id)
+        assert await rig.lines(requests[1].attempt_id) == ["here"]

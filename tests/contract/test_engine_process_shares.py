@@ -14,7 +14,7 @@ from tests.contract.test_engine_process import HERE
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Share
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.common.runs import Runs
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
@@ -22,7 +22,7 @@ from commonage.gpus.isolation.holds import Holds
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing.behaviour import Behaviour, shell_command
-from commonage.testing.engine_rig import FOREVER, EngineRig, Orders
+from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests
 
 pytestmark = pytest.mark.anyio
 SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
@@ -63,7 +63,7 @@ class Rig(EngineRig):
         self.data = data
         self.settings = ProcessSettings(node_name="here", cgroups=cgroups)
         self.devices = Devices(data)
-        self.orders = Orders(HERE, "here", shell_command, time.time)
+        self.requests = StartRequests(HERE, "here", shell_command, time.time)
         self._engine: ProcessEngine | None = None
 
     async def engine(self) -> ProcessEngine:
@@ -84,9 +84,9 @@ class Rig(EngineRig):
     async def processes(self, attempt: str) -> int:
         return 0
 
-    def order(self, behaviour: Behaviour, **changes: object) -> Order:
-        order = self.orders(behaviour, **changes)
-        return replace(order, allocation=replace(order.allocation, shares=(SHARE,)))
+    def request(self, behaviour: Behaviour, **changes: object) -> StartRequest:
+        request = self.requests(behaviour, **changes)
+        return replace(request, allocation=replace(request.allocation, shares=(SHARE,)))
 
 
 @pytest.fixture(params=[pytest.param(True, marks=pytest.mark.needs("cgroups")), False], ids=["cgroups", "marked"])
@@ -101,31 +101,31 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
 
 
 async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: Rig) -> None:
-    order = rig.order(Behaviour(shows=("HELD", "PYTHONPATH")), variables=(("PYTHONPATH", "/mine"), ("HELD", "no")))
-    await rig.ended(order)
-    assert await rig.lines(order.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
+    request = rig.request(Behaviour(shows=("HELD", "PYTHONPATH")), variables=(("PYTHONPATH", "/mine"), ("HELD", "no")))
+    await rig.ended(request)
+    assert await rig.lines(request.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
     confined = "confine with groups" if rig.settings.cgroups else "confine with 0"
     assert rig.devices.calls == [confined, "release while its groups are there"]
     assert not rig.devices.holds.ids()
 
 
 async def test_without_a_share_the_devices_are_not_asked(rig: Rig) -> None:
-    await rig.ended(rig.orders(Behaviour()))
+    await rig.ended(rig.requests(Behaviour()))
     assert not rig.devices.calls
 
 
 async def test_what_cannot_be_held_does_not_run_and_leaves_nothing(rig: Rig) -> None:
     rig.devices.fails = "the driver answers no"
-    order = rig.order(FOREVER)
+    request = rig.request(FOREVER)
     with pytest.raises(EngineFailure, match="the driver answers no"):
-        await (await rig.engine()).start(order)
-    assert await rig.status(order.attempt_id) is None
+        await (await rig.engine()).start(request)
+    assert await rig.status(request.attempt_id) is None
     assert not rig.devices.holds.ids()
     assert Runs(rig.data / "runs").all() == []
 
 
 async def test_a_stop_releases_and_so_does_a_child_that_was_left_behind(rig: Rig) -> None:
-    stopped = await rig.started(rig.order(replace(FOREVER, leaves_child=True)))
+    stopped = await rig.started(rig.request(replace(FOREVER, leaves_child=True)))
     assert rig.devices.holds.ids() == [stopped.attempt_id]
     await (await rig.engine()).stop(stopped.attempt_id, 0)
     await rig.phase(stopped.attempt_id, Phase.ENDED)
@@ -133,20 +133,20 @@ async def test_a_stop_releases_and_so_does_a_child_that_was_left_behind(rig: Rig
 
 
 async def test_after_a_restart_the_living_keep_their_shares_and_others_lose_theirs(rig: Rig) -> None:
-    living = await rig.started(rig.order(FOREVER))
+    living = await rig.started(rig.request(FOREVER))
     rig.devices.holds.put(Hold("w-unknown-1", (SHARE,)))
     await rig.restart()
     assert rig.devices.holds.ids() == [living.attempt_id]
 
 
 async def test_one_that_was_held_but_not_started_is_held_again_and_runs(rig: Rig) -> None:
-    order = rig.order(Behaviour(prints=("ran",)))
+    request = rig.request(Behaviour(prints=("ran",)))
     runs = Runs(rig.data / "runs")
     runs.open()
-    runs.create(order, None)
-    rig.devices.holds.put(Hold(order.attempt_id, (SHARE,)))  # and here the server was killed
-    await rig.phase(order.attempt_id, Phase.ENDED)
-    assert await rig.lines(order.attempt_id) == ["ran"]
+    runs.create(request, None)
+    rig.devices.holds.put(Hold(request.attempt_id, (SHARE,)))  # and here the server was killed
+    await rig.phase(request.attempt_id, Phase.ENDED)
+    assert await rig.lines(request.attempt_id) == ["ran"]
     assert not rig.devices.holds.ids()
 
 
@@ -163,7 +163,7 @@ class Deadly(Devices):
 async def main():
     rig = Rig(Path(sys.argv[1]), cgroups=False)
     rig.devices = Deadly(rig.data)
-    await (await rig.engine()).start(rig.order(FOREVER))
+    await (await rig.engine()).start(rig.request(FOREVER))
 
 asyncio.run(main())
 """

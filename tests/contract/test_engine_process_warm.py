@@ -17,7 +17,7 @@ from tests.contract.test_engine_process import ProcessRig, process_rig
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import RunFolder
 from commonage.engines.process import warm
@@ -26,7 +26,7 @@ from commonage.engines.process.translate import Program
 from commonage.engines.process.warm import PROGRAM, WarmSessions
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import FOREVER, EngineRig, Orders
+from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("cgroups")]
 HERE = ProcessSettings(node_name="here")
@@ -55,10 +55,10 @@ def make_environment(folder: Path, program: str = RUNS_ITS_ARGUMENTS, library: s
     return programs
 
 
-class SessionOrders(Orders):
+class SessionOrders(StartRequests):
     """Orders for sessions."""
 
-    def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> Order:
+    def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> StartRequest:
         return super().__call__(behaviour, memory_mib=memory_mib, **{"kind": Kind.SESSION, **changes})
 
 
@@ -72,7 +72,7 @@ async def warm_rig(
 ) -> AsyncIterator[ProcessRig]:
     async with process_rig(data, settings) as rig:
         place = Environment("place", "Place", python=str(programs / "python"), kinds=(Kind.SESSION,))
-        rig.orders = SessionOrders(place, node, _command, time.time)
+        rig.requests = SessionOrders(place, node, _command, time.time)
         yield rig
 
 
@@ -87,14 +87,14 @@ def name_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode()
 
 
-def keeper_of(data: Path, order: Order) -> int:
-    claim = RunFolder(data / "runs" / order.attempt_id).claim()
+def keeper_of(data: Path, request: StartRequest) -> int:
+    claim = RunFolder(data / "runs" / request.attempt_id).claim()
     assert claim is not None
     return claim.pid
 
 
-def is_forked(data: Path, order: Order) -> bool:
-    return name_of(keeper_of(data, order)) == "commonage-keeper"
+def is_forked(data: Path, request: StartRequest) -> bool:
+    return name_of(keeper_of(data, request)) == "commonage-keeper"
 
 
 def parents_of(programs: Path) -> list[int]:
@@ -153,15 +153,15 @@ async def test_a_forked_session_is_like_one_that_is_started_afresh(tmp_path: Pat
         ("folder-3", ProcessSettings(node_name="here", warm_sessions=False)),
     ):
         async with warm_rig(tmp_path / folder, programs, settings) as rig:
-            order = rig.orders(
+            request = rig.requests(
                 Behaviour(), command=(PROGRAM, "--port={port}", "ü"), wants_port=True, variables=(("OWN", "a b\nc"),)
             )
-            assert (await rig.ended(order)).exit_code == 5
-            assert (tmp_path / folder / "runs" / order.attempt_id / "exit").read_text() == "5\n"
-            text, *rest = await rig.lines(order.attempt_id)
+            assert (await rig.ended(request)).exit_code == 5
+            assert (tmp_path / folder / "runs" / request.attempt_id / "exit").read_text() == "5\n"
+            text, *rest = await rig.lines(request.attempt_id)
             assert rest == ["later", "bye"]
             port = re.findall(r"--port=(\d+)", text)[0]
-            for own in (order.attempt_id, order.workload_id, folder, port):
+            for own in (request.attempt_id, request.workload_id, folder, port):
                 text = text.replace(own, "ID")
             seen.append(json.loads(text))
             seen[-1]["groups"] = [re.sub("[0-9a-f]{12}", "KEY", path) for path in seen[-1]["groups"] if "ID" in path]
@@ -174,9 +174,9 @@ async def test_a_forked_session_is_like_one_that_is_started_afresh(tmp_path: Pat
 
 async def test_the_log_says_what_went_wrong(tmp_path: Path) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env", "print('out')\n1 / 0")) as rig:
-        order = rig.orders(Behaviour())
-        assert (await rig.ended(order)).exit_code == 1
-        lines = await rig.lines(order.attempt_id)
+        request = rig.requests(Behaviour())
+        assert (await rig.ended(request)).exit_code == 1
+        lines = await rig.lines(request.attempt_id)
         assert lines[0] == "out"
         assert lines[-1] == "ZeroDivisionError: division by zero"
 
@@ -184,19 +184,19 @@ async def test_the_log_says_what_went_wrong(tmp_path: Path) -> None:
 async def test_sessions_are_forked_and_a_job_is_not(tmp_path: Path) -> None:
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:
-        job = await rig.started(rig.orders(FOREVER, kind=Kind.JOB))
+        job = await rig.started(rig.requests(FOREVER, kind=Kind.JOB))
         assert not is_forked(tmp_path / "data", job)
         assert parents_of(programs) == []
-        orders = [rig.orders(FOREVER) for _ in range(4)]
-        await asyncio.gather(*(rig.started(order) for order in orders))
-        assert all(is_forked(tmp_path / "data", order) for order in orders)
+        requests = [rig.requests(FOREVER) for _ in range(4)]
+        await asyncio.gather(*(rig.started(request) for request in requests))
+        assert all(is_forked(tmp_path / "data", request) for request in requests)
         assert len(parents_of(programs)) == 1
 
 
 async def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(tmp_path: Path) -> None:
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:
-        before = await rig.started(rig.orders(FOREVER))
+        before = await rig.started(rig.requests(FOREVER))
         [parent] = parents_of(programs)
         os.kill(parent, signal.SIGKILL)
 
@@ -204,13 +204,13 @@ async def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(tmp_pa
             return parents_of(programs) == []
 
         await rig.until(is_gone, "the parent ended")
-        after = await rig.started(rig.orders(FOREVER))
+        after = await rig.started(rig.requests(FOREVER))
         assert is_forked(tmp_path / "data", after)
         assert len(parents_of(programs)) == 1
-        for order in (before, after):
-            await rig.phase(order.attempt_id, Phase.RUNNING)
-            await (await rig.engine()).stop(order.attempt_id, 60)
-            assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code == 143
+        for request in (before, after):
+            await rig.phase(request.attempt_id, Phase.RUNNING)
+            await (await rig.engine()).stop(request.attempt_id, 60)
+            assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 143
 
 
 async def test_forks_from_a_new_parent_when_the_old_one_is_killed_just_before_the_fork(tmp_path: Path) -> None:
@@ -257,16 +257,16 @@ async def test_forks_from_a_new_parent_when_many_sessions_start_as_the_old_one_i
 async def test_a_parent_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:
-        await rig.started(rig.orders(FOREVER))
+        await rig.started(rig.requests(FOREVER))
         [parent] = parents_of(programs)
         os.kill(parent, signal.SIGSTOP)
         with monkeypatch.context() as impatient:
             impatient.setattr(warm, "ANSWERS_WITHIN_S", 0.3)
-            order = await rig.started(rig.orders(FOREVER))
-        assert not is_forked(tmp_path / "data", order)
+            request = await rig.started(rig.requests(FOREVER))
+        assert not is_forked(tmp_path / "data", request)
         assert parents_of(programs) == []
-        assert await rig.lines(order.attempt_id) == ["here"]
-        assert is_forked(tmp_path / "data", await rig.started(rig.orders(FOREVER)))
+        assert await rig.lines(request.attempt_id) == ["here"]
+        assert is_forked(tmp_path / "data", await rig.started(rig.requests(FOREVER)))
 
 
 async def test_an_environment_whose_parents_fail_is_left_alone(tmp_path: Path) -> None:
@@ -274,8 +274,8 @@ async def test_an_environment_whose_parents_fail_is_left_alone(tmp_path: Path) -
     programs = make_environment(tmp_path / "env", python=f"#!/bin/sh\necho tried >>{tried}\n")
     async with warm_rig(tmp_path / "data", programs) as rig:
         for _ in range(warm.FAILURES_MAX + 2):
-            order = await rig.started(rig.orders(FOREVER))
-            assert not is_forked(tmp_path / "data", order)
+            request = await rig.started(rig.requests(FOREVER))
+            assert not is_forked(tmp_path / "data", request)
     assert len(tried.read_text().split()) == warm.FAILURES_MAX
 
 
@@ -293,7 +293,7 @@ async def test_an_environment_whose_parents_fail_is_left_alone(tmp_path: Path) -
 async def test_an_environment_that_is_not_fit_for_forks_starts_cold(tmp_path: Path, library: str) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env", library=library)) as rig:
         for _ in range(2):
-            assert not is_forked(tmp_path / "data", await rig.started(rig.orders(FOREVER)))
+            assert not is_forked(tmp_path / "data", await rig.started(rig.requests(FOREVER)))
 
 
 async def test_a_variable_that_a_library_has_read_makes_a_cold_start_if_it_is_set(tmp_path: Path) -> None:
@@ -301,9 +301,9 @@ async def test_a_variable_that_a_library_has_read_makes_a_cold_start_if_it_is_se
     programs = make_environment(tmp_path / "env", f"import {LIBRARY}\nprint({LIBRARY}.CHOICE)", library)
     async with warm_rig(tmp_path / "data", programs) as rig:
         for variables, shown in (((), "none"), ((("CHOICE", "other"),), "other"), ((("PYTHONPATH", "/x"),), "none")):
-            order = rig.orders(Behaviour(), variables=variables)
-            await rig.ended(order)
-            assert await rig.lines(order.attempt_id) == [shown]
+            request = rig.requests(Behaviour(), variables=variables)
+            await rig.ended(request)
+            assert await rig.lines(request.attempt_id) == [shown]
 
 
 async def test_what_was_installed_meanwhile_is_there(tmp_path: Path) -> None:
@@ -313,16 +313,16 @@ async def test_what_was_installed_meanwhile_is_there(tmp_path: Path) -> None:
         for number in (1, 22):
             (packages / f"{LIBRARY}.py").write_text(f"NUMBER = {number}")
             (packages / f"{LIBRARY}-{number}.dist-info").mkdir()
-            order = rig.orders(Behaviour())
-            await rig.ended(order)
-            assert await rig.lines(order.attempt_id) == [str(number)]
+            request = rig.requests(Behaviour())
+            await rig.ended(request)
+            assert await rig.lines(request.attempt_id) == [str(number)]
 
 
 async def test_what_cannot_be_passed_on_is_refused(tmp_path: Path) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env")) as rig:
-        await rig.started(rig.orders(FOREVER))
+        await rig.started(rig.requests(FOREVER))
         with pytest.raises(EngineFailure, match="cannot be passed on"):
-            await (await rig.engine()).start(rig.orders(FOREVER, command=(PROGRAM, "a\0b")))
+            await (await rig.engine()).start(rig.requests(FOREVER, command=(PROGRAM, "a\0b")))
 
 
 async def test_two_forks_of_one_attempt_are_one(tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ from tests.contract.test_engine_process_warm import FOREVER, Behaviour, warm_rig
 
 async def main():
     async with warm_rig(Path(sys.argv[1]), Path(sys.argv[2])) as rig:
-        living = await rig.started(rig.orders(FOREVER))
-        ending = await rig.started(rig.orders(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
+        living = await rig.started(rig.requests(FOREVER))
+        ending = await rig.started(rig.requests(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
         print(living.attempt_id, ending.attempt_id, flush=True)
         await asyncio.sleep(60)
 
@@ -400,7 +400,7 @@ async def test_a_killed_owner_loses_no_session_and_leaves_no_parent(tmp_path: Pa
 
 async def test_a_session_whose_keeper_is_shot_is_lost_and_nothing_of_it_stays(tmp_path: Path) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env")) as rig:
-        order = await rig.started(rig.orders(FOREVER))
-        os.kill(keeper_of(tmp_path / "data", order), signal.SIGKILL)
-        assert (await rig.phase(order.attempt_id, Phase.ENDED)).exit_code is None
-        assert await rig.processes(order.attempt_id) == 0
+        request = await rig.started(rig.requests(FOREVER))
+        os.kill(keeper_of(tmp_path / "data", request), signal.SIGKILL)
+        assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code is None
+        assert await rig.processes(request.attempt_id) == 0

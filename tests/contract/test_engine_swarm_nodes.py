@@ -15,7 +15,7 @@ from tests.unit.control.world import ROOT, Site
 
 from commonage.domain.fleet import Device, NodeState, Share
 from commonage.domain.reasons import attempts
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.dockerd.shared import Mount
 from commonage.engines.swarm.statuses import attempt_of, state_of
@@ -42,16 +42,16 @@ async def rig(tmp_path: Path, swarm: Swarm) -> AsyncIterator[SwarmRig]:
         yield rig
 
 
-def at(order: Order, node: str, *shares: Share) -> Order:
-    return replace(order, allocation=replace(order.allocation, node=node, shares=shares))
+def at(request: StartRequest, node: str, *shares: Share) -> StartRequest:
+    return replace(request, allocation=replace(request.allocation, node=node, shares=shares))
 
 
 def device(gib: int) -> Share:
     return Share("GPU-1", 0, "Simulated", gib * 1024, 500, False, VRAM_MIB, simulated=True)
 
 
-def service_of(swarm: Swarm, order: Order) -> dict[str, object]:
-    [found] = [one for one in swarm.services() if one["Spec"]["Labels"].get("commonage.attempt") == order.attempt_id]
+def service_of(swarm: Swarm, request: StartRequest) -> dict[str, object]:
+    [found] = [one for one in swarm.services() if one["Spec"]["Labels"].get("commonage.attempt") == request.attempt_id]
     return dict(found)
 
 
@@ -65,35 +65,35 @@ async def faults(rig: SwarmRig, node: str) -> str:
 
 async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRig, swarm: Swarm) -> None:
     engine = await rig.engine()
-    there = [at(rig.orders(FOREVER), "worker3") for _ in range(8)]
-    deaf = [at(rig.orders(replace(FOREVER, ignores_term=True, leaves_child=True)), "worker3") for _ in range(2)]
-    neighbour = await rig.started(rig.orders(FOREVER))
-    await asyncio.gather(*(rig.started(order) for order in (*there, *deaf)))
+    there = [at(rig.requests(FOREVER), "worker3") for _ in range(8)]
+    deaf = [at(rig.requests(replace(FOREVER, ignores_term=True, leaves_child=True)), "worker3") for _ in range(2)]
+    neighbour = await rig.started(rig.requests(FOREVER))
+    await asyncio.gather(*(rig.started(request) for request in (*there, *deaf)))
     waits = ("sh", "-c", "echo here; while [ ! -e $HOME/end-now ]; do sleep 0.1; done")
-    ended = await rig.started(at(rig.orders(FOREVER, command=waits), "worker3"))
+    ended = await rig.started(at(rig.requests(FOREVER, command=waits), "worker3"))
     lost = swarm.machines["worker3"]
     lost.daemon.kill()
     (rig.data / "workspaces" / "ada" / "end-now").touch()
-    for order in (*there, *deaf):
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+    for request in (*there, *deaf):
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, attempts.NodeLost) and end.reason.node == "worker3"
-        assert processes_of(order.attempt_id) == [], "what may be started elsewhere runs no more here"
+        assert processes_of(request.attempt_id) == [], "what may be started elsewhere runs no more here"
     assert (await rig.phase(ended.attempt_id, Phase.ENDED)).exit_code == 0, "it ended by itself, and left word"
     assert "Docker Swarm does not reach it" in await faults(rig, "worker3")
     await rig.phase(neighbour.attempt_id, Phase.RUNNING)
-    late = at(rig.orders(Behaviour()), "worker3")
+    late = at(rig.requests(Behaviour()), "worker3")
     end = await rig.ended(late)
     assert end.exit_code is None
-    for order in (*there, *deaf, ended, late):
-        await engine.forget(order.attempt_id)
+    for request in (*there, *deaf, ended, late):
+        await engine.forget(request.attempt_id)
     lost.daemon.start()
 
     async def is_back() -> bool:
         return not await faults(rig, "worker3") and not lost.daemon.containers(label=["commonage.attempt"])
 
     await rig.until(is_back, "it is back, and its old containers are gone", 60)
-    assert (await rig.ended(at(rig.orders(Behaviour(exit_code=3)), "worker3"))).exit_code == 3
+    assert (await rig.ended(at(rig.requests(Behaviour(exit_code=3)), "worker3"))).exit_code == 3
     await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
@@ -101,9 +101,9 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
     engine = await rig.engine()
     assert rig.agents is not None
     rig.agents.stuck.add("worker3")
-    order = await rig.started(at(rig.orders(FOREVER), "worker3"))
+    request = await rig.started(at(rig.requests(FOREVER), "worker3"))
     # It does not hear its box any more, as on a node that does not see the shared folder.
-    (rig.data / "swarm/attempts" / order.attempt_id / "box/stop").unlink()
+    (rig.data / "swarm/attempts" / request.attempt_id / "box/stop").unlink()
     swarm.machines["worker3"].daemon.kill()
     try:
 
@@ -111,14 +111,14 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
             return "what runs there is ended there first" in await faults(rig, "worker3")
 
         await rig.until(is_told, "why it waits is told")
-        await rig.phase(order.attempt_id, Phase.RUNNING)
-        assert processes_of(order.attempt_id)
+        await rig.phase(request.attempt_id, Phase.RUNNING)
+        assert processes_of(request.attempt_id)
         rig.agents.stuck.clear()
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
-        assert processes_of(order.attempt_id) == []
+        assert processes_of(request.attempt_id) == []
         assert "ended there first" not in await faults(rig, "worker3")
-        await engine.forget(order.attempt_id)
+        await engine.forget(request.attempt_id)
     finally:
         swarm.machines["worker3"].daemon.start()
 
@@ -158,10 +158,10 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
 
 async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
     assert rig.agents is not None
-    order, neighbour = [await rig.started(at(rig.orders(FOREVER), "worker2")) for _ in range(2)]
+    request, neighbour = [await rig.started(at(rig.requests(FOREVER), "worker2")) for _ in range(2)]
     rig.agents.faults["worker2"] = "its Docker daemon does not answer since 8 s"
-    rig.agents.fenced["worker2"] = (order.attempt_id,)
-    end = await rig.phase(order.attempt_id, Phase.ENDED)
+    rig.agents.fenced["worker2"] = (request.attempt_id,)
+    end = await rig.phase(request.attempt_id, Phase.ENDED)
     assert end.exit_code is None
     assert isinstance(end.reason, attempts.NodeLost)
     assert "does not answer since 8 s" in await faults(rig, "worker2")
@@ -169,7 +169,7 @@ async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
 
 
 async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmRig, swarm: Swarm) -> None:
-    order = await rig.started(at(rig.orders(replace(FOREVER, on_term_exit=0)), "worker2"))
+    request = await rig.started(at(rig.requests(replace(FOREVER, on_term_exit=0)), "worker2"))
     node = swarm.nodes()["worker2"]
 
     def set_to(availability: str) -> None:
@@ -179,7 +179,7 @@ async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmR
 
     set_to("drain")
     try:
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, attempts.EndedFromOutside) and end.reason.by is attempts.Outside.SWARM
         assert "availability drain" in await faults(rig, "worker2")
@@ -201,7 +201,7 @@ async def test_nodes_say_what_they_and_their_agents_know(tmp_path: Path, swarm: 
         [worker] = [one for one in await (await rig.engine()).nodes() if one.name == "worker1"]
         assert worker.cpus_milli > 0
         assert (worker.devices, worker.faults) == ((), ())
-        assert (await rig.ended(rig.orders(Behaviour(exit_code=4)))).exit_code == 4
+        assert (await rig.ended(rig.requests(Behaviour(exit_code=4)))).exit_code == 4
 
 
 # --- what Swarm refuses -------------------------------------------------------------------------------------------
@@ -210,8 +210,8 @@ async def test_nodes_say_what_they_and_their_agents_know(tmp_path: Path, swarm: 
 async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), patience_s=3.0) as rig:
         engine = await rig.engine()
-        holder = await rig.started(at(rig.orders(FOREVER), "worker1", device(20)))
-        late = at(rig.orders(Behaviour(prints=("here",))), "worker1", device(20))
+        holder = await rig.started(at(rig.requests(FOREVER), "worker1", device(20)))
+        late = at(rig.requests(Behaviour(prints=("here",))), "worker1", device(20))
         await engine.start(late)
 
         told = []
@@ -234,22 +234,22 @@ async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_pat
             return not any(state_of(one) == "running" for one in tasks if attempt_of(one) == holder.attempt_id)
 
         await rig.until(is_let_go, "Swarm has let go of what it held")
-        await rig.started(at(rig.orders(FOREVER), "worker1", device(20)))
+        await rig.started(at(rig.requests(FOREVER), "worker1", device(20)))
 
 
 async def test_shares_are_held_by_the_nodes_agent(rig: SwarmRig) -> None:
     agents = rig.agents
     assert agents is not None
-    order = at(rig.orders(Behaviour(shows=("CONFINED_AT",))), "worker2", device(2))
-    await rig.ended(order)
-    assert await rig.lines(order.attempt_id) == ["CONFINED_AT=worker2"]
-    assert [(node, hold.attempt_id) for node, hold in agents.confined] == [("worker2", order.attempt_id)]
-    assert agents.released == [("worker2", order.attempt_id)]
+    request = at(rig.requests(Behaviour(shows=("CONFINED_AT",))), "worker2", device(2))
+    await rig.ended(request)
+    assert await rig.lines(request.attempt_id) == ["CONFINED_AT=worker2"]
+    assert [(node, hold.attempt_id) for node, hold in agents.confined] == [("worker2", request.attempt_id)]
+    assert agents.released == [("worker2", request.attempt_id)]
 
 
 async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm, mounts=(Mount("/no/such/folder", "/data"),)) as rig:
-        end = await rig.ended(rig.orders(Behaviour()))
+        end = await rig.ended(rig.requests(Behaviour()))
         assert end.exit_code is None, "it is the node's lack, and not the program's failure"
         assert end.reason == attempts.SharedFolderNotMounted(node="worker1", path="/no/such/folder")
         [service] = swarm.services()
@@ -260,8 +260,8 @@ async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swar
 
 async def test_swarm_is_told_the_node_and_asked_for_no_virtual_address(rig: SwarmRig, swarm: Swarm) -> None:
     """Virtual addresses and the ingress network are silent where the kernel lacks IPVS; here one does not know."""
-    order = await rig.started(at(rig.orders(FOREVER, wants_port=True), "worker2"))
-    [service] = [one for one in swarm.services() if order.attempt_id in str(one["Spec"]["Labels"])]
+    request = await rig.started(at(rig.requests(FOREVER, wants_port=True), "worker2"))
+    [service] = [one for one in swarm.services() if request.attempt_id in str(one["Spec"]["Labels"])]
     spec = service["Spec"]
     assert spec["TaskTemplate"]["Placement"]["Constraints"] == [f"node.id=={swarm.nodes()['worker2']['ID']}"]
     assert spec["EndpointSpec"]["Mode"] == "dnsrr"
@@ -290,14 +290,14 @@ while True:
 
 
 async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) -> None:
-    order = await rig.started(rig.orders(FOREVER, command=("python3", "-c", _LIES)))
-    running = await rig.phase(order.attempt_id, Phase.RUNNING)
-    (rig.data / "swarm" / "attempts" / order.attempt_id / "box" / "claim").unlink()
-    await (await rig.engine()).stop(order.attempt_id, 60)
-    end = await rig.phase(order.attempt_id, Phase.ENDED)
+    request = await rig.started(rig.requests(FOREVER, command=("python3", "-c", _LIES)))
+    running = await rig.phase(request.attempt_id, Phase.RUNNING)
+    (rig.data / "swarm" / "attempts" / request.attempt_id / "box" / "claim").unlink()
+    await (await rig.engine()).stop(request.attempt_id, 60)
+    end = await rig.phase(request.attempt_id, Phase.ENDED)
     assert end.exit_code == 7, "it was asked to end, and ended in its own way"
     assert running.started_at is not None
-    assert order.allocation.at <= running.started_at <= running.at <= end.at <= time.time()
+    assert request.allocation.at <= running.started_at <= running.at <= end.at <= time.time()
     assert end.started_at == running.started_at
 
 
@@ -305,13 +305,13 @@ async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) ->
 
 
 async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm: Swarm) -> None:
-    killed, removed = [await rig.started(rig.orders(FOREVER)) for _ in range(2)]
+    killed, removed = [await rig.started(rig.requests(FOREVER)) for _ in range(2)]
     daemon = swarm.machines["worker1"].daemon
     [container] = daemon.containers(label=[f"commonage.attempt={killed.attempt_id}"])
     daemon.ask("POST", f"/containers/{container['Id']}/kill")
     swarm.manager.daemon.ask("DELETE", f"/services/{service_of(swarm, removed)['ID']}")
-    for order in (killed, removed):
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+    for request in (killed, removed):
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, attempts.EndedFromOutside)
 
@@ -319,23 +319,23 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm
 async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm) as rig:
         deaf = ("sh", "-c", "rm -r /run/commonage/box/stop; mkdir /run/commonage/box/stop; echo here; exec sleep 300")
-        order = await rig.started(rig.orders(FOREVER, command=deaf))
-        await (await rig.engine()).stop(order.attempt_id, 0)
-        end = await rig.phase(order.attempt_id, Phase.ENDED)
+        request = await rig.started(rig.requests(FOREVER, command=deaf))
+        await (await rig.engine()).stop(request.attempt_id, 0)
+        end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code == TERMINATED, "Swarm asks once more, and does not wait long"
 
         async def is_gone() -> bool:
-            return await rig.processes(order.attempt_id) == 0
+            return await rig.processes(request.attempt_id) == 0
 
         await rig.until(is_gone, "nothing of it is left")
 
 
 async def test_services_are_named_after_people_and_what_is_left_over_goes(rig: SwarmRig, swarm: Swarm) -> None:
-    sessions = [rig.orders(FOREVER, kind=Kind.SESSION, wants_port=True) for _ in range(2)]
-    job = rig.orders(FOREVER)
-    for order in (*sessions, job):
-        await rig.started(order)
-    names = [service_of(swarm, order)["Spec"]["Name"] for order in (*sessions, job)]  # type: ignore[index]  # JSON
+    sessions = [rig.requests(FOREVER, kind=Kind.SESSION, wants_port=True) for _ in range(2)]
+    job = rig.requests(FOREVER)
+    for request in (*sessions, job):
+        await rig.started(request)
+    names = [service_of(swarm, request)["Spec"]["Name"] for request in (*sessions, job)]  # type: ignore[index]  # JSON
     assert names[0] == "jy-ada"
     assert names[1].startswith("jy-ada-")
     assert names[2] == f"cm-{job.attempt_id}"
@@ -353,5 +353,5 @@ async def test_services_are_named_after_people_and_what_is_left_over_goes(rig: S
     await rig.until(is_clean, "what is left over was removed")
     assert {one["Spec"]["Name"] for one in swarm.services()} >= {*names, "foreign"}
     swarm.manager.daemon.ask("DELETE", "/services/foreign")
-    for order in (*sessions, job):
-        await rig.phase(order.attempt_id, Phase.RUNNING)
+    for request in (*sessions, job):
+        await rig.phase(request.attempt_id, Phase.RUNNING)

@@ -37,29 +37,29 @@ def beside(attempt: str) -> list[int]:
 async def _leaves_nothing(
     rig: ProcessRig | DockerRig, first: ProcessEngine | DockerEngine, second: ProcessEngine | DockerEngine
 ) -> None:
-    order = await rig.started(rig.orders(FOREVER))
+    request = await rig.started(rig.requests(FOREVER))
     for terminal in (False, True):
         aside = Aside(prints="here", lasts=True, leaves_child=terminal)
-        stream = await first.exec(order.attempt_id, rig.aside(aside))
+        stream = await first.exec(request.attempt_id, rig.aside(aside))
         assert await stream.read() is not None
 
     async def are_there() -> bool:
-        return len(beside(order.attempt_id)) == 3
+        return len(beside(request.attempt_id)) == 3
 
     await rig.until(are_there, "both commands and the child of one are there")
     await second.open()  # as if the first one were no more
     try:
 
         async def are_gone() -> bool:
-            return not beside(order.attempt_id)
+            return not beside(request.attempt_id)
 
         await rig.until(are_gone, "they are gone")
-        stream = await second.exec(order.attempt_id, rig.aside(Aside(prints="again", lasts=True)))
+        stream = await second.exec(request.attempt_id, rig.aside(Aside(prints="again", lasts=True)))
         assert await stream.read() == (1, b"again\n")
-        assert beside(order.attempt_id)
+        assert beside(request.attempt_id)
     finally:
         await second.close()
-    assert not beside(order.attempt_id)
+    assert not beside(request.attempt_id)
 
 
 @pytest.mark.parametrize("cgroups", [pytest.param(True, marks=pytest.mark.needs("cgroups")), False])

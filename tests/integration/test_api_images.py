@@ -101,7 +101,7 @@ async def test_an_image_is_registered_seen_and_run_in(api: Api, ann: httpx2.Asyn
     found = (await ann.get("/images/lab/torch:2.4")).json()
     assert (found["running"], [one["node"] for one in found["nodes"]]) == (1, ["cpu-1", "gpu-1"])
     (run,) = api.engine.world.runs.values()
-    path = dict(run.order.environment.variables)["PATH"]
+    path = dict(run.request.environment.variables)["PATH"]
     assert path.startswith("/opt/kernels/torch/bin:/usr/local/sbin:")
 
 

@@ -51,7 +51,7 @@ async def test_what_was_asked_for_is_what_is_mounted(api: Api, ann: httpx2.Async
     assert made["volumes"] == ["datasets:ro", "results:rw@/out"]
     await until(lambda: api.engine.world.runs)
     [run] = api.engine.world.runs.values()
-    told = [(one.source, one.target, one.writable) for one in run.order.mounts]
+    told = [(one.source, one.target, one.writable) for one in run.request.mounts]
     assert told == [("/srv/datasets", "/volumes/datasets", False), ("/srv/optics/ann", "/out", True)]
     assert (await ann.get(f"/workloads/{made['id']}")).json()["volumes"] == made["volumes"]
 
@@ -80,8 +80,8 @@ async def test_a_volume_that_went_while_it_waited_ends_it_with_the_reason(api: A
     await until(lambda: api.engine.world.runs)
     ask: dict[str, Any] = {"command": ["x"], "gpus": 1, "volumes": ["results:rw"]}
     waiting = (await ann.post("/workloads", json=ask)).json()["workload"]["id"]
-    orders = api.control._orders
-    object.__setattr__(orders, "volumes", tuple(replace(one, writable=False) for one in orders.volumes))
+    start_requests = api.control._start_requests
+    object.__setattr__(start_requests, "volumes", tuple(replace(one, writable=False) for one in start_requests.volumes))
     await ann.post(f"/workloads/{holder['id']}/stop")
 
     await until(lambda: api.control.live_state.get(waiting) is None)

@@ -402,7 +402,9 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
     with trusted_by_docker(here.address, here.registry.about.certificate):
         async with docker_rig(tmp_path, docker, account=account) as rig:
             watching = asyncio.create_task(watch(await rig.engine()))
-            order = rig.orders(Behaviour(prints=("here",)), environment=Environment("lab/two", "Two", image=pushed))
+            order = rig.start_requests(
+                Behaviour(prints=("here",)), environment=Environment("lab/two", "Two", image=pushed)
+            )
             assert (await rig.ended(order)).exit_code == 0
             watching.cancel()
             await asyncio.wait([watching])
@@ -426,7 +428,7 @@ async def test_each_kernel_of_what_was_built_is_an_environment_of_its_own(
             for kernel, version in (("one", "1.0"), ("two", "2.0")):
                 environment = catalogue[f"{BUILT}/{kernel}"]
                 assert environment.image == pushed
-                order = rig.orders(Behaviour(), environment=environment, command=says)
+                order = rig.start_requests(Behaviour(), environment=environment, command=says)
                 assert (await rig.ended(order)).exit_code == 0
                 assert await rig.lines(order.attempt_id) == [f"{version} /opt/commonage/kernels/{kernel}"]
 

@@ -231,7 +231,7 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
         rig_for = swarm_rig(tmp_path / "data", swarm, agents.linked)  # type: ignore[arg-type]  # the port, too
         async with rig_for as rig:
             await rig.engine()
-            order = rig.orders(FOREVER)
+            order = rig.start_requests(FOREVER)
             await rig.started(order)
             first = min(processes_of(order.attempt_id))
             await _until(lambda: all(one.neighbors for one in agents.linked.heard()), "agents know of each other")

@@ -56,7 +56,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
         agents_on(tmp_path / "agents", swarm) as agents,
         swarm_rig(tmp_path / "data", swarm, agents.linked) as rig,  # type: ignore[arg-type]  # the port, too
     ):
-        order = rig.orders(Behaviour(), command=("/bin/sh", "-c", _TICKS))
+        order = rig.start_requests(Behaviour(), command=("/bin/sh", "-c", _TICKS))
         await (await rig.engine()).start(order)
         await rig.phase(order.attempt_id, Phase.RUNNING)
         await rig.until(has_ticked, "it writes")

@@ -290,13 +290,13 @@ async def _places_work_by_id(rig: SwarmRig, swarm: Swarm) -> None:
     assert "reports the host name worker2, and its certificate is that of worker1" in faults["worker1"]
     assert not faults["worker2"]
     assert "no certificate of this site is bound" in faults["worker3"]
-    order = rig.orders(FOREVER)
+    order = rig.start_requests(FOREVER)
     order = await rig.started(replace(order, allocation=replace(order.allocation, node="worker2")))
     label = [f"commonage.attempt={order.attempt_id}"]
     there = [name for name, one in swarm.machines.items() if one.daemon.containers(label=label)]
     assert there == ["worker2"]
     for name in ("worker1", "worker3"):
-        order = rig.orders(FOREVER)
+        order = rig.start_requests(FOREVER)
         order = replace(order, allocation=replace(order.allocation, node=name))
         ended = await rig.ended(order)
         assert (ended.exit_code, "takes no work" in str(ended.reason)) == (None, True), ended

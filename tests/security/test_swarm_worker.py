@@ -20,7 +20,7 @@ from tests.integration.joining_world import opened
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StartFailed
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
 from commonage.joining.join_config import MARK_FILE
@@ -79,7 +79,7 @@ def replace_by_link(place: Path, target: Path) -> None:
     place.symlink_to(target)
 
 
-async def log_of(rig: SwarmRig, order: Order) -> str:
+async def log_of(rig: SwarmRig, order: StartRequest) -> str:
     return "\n".join(await rig.lines(order.attempt_id))
 
 
@@ -89,7 +89,7 @@ async def test_a_changed_entry_is_not_run(rig: SwarmRig) -> None:
     for place in {*rig.data.rglob("entry*"), rig.data / "swarm" / "entry.sh"}:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(evil)
-    order = rig.orders(Behaviour(), command=("sh", "-c", "echo the command"))
+    order = rig.start_requests(Behaviour(), command=("sh", "-c", "echo the command"))
     end = await rig.ended(order)
     assert (end.exit_code, await log_of(rig, order)) == (0, "the command")
 
@@ -97,10 +97,10 @@ async def test_a_changed_entry_is_not_run(rig: SwarmRig) -> None:
 async def test_secrets_in_a_box_are_not_run(rig: SwarmRig, monkeypatch: pytest.MonkeyPatch) -> None:
     evil = "echo the script of the attacker\n"
 
-    def attack(order: Order) -> None:
+    def attack(order: StartRequest) -> None:
         (rig.data / ATTEMPTS / order.attempt_id / "box" / "secrets").write_text(evil)
 
-    order = rig.orders(Behaviour(), command=("sh", "-c", "echo $KEY"), secrets=(("KEY", SECRET),))
+    order = rig.start_requests(Behaviour(), command=("sh", "-c", "echo $KEY"), secrets=(("KEY", SECRET),))
     just_before_it_is_made(monkeypatch, order, attack)
     assert (await rig.ended(order)).exit_code == 0
     assert await log_of(rig, order) == SECRET, "its own secrets reached it, and nothing else did"
@@ -115,9 +115,9 @@ async def test_secrets_never_lie_in_the_shared_folder_and_go_with_their_attempt(
         return [one["Spec"]["Labels"]["commonage.attempt"] for one in swarm.manager.daemon.ask("GET", "/secrets")]
 
     # Nothing ever has room for it: all the while it is pending, its secrets are there to be read.
-    pending = rig.orders(FOREVER, memory_mib=10_000_000, secrets=(("KEY", SECRET),))
+    pending = rig.start_requests(FOREVER, memory_mib=10_000_000, secrets=(("KEY", SECRET),))
     await engine.start(pending)
-    running = await rig.started(rig.orders(FOREVER, secrets=(("KEY", SECRET),)))
+    running = await rig.started(rig.start_requests(FOREVER, secrets=(("KEY", SECRET),)))
 
     async def is_made() -> bool:
         return len(swarm.services()) == 2
@@ -152,7 +152,7 @@ async def test_a_secret_that_a_crash_left_behind_is_removed(rig: SwarmRig, swarm
     await rig.until(is_gone, "a secret of an attempt that nobody knows is removed")
 
 
-def just_before_it_is_made(monkeypatch: pytest.MonkeyPatch, order: Order, attack: object) -> None:
+def just_before_it_is_made(monkeypatch: pytest.MonkeyPatch, order: StartRequest, attack: object) -> None:
     """Have the attack done after all folders were made and looked at, and before Docker mounts them."""
     create = Client.create_service
 
@@ -170,10 +170,10 @@ async def test_a_workspace_that_becomes_a_link_leads_nowhere(
 ) -> None:
     (target / "ada").mkdir()
     shutil.copy(target / "key", target / "ada" / "key")
-    order = rig.orders(Behaviour(), command=LOOK)
+    order = rig.start_requests(Behaviour(), command=LOOK)
     moved = rig.data / f"{place}-moved"
 
-    def attack(_: Order) -> None:
+    def attack(_: StartRequest) -> None:
         (rig.data / place).rename(moved)  # what is mounted already must stay there
         (rig.data / place).symlink_to(target)
 
@@ -187,7 +187,7 @@ async def test_a_workspace_that_becomes_a_link_leads_nowhere(
 async def test_a_workspace_that_is_a_link_is_refused(rig: SwarmRig, target: Path) -> None:
     before = content_of(target)
     replace_by_link(rig.data / "workspaces" / "ada", target)
-    order = rig.orders(Behaviour(), command=LOOK)
+    order = rig.start_requests(Behaviour(), command=LOOK)
     end = await rig.ended(order)
     assert isinstance(end.reason, StartFailed) and "link" in end.reason.error
     assert SECRET not in await log_of(rig, order)
@@ -199,7 +199,7 @@ async def test_files_of_the_control_plane_in_the_place_of_a_log_or_a_box_stay_as
 ) -> None:
     engine = await rig.engine()
     before = content_of(target)
-    order = await rig.started(rig.orders(FOREVER))
+    order = await rig.started(rig.start_requests(FOREVER))
     mine = rig.data / ATTEMPTS / order.attempt_id
     replace_by_link(mine / "box", target)
     replace_by_link(mine / "log", target / "key")
@@ -215,7 +215,7 @@ async def test_files_of_the_control_plane_in_the_place_of_a_log_or_a_box_stay_as
 async def test_a_folder_that_is_there_before_its_attempt_is_not_followed(rig: SwarmRig, target: Path) -> None:
     engine = await rig.engine()
     before = content_of(target)
-    order = rig.orders(Behaviour())
+    order = rig.start_requests(Behaviour())
     replace_by_link(rig.data / ATTEMPTS / order.attempt_id, target)
     with pytest.raises(EngineFailure, match="link"):
         await engine.start(order)
@@ -243,7 +243,7 @@ async def test_a_start_overwrites_nothing(rig: SwarmRig, target: Path, name: str
 
 async def test_a_start_request_in_the_shared_folder_is_not_taken_up(rig: SwarmRig) -> None:
     engine = await rig.engine()
-    order = rig.orders(FOREVER)
+    order = rig.start_requests(FOREVER)
     await engine.start(order)
     await engine.close()
     forged = replace(order, attempt_id="w-forged-1", owner="root")

@@ -25,7 +25,6 @@ from commonage.control.images import Images
 from commonage.control.live_limits import LiveLimits
 from commonage.control.live_state import LiveState
 from commonage.control.look import Look
-from commonage.control.orders import Orders
 from commonage.control.prepulls import Prepulls
 from commonage.control.rates import requests_of_users
 from commonage.control.reconcile import Reconcile
@@ -33,6 +32,7 @@ from commonage.control.reservations import Reservations
 from commonage.control.sample import Sampling
 from commonage.control.schedule import Schedule
 from commonage.control.settings import ControlSettings
+from commonage.control.start_requests import StartRequests
 from commonage.control.tenant_views import TenantViews
 from commonage.control.timers import Timers
 from commonage.control.usage_reports import UsageReports
@@ -117,9 +117,16 @@ class Control:
             self.drains,
             world.clock,
         )
-        self._orders = Orders(self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes)
+        self._start_requests = StartRequests(
+            self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes
+        )
         self.reconcile = Reconcile(
-            self._engines, self.live_state, self.writer, world.clock, self._orders.of, self.settings.sweep_every_s
+            self._engines,
+            self.live_state,
+            self.writer,
+            world.clock,
+            self._start_requests.of,
+            self.settings.sweep_every_s,
         )
         self.schedule = Schedule(self.live_state, self.writer, world.clock)
         self.timers = Timers(

@@ -21,7 +21,7 @@ from commonage.domain.ids import workload_of
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Effect, Refused, StartRun, StatusReported, StopRun, Vanished
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
-from commonage.domain.statuses import LastUse, Order, Phase, Status
+from commonage.domain.statuses import LastUse, Phase, StartRequest, Status
 from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -33,7 +33,7 @@ PROGRESS_EVERY_S = 2.0  # shortest interval between writes of progress; in betwe
 
 
 class Reconcile:
-    """One instance for all sites. `order_of` builds the order of a workload that has an allocation.
+    """One instance for all sites. `request_of` builds the order of a workload that has an allocation.
 
     `last_uses` is sent the total use of an attempt, before its end is noted.
     """
@@ -44,11 +44,11 @@ class Reconcile:
         live_state: LiveState,
         writer: Writer,
         clock: Clock,
-        order_of: Callable[[Workload], Order],
+        request_of: Callable[[Workload], StartRequest],
         sweep_every_s: float,
     ) -> None:
         self._engines, self._live_state, self._writer, self._clock = engines, live_state, writer, clock
-        self._order_of = order_of
+        self._request_of = request_of
         self.last_uses: Signal[[str, LastUse]] = Signal()
         self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last task for it
         self._missed: dict[str, int] = {}
@@ -93,7 +93,7 @@ class Reconcile:
             try:
                 if engine is None:
                     raise EngineFailure(f"no engine answers for its node {attempt_id}", retryable=True)
-                await engine.start(self._order_of(workload))
+                await engine.start(self._request_of(workload))
                 return
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:

@@ -13,7 +13,7 @@ from commonage.domain.workloads import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class StartRequest:
     """A start request: everything an engine needs to run one attempt. Starting it twice has no further effect.
 
     `variables` and `secrets` are complete (GPU variables included) except for `{port}`, which the engine fills in when

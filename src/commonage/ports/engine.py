@@ -11,7 +11,7 @@ from typing import Protocol
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
 from commonage.domain.iterations import Iterations
-from commonage.domain.statuses import Capabilities, LogLine, Measurement, Order, ProcessOwner, Status
+from commonage.domain.statuses import Capabilities, LogLine, Measurement, ProcessOwner, StartRequest, Status
 from commonage.ports.agents import Told, unheard
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -40,8 +40,8 @@ class Engine(Protocol):
         """The turns of its own loops while it is open, each under a different name."""
         return ()
 
-    async def start(self, order: Order) -> None:
-        """Start the attempt. Idempotent by `order.attempt_id`: never runs it twice, not even after a crash.
+    async def start(self, request: StartRequest) -> None:
+        """Start the attempt. Idempotent by `request.attempt_id`: never runs it twice, not even after a crash.
 
         Returns quickly; slow steps (preparing an environment) appear as statuses with a detail.
         """

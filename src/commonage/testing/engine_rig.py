@@ -13,7 +13,7 @@ from itertools import count
 from commonage.domain.environments import Environment
 from commonage.domain.fleet import Allocation
 from commonage.domain.ids import IdSequence, attempt_id
-from commonage.domain.statuses import LogLine, Order, Phase, Status
+from commonage.domain.statuses import LogLine, Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
 from commonage.ports.engine import Engine
 from commonage.testing.behaviour import Aside, Behaviour, shell_aside
@@ -29,7 +29,7 @@ FOREVER = Behaviour(lasts_s=None, prints=("here",))
 
 
 @dataclass(slots=True)
-class Orders:
+class StartRequests:
     """Makes start requests (orders) that differ only in the given fields."""
 
     environment: Environment
@@ -37,11 +37,11 @@ class Orders:
     command: Callable[[Behaviour], tuple[str, ...]]
     now: Callable[[], float]
 
-    def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> Order:
+    def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> StartRequest:
         """A start request for a program of this behaviour; `changes` are its fields."""
         workload = _IDS.next(self.now(), next(_NUMBERS))
         attempt = attempt_id(workload, 1)
-        order = Order(
+        request = StartRequest(
             attempt_id=attempt,
             workload_id=workload,
             kind=Kind.JOB,
@@ -52,13 +52,13 @@ class Orders:
             command=self.command(behaviour),
             allocation=Allocation(attempt, self.node, 1000, memory_mib, (), self.now()),
         )
-        return replace(order, **changes)  # type: ignore[arg-type]  # the fields are the caller's to know
+        return replace(request, **changes)  # type: ignore[arg-type]  # the fields are the caller's to know
 
 
 class EngineRig(ABC):
     """An engine under test, and the knowledge of its surroundings that the tests need."""
 
-    orders: Orders
+    requests: StartRequests
     broken_environment: Environment
     """An environment that can never be prepared."""
 
@@ -109,25 +109,25 @@ class EngineRig(ABC):
         assert found.phase is wanted, f"{attempt} is {found.phase}, not {wanted}: {found.reason}"
         return found
 
-    async def started(self, order: Order) -> Order:
+    async def started(self, request: StartRequest) -> StartRequest:
         """Start it and wait until it runs and its first line is logged. A short one may have ended by then."""
-        await (await self.engine()).start(order)
+        await (await self.engine()).start(request)
 
         async def is_so() -> bool:
-            found = await self.status(order.attempt_id)
+            found = await self.status(request.attempt_id)
             if found is None or found.phase is Phase.STARTING:
                 return False
-            has_printed = bool(await self.lines(order.attempt_id))
+            has_printed = bool(await self.lines(request.attempt_id))
             assert has_printed or found.phase is Phase.RUNNING, f"it ended before it printed: {found.reason}"
             return has_printed
 
         await self.until(is_so, "it runs and prints")
-        return order
+        return request
 
-    async def ended(self, order: Order) -> Status:
+    async def ended(self, request: StartRequest) -> Status:
         """Start it and wait for its end."""
-        await (await self.engine()).start(order)
-        return await self.phase(order.attempt_id, Phase.ENDED)
+        await (await self.engine()).start(request)
+        return await self.phase(request.attempt_id, Phase.ENDED)
 
     async def log(self, attempt: str, *, offset: int = 0, tail: int | None = None) -> list[LogLine]:
         """The present content of its log."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from commonage.domain.statuses import Order, Phase
+from commonage.domain.statuses import Phase, StartRequest
 from commonage.ports.execs import ERR, OUT, ExecStream, NotRunning, Terminal
 from commonage.testing.behaviour import KILLED, Aside, Behaviour
 from commonage.testing.engine_rig import FOREVER, EngineRig
@@ -25,17 +25,17 @@ class ExecContract:
     pytestmark: ClassVar = pytest.mark.anyio
 
     async def test_a_command_beside_an_attempt_has_its_own_code(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
+        request = await rig.started(rig.requests(FOREVER))
         for code in (0, 42, 127, KILLED):
-            stream = await _begun(rig, order, Aside(exit_code=code))
+            stream = await _begun(rig, request, Aside(exit_code=code))
             await _said(stream)
             assert await stream.exit_code() == code
             await stream.close()
-        await rig.phase(order.attempt_id, Phase.RUNNING)
+        await rig.phase(request.attempt_id, Phase.RUNNING)
 
     async def test_what_is_piped_goes_through_whole_and_apart(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
-        stream = await _begun(rig, order, Aside(complains="a complaint", copies=True))
+        request = await rig.started(rig.requests(FOREVER))
+        stream = await _begun(rig, request, Aside(complains="a complaint", copies=True))
 
         async def give() -> None:
             await stream.write(_MUCH)
@@ -50,15 +50,15 @@ class ExecContract:
         assert await stream.exit_code() == 0
 
     async def test_it_has_what_the_attempt_has(self, rig: EngineRig) -> None:
-        stop = rig.orders(FOREVER, variables=(("PLAIN", "a b$c"),))
-        order = await rig.started(stop)
-        stream = await _begun(rig, order, Aside(shows=("PLAIN", "COMMONAGE_ATTEMPT_ID", "COMMONAGE_USER")))
+        stop = rig.requests(FOREVER, variables=(("PLAIN", "a b$c"),))
+        request = await rig.started(stop)
+        stream = await _begun(rig, request, Aside(shows=("PLAIN", "COMMONAGE_ATTEMPT_ID", "COMMONAGE_USER")))
         shown = (await _said(stream))[OUT].decode().splitlines()
-        assert shown == ["PLAIN=a b$c", f"COMMONAGE_ATTEMPT_ID={order.attempt_id}", "COMMONAGE_USER=ada"]
+        assert shown == ["PLAIN=a b$c", f"COMMONAGE_ATTEMPT_ID={request.attempt_id}", "COMMONAGE_USER=ada"]
 
     async def test_a_terminal_has_its_size_and_hears_of_another(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
-        stream = await _begun(rig, order, Aside(tells_size=True), Terminal(101, 37))
+        request = await rig.started(rig.requests(FOREVER))
+        stream = await _begun(rig, request, Aside(tells_size=True), Terminal(101, 37))
         assert b"37 101" in await _until(stream, _SIZE)
         await stream.resize(64, 16)
         await stream.write(b"\n")
@@ -68,58 +68,58 @@ class ExecContract:
         assert await stream.exit_code() == 0
 
     async def test_the_end_of_the_connection_ends_the_command(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
-        before = await _settled(rig, order)
-        stays = await _begun(rig, order, Aside(prints="here", lasts=True))
+        request = await rig.started(rig.requests(FOREVER))
+        before = await _settled(rig, request)
+        stays = await _begun(rig, request, Aside(prints="here", lasts=True))
         await _until(stays, b"here")
-        beside = await _settled(rig, order)
+        beside = await _settled(rig, request)
         assert beside > before
         for terminal in (None, Terminal()):
-            stream = await _begun(rig, order, Aside(prints="here", lasts=True, leaves_child=True), terminal)
+            stream = await _begun(rig, request, Aside(prints="here", lasts=True, leaves_child=True), terminal)
             await _until(stream, b"here")
             await stream.close()
-            await _has(rig, order, beside)
+            await _has(rig, request, beside)
             assert await stream.exit_code() != 0
             assert await stream.read() is None
         await stays.close()
-        await _has(rig, order, before)
-        await rig.phase(order.attempt_id, Phase.RUNNING)
+        await _has(rig, request, before)
+        await rig.phase(request.attempt_id, Phase.RUNNING)
 
     async def test_what_a_command_leaves_ends_with_it(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
-        before = await _settled(rig, order)
-        stream = await _begun(rig, order, Aside(prints="here", leaves_child=True))
+        request = await rig.started(rig.requests(FOREVER))
+        before = await _settled(rig, request)
+        stream = await _begun(rig, request, Aside(prints="here", leaves_child=True))
         assert (await _said(stream))[OUT] == b"here\n"
         assert await stream.exit_code() == 0
         await stream.close()
-        await _has(rig, order, before)
+        await _has(rig, request, before)
 
     async def test_nobody_need_read_what_floods(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
-        before = await _settled(rig, order)
-        stream = await _begun(rig, order, Aside(floods=True))
+        request = await rig.started(rig.requests(FOREVER))
+        before = await _settled(rig, request)
+        stream = await _begun(rig, request, Aside(floods=True))
         await _until(stream, b"\n")
         await stream.close()
-        await _has(rig, order, before)
+        await _has(rig, request, before)
 
     async def test_who_does_not_read_keeps_nothing_from_its_end(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
-        stream = await _begun(rig, order, Aside(floods=True))
+        request = await rig.started(rig.requests(FOREVER))
+        stream = await _begun(rig, request, Aside(floods=True))
         await _until(stream, b"\n")
         await rig.pass_time(0.5)
-        await (await rig.engine()).stop(order.attempt_id, 0)
-        await rig.phase(order.attempt_id, Phase.ENDED)
+        await (await rig.engine()).stop(request.attempt_id, 0)
+        await rig.phase(request.attempt_id, Phase.ENDED)
         await stream.close()
 
     async def test_the_end_of_the_attempt_ends_the_command(self, rig: EngineRig) -> None:
-        order = await rig.started(rig.orders(FOREVER))
-        stream = await _begun(rig, order, Aside(prints="here", lasts=True))
+        request = await rig.started(rig.requests(FOREVER))
+        stream = await _begun(rig, request, Aside(prints="here", lasts=True))
         await _until(stream, b"here")
-        await (await rig.engine()).stop(order.attempt_id, 0)
-        await rig.phase(order.attempt_id, Phase.ENDED)
+        await (await rig.engine()).stop(request.attempt_id, 0)
+        await rig.phase(request.attempt_id, Phase.ENDED)
 
         async def is_gone() -> bool:
-            return await rig.processes(order.attempt_id) == 0
+            return await rig.processes(request.attempt_id) == 0
 
         await rig.until(is_gone, "the command is gone")
         await _said(stream)
@@ -127,31 +127,31 @@ class ExecContract:
         await stream.close()
 
     async def test_nothing_runs_beside_what_does_not_run(self, rig: EngineRig) -> None:
-        over = rig.orders(Behaviour())
+        over = rig.requests(Behaviour())
         await rig.ended(over)
-        for attempt in (over.attempt_id, rig.orders(FOREVER).attempt_id, "../.."):
+        for attempt in (over.attempt_id, rig.requests(FOREVER).attempt_id, "../.."):
             with pytest.raises(NotRunning):
                 await (await rig.engine()).exec(attempt, ("true",), None)
 
 
-async def _begun(rig: EngineRig, order: Order, aside: Aside, terminal: Terminal | None = None) -> ExecStream:
-    return await (await rig.engine()).exec(order.attempt_id, rig.aside(aside), terminal)
+async def _begun(rig: EngineRig, request: StartRequest, aside: Aside, terminal: Terminal | None = None) -> ExecStream:
+    return await (await rig.engine()).exec(request.attempt_id, rig.aside(aside), terminal)
 
 
-async def _settled(rig: EngineRig, order: Order) -> int:
+async def _settled(rig: EngineRig, request: StartRequest) -> int:
     """The number of its processes once it is stable: a shell prints something before it starts its programs."""
     counts = [-1]
     while len(counts) < _ALIKE or len(set(counts[-_ALIKE:])) > 1:
         await rig.pass_time(0.1)
-        counts.append(await rig.processes(order.attempt_id))
+        counts.append(await rig.processes(request.attempt_id))
     return counts[-1]
 
 
-async def _has(rig: EngineRig, order: Order, count: int) -> None:
+async def _has(rig: EngineRig, request: StartRequest, count: int) -> None:
     """Wait until it has `count` processes; its supervisor may start a process of its own now and then."""
 
     async def is_so() -> bool:
-        return await rig.processes(order.attempt_id) == count
+        return await rig.processes(request.attempt_id) == count
 
     await rig.until(is_so, f"it has {count} processes")
 

@@ -21,7 +21,7 @@ class FakeClock:
 
     def __init__(self, at: float = 1_700_000_000.0) -> None:
         self._now = at
-        self._order = count()
+        self._request = count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def now(self) -> float:
@@ -34,7 +34,7 @@ class FakeClock:
             await asyncio.sleep(0)
             return
         waiting = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._now + seconds, next(self._order), waiting))
+        heapq.heappush(self._sleepers, (self._now + seconds, next(self._request), waiting))
         await waiting
 
     @property

@@ -17,7 +17,7 @@ from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.fleet import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment, StoppedBeforeStart
-from commonage.domain.statuses import Capabilities, LogLine, Measurement, Order, Phase, ProcessOwner, Status
+from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
 from commonage.ports.agents import Told, unheard
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
@@ -26,7 +26,7 @@ from commonage.testing.behaviour import KILLED, TERMINATED, Aside, Behaviour
 from commonage.testing.fake_exec import FakeExec
 from commonage.testing.fake_run import FakeLog, FakeRun, given_to
 
-Matcher = Callable[[Order], bool]
+Matcher = Callable[[StartRequest], bool]
 _FIRST_PORT = 20_000
 _POLL_S = 0.1
 
@@ -97,9 +97,9 @@ class FakeEngine(Engine):
         """
         left = times
 
-        def matches(order: Order) -> bool:
+        def matches(request: StartRequest) -> bool:
             nonlocal left
-            wanted = ((name, order.name), (command, order.command), (attempt_id, order.attempt_id))
+            wanted = ((name, request.name), (command, request.command), (attempt_id, request.attempt_id))
             if left == 0 or any(stop is not None and stop != had for stop, had in wanted):
                 return False
             left = None if left is None else left - 1
@@ -124,7 +124,7 @@ class FakeEngine(Engine):
         """
         self._nodes.pop(name, None)
         for run in self._living():
-            if run.order.allocation.node == name:
+            if run.request.allocation.node == name:
                 run.gone = True
         self._notice()
 
@@ -171,17 +171,17 @@ class FakeEngine(Engine):
         """Nothing to recover: the world is still there."""
         self._check()
 
-    async def start(self, order: Order) -> None:
+    async def start(self, request: StartRequest) -> None:
         """Begin the run, or refuse it if its behaviour does."""
         self._check()
-        if order.attempt_id in self.world.runs:
+        if request.attempt_id in self.world.runs:
             return
-        behaviour = next((behaves for matches, behaves in self._rules if matches(order)), self.default)
+        behaviour = next((behaves for matches, behaves in self._rules if matches(request)), self.default)
         if behaviour.refuses is not None:
             raise EngineFailure(behaviour.refuses, retryable=behaviour.refusal_retryable)
-        if order.allocation.node not in self._nodes:
-            raise EngineFailure(f"there is no node {order.allocation.node}", retryable=True)
-        self._begin(order, behaviour)
+        if request.allocation.node not in self._nodes:
+            raise EngineFailure(f"there is no node {request.allocation.node}", retryable=True)
+        self._begin(request, behaviour)
 
     async def stop(self, attempt_id: str, grace_s: float) -> None:
         """End the run as its behaviour says."""
@@ -245,7 +245,7 @@ class FakeEngine(Engine):
         if run is None or run.gone or run.phase(self._clock.now()) is not Phase.RUNNING:
             raise NotRunning(f"{attempt_id} does not run")
         aside = self.asides.get(tuple(command), Aside(copies=True))
-        made = FakeExec(aside, terminal, given_to(run.order, run.port))
+        made = FakeExec(aside, terminal, given_to(run.request, run.port))
         self.execs[attempt_id].append(made)
         return made
 
@@ -260,7 +260,7 @@ class FakeEngine(Engine):
         self._check()
         now = self._clock.now()
         running = [run for run in self._living() if run.phase(now) is Phase.RUNNING]
-        known = {run.pid: ProcessOwner(run.pid, run.order.attempt_id, "python3", run.runs_at) for run in running}
+        known = {run.pid: ProcessOwner(run.pid, run.request.attempt_id, "python3", run.runs_at) for run in running}
         known |= self.owned
         return [known[pid] for pid in pids if pid in known]
 
@@ -291,29 +291,29 @@ class FakeEngine(Engine):
 
     # --- simulation ---------------------------------------------------------------------------------------
 
-    def _begin(self, order: Order, behaviour: Behaviour) -> None:
+    def _begin(self, request: StartRequest, behaviour: Behaviour) -> None:
         now, world = self._clock.now(), self.world
-        run = FakeRun(order, behaviour, now)
-        log = world.logs.setdefault(order.attempt_id, FakeLog())
-        world.runs[order.attempt_id] = self._lively[order.attempt_id] = run
-        broken = self.broken_environments.get(order.environment.name)
-        if order.attempt_id in world.stopped_early:
+        run = FakeRun(request, behaviour, now)
+        log = world.logs.setdefault(request.attempt_id, FakeLog())
+        world.runs[request.attempt_id] = self._lively[request.attempt_id] = run
+        broken = self.broken_environments.get(request.environment.name)
+        if request.attempt_id in world.stopped_early:
             run.cut_at, run.cut_code, run.cut_reason = now, TERMINATED, StoppedBeforeStart()
         elif broken is not None:
-            failed = EnvironmentFailed(environment=order.environment.name, error=broken)
-            self._stands(order.environment.name, EnvironmentState.FAILED, failed)
+            failed = EnvironmentFailed(environment=request.environment.name, error=broken)
+            self._stands(request.environment.name, EnvironmentState.FAILED, failed)
             run.cut_at, run.cut_code, run.cut_reason = now, 1, failed
         else:
-            self._stands(order.environment.name, EnvironmentState.READY)
-            world.starts[order.attempt_id] += 1
+            self._stands(request.environment.name, EnvironmentState.READY)
+            world.starts[request.attempt_id] += 1
             self._act(run, log)
         self._notice()
 
     def _act(self, run: FakeRun, log: FakeLog) -> None:
-        if run.order.wants_port:
+        if run.request.wants_port:
             run.url = f"http://127.0.0.1:{self.world.next_port}"
             self.world.next_port += 1
-        given = given_to(run.order, run.port)
+        given = given_to(run.request, run.port)
         for text in run.behaviour.prints:
             log.write(text)
         for name in run.behaviour.shows:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import StoppedBeforeStart
-from commonage.domain.statuses import LogLine, Measurement, Order, Phase, Status
+from commonage.domain.statuses import LogLine, Measurement, Phase, StartRequest, Status
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour
 
 
@@ -20,7 +20,7 @@ class FakeRun:
     `cut_at` and `cut_code`: time and exit code of an end from outside.
     """
 
-    order: Order
+    request: StartRequest
     behaviour: Behaviour
     began_at: float
     url: str | None = None
@@ -76,16 +76,16 @@ class FakeRun:
 
     def status(self, now: float) -> Status:
         """Its status at `now`."""
-        seen, node, behaviour = self.phase(now), self.order.allocation.node, self.behaviour
+        seen, node, behaviour = self.phase(now), self.request.allocation.node, self.behaviour
         if seen is Phase.STARTING:
-            return Status(self.order.attempt_id, seen, self.began_at, node, behaviour.start_reason)
+            return Status(self.request.attempt_id, seen, self.began_at, node, behaviour.start_reason)
         ended_at = self.ends_at
         if seen is Phase.RUNNING or ended_at is None:
-            return Status(self.order.attempt_id, seen, self.runs_at, node, url=self.url, started_at=self.runs_at)
+            return Status(self.request.attempt_id, seen, self.runs_at, node, url=self.url, started_at=self.runs_at)
         was_cut = self.cut_at is not None and self.cut_at == ended_at
         started_at = self.runs_at if self.runs_at <= ended_at else None
         return Status(
-            self.order.attempt_id,
+            self.request.attempt_id,
             seen,
             ended_at,
             node,
@@ -98,7 +98,7 @@ class FakeRun:
     def measurement(self, now: float) -> Measurement:
         """One core all the time, and the memory of its behaviour."""
         cpu_s = max(0.0, now - self.runs_at)
-        return Measurement(self.order.attempt_id, cpu_s, self.behaviour.holds_mib, (self.pid,))
+        return Measurement(self.request.attempt_id, cpu_s, self.behaviour.holds_mib, (self.pid,))
 
     @property
     def port(self) -> str:
@@ -108,14 +108,14 @@ class FakeRun:
     @property
     def pid(self) -> int:
         """The id of its first process."""
-        return 1_000_000 + sum(map(ord, self.order.attempt_id))
+        return 1_000_000 + sum(map(ord, self.request.attempt_id))
 
 
-def given_to(order: Order, port: str) -> dict[str, str]:
+def given_to(request: StartRequest, port: str) -> dict[str, str]:
     """The variables that an attempt receives."""
-    given = {name: value.replace("{port}", port) for name, value in (*order.variables, *order.secrets)}
-    given |= {"COMMONAGE_ATTEMPT_ID": order.attempt_id, "COMMONAGE_WORKLOAD_ID": order.workload_id}
-    return given | {"COMMONAGE_USER": order.owner}
+    given = {name: value.replace("{port}", port) for name, value in (*request.variables, *request.secrets)}
+    given |= {"COMMONAGE_ATTEMPT_ID": request.attempt_id, "COMMONAGE_WORKLOAD_ID": request.workload_id}
+    return given | {"COMMONAGE_USER": request.owner}
 
 
 @dataclass(slots=True)

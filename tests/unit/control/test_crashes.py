@@ -179,9 +179,9 @@ class Lives:
             run for run in self.site.world.runs.values() if run.phase(now) is not Phase.ENDED and not run.is_gone(now)
         ]
         for node in NODES:
-            used = sum(run.order.allocation.cpus_milli for run in alive if run.order.allocation.node == node.name)
+            used = sum(run.request.allocation.cpus_milli for run in alive if run.request.allocation.node == node.name)
             assert used <= node.report.cpus_milli
-        twice = Counter(run.order.workload_id for run in alive)
+        twice = Counter(run.request.workload_id for run in alive)
         assert not twice or max(twice.values()) == 1, "two attempts of one workload run at once"
         assert not self.site.world.starts or max(self.site.world.starts.values()) == 1
 

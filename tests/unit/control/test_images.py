@@ -183,7 +183,7 @@ async def test_work_in_a_removed_image_goes_on_and_what_waits_says_why_until_it_
         await control.work.stop(ADA, runs.id)
         await site.clock.advance(2)
         assert site.there(waits).state is State.RUNNING
-        assert site.engine.world.runs[f"{waits.id}-1"].order.environment.image == image(digit="b").reference
+        assert site.engine.world.runs[f"{waits.id}-1"].request.environment.image == image(digit="b").reference
 
 
 async def test_what_was_removed_is_remembered_across_a_restart() -> None:

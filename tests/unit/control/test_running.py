@@ -14,7 +14,7 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.requests import parse_gpus
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
@@ -63,7 +63,7 @@ async def test_the_order_holds_what_the_workload_must_know() -> None:
         await control.work.submit(ANN, ask)
         await site.clock.advance(1)
     second = site.all()[1]
-    order = site.world.runs[f"{second.id}-1"].order
+    order = site.world.runs[f"{second.id}-1"].request
     variables = dict(order.variables)
     assert variables.items() >= {
         "COMMONAGE_WORKLOAD_ID": second.id, "COMMONAGE_ATTEMPT": "1", "COMMONAGE_CPUS": "1",
@@ -266,7 +266,7 @@ async def test_the_log_has_the_engines_own_text_of_a_refused_start(
 ) -> None:
     site = Site()
 
-    async def refuse(_order: Order) -> None:
+    async def refuse(_order: StartRequest) -> None:
         raise EngineFailure("the Docker daemon refuses it", native="Docker: invalid mount config")
 
     monkeypatch.setattr(site.engine, "start", refuse)
@@ -436,7 +436,7 @@ async def test_what_runs_without_a_allocation_is_ended() -> None:
         allocation = factories.allocation(f"{unattributed_process.id}-1", node="cpu-1")
         attempt = factories.attempt(unattributed_process.id, state=State.STARTING, allocation=allocation)
         starting = factories.workload(State.STARTING, id=unattributed_process.id, environment="base", attempt=attempt)
-        order = control._orders.of(starting)
+        order = control._start_requests.of(starting)
         await site.engine.start(order)
         await site.clock.advance(12)
     run = site.world.runs[f"{unattributed_process.id}-1"]
@@ -583,4 +583,4 @@ async def test_an_environment_that_left_the_catalogue() -> None:
     site = Site()
     async with site.open() as control:
         with pytest.raises(EngineFailure, match="EnvironmentNotFound"):
-            control._orders.of(factories.workload(State.STARTING, environment="gone"))
+            control._start_requests.of(factories.workload(State.STARTING, environment="gone"))

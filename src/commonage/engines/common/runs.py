@@ -1,6 +1,6 @@
 """Run folders: state of each attempt on disk, so that it survives the control plane.
 
-    runs/<attempt id>/order.json   the start request, without secrets; written before anything is started
+    runs/<attempt id>/request.json   the start request, without secrets; written before anything is started
                       secrets.json the secrets, 0600, until the end
                       pid          the process that runs it ("pid start-time boot-id"), or "never" if it must not run
                       exit         its exit code, and in a second line a reason (JSON), if the end is not the program's
@@ -30,14 +30,14 @@ from pydantic import TypeAdapter, ValidationError
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.files.beneath import Beneath
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NEVER = "never"
 _LOST = "lost"
 _OOM = "oom"
-_ORDERS = TypeAdapter(Order)
+_REQUESTS = TypeAdapter(StartRequest)
 _OLD = ".old"
 _ROOM = bytes(8192)
 _DAY_S = 24 * 3600
@@ -155,18 +155,18 @@ class RunFolder:
         """Free the disk space that was reserved for recording its end. Idempotent."""
         (self.path / "room").unlink(missing_ok=True)
 
-    def order(self) -> tuple[Order, int | None] | None:
+    def request(self) -> tuple[StartRequest, int | None] | None:
         """Return the start request, with its secrets while they exist, and its port.
 
         None if that is incomplete.
         """
         try:
-            document = json.loads((self.path / "order.json").read_bytes())
-            order = _ORDERS.validate_python(document["order"])
+            document = json.loads((self.path / "request.json").read_bytes())
+            request = _REQUESTS.validate_python(document["request"])
             secrets = self._secrets()
         except (OSError, ValueError, KeyError, TypeError, ValidationError):
             return None
-        return replace(order, secrets=secrets), document["port"]
+        return replace(request, secrets=secrets), document["port"]
 
     def _secrets(self) -> tuple[tuple[str, str], ...]:
         try:
@@ -214,24 +214,24 @@ class Runs:
         shared = None if self._shared is None else self._shared / attempt_id
         return RunFolder(self.root / attempt_id, shared)
 
-    def create(self, order: Order, port: int | None) -> RunFolder:
+    def create(self, request: StartRequest, port: int | None) -> RunFolder:
         """Write the start request, so that it is found after a crash.
 
         An earlier stop (`claim_never`) stays in force.
         """
-        folder = self.folder(order.attempt_id)
+        folder = self.folder(request.attempt_id)
         folder.path.mkdir(mode=0o700, exist_ok=True)
         folder.tmp.mkdir(mode=0o700, exist_ok=True)
         if folder.shared is not None:
             folder.shared.make_folder()
-        if order.secrets:
-            _write_private(folder.path / "secrets.json", json.dumps(order.secrets).encode())
-        bare = _ORDERS.dump_json(replace(order, secrets=()))
+        if request.secrets:
+            _write_private(folder.path / "secrets.json", json.dumps(request.secrets).encode())
+        bare = _REQUESTS.dump_json(replace(request, secrets=()))
         os.close(folder.log.open(os.O_WRONLY | os.O_CREAT | os.O_APPEND))
         _write_private(folder.path / "room", _ROOM)
         # Last, and atomically: a folder without a complete request belongs to an attempt that was never started.
-        document = b'{"port":%s,"order":%s}' % (json.dumps(port).encode(), bare)
-        _write_private(folder.path / "order.json", document)
+        document = b'{"port":%s,"request":%s}' % (json.dumps(port).encode(), bare)
+        _write_private(folder.path / "request.json", document)
         return folder
 
     def is_forgotten(self, attempt_id: str) -> bool:
@@ -295,7 +295,7 @@ class Runs:
                 folder.shared.remove()
         shutil.rmtree(folder.path, ignore_errors=True)
 
-    def load(self) -> list[tuple[Order, int | None]]:
+    def load(self) -> list[tuple[StartRequest, int | None]]:
         """Return all complete start requests that are not forgotten, with their ports.
 
         Removes half-written ones of a crash.
@@ -303,7 +303,7 @@ class Runs:
         found = []
         for attempt_id in self.all():
             folder = self.folder(attempt_id)
-            whole = folder.order()
+            whole = folder.request()
             if whole is not None:
                 found.append(whole)
             elif folder.claim() is None:

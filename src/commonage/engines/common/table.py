@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.statuses import Phase, Status
 
 _T = TypeVar("_T")
-_ORDER = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
+_REQUEST = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
 
 
 class InThread(Protocol):
@@ -42,7 +42,7 @@ class RunTable(Generic[R]):
 
     def tell(self, run: R, status: Status) -> None:
         """Take a newer status; one that would go backwards is ignored."""
-        if _ORDER[status.phase] < _ORDER[run.status.phase] or run.status.phase is Phase.ENDED:
+        if _REQUEST[status.phase] < _REQUEST[run.status.phase] or run.status.phase is Phase.ENDED:
             return
         run.status = status
         if status.phase is Phase.ENDED:

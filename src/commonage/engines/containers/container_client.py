@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Protocol
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.table import Run
 from commonage.ports.agents import Told
@@ -69,15 +69,15 @@ Signal = Literal["SIGTERM", "SIGKILL"]
 class ContainerClient(Protocol):
     """Every method may raise EngineFailure; Away if the result is unknown."""
 
-    def check(self, order: Order) -> None:
+    def check(self, request: StartRequest) -> None:
         """Raises EngineFailure for a request that can never run."""
         ...
 
-    def node_of(self, order: Order) -> str:
+    def node_of(self, request: StartRequest) -> str:
         """The node that it runs on."""
         ...
 
-    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+    def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """Choose its port on its node; None if it needs none. `taken` are the ports of others there.
 
         Raises EngineFailure if none is free.

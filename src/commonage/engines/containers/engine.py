@@ -19,7 +19,7 @@ from typing import TypeVar
 from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import Starting
-from commonage.domain.statuses import Order, Phase, Status
+from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.common.execs import not_running
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
@@ -55,7 +55,7 @@ class ContainerEngine(RunsEngine[Run]):
 
     # --- for subclasses --------------------------------------------------------------------------------------
 
-    async def _read_down(self) -> Sequence[tuple[Order, int | None]]:
+    async def _read_down(self) -> Sequence[tuple[StartRequest, int | None]]:
         """Return the start requests on disk, with their ports; reads the installation's name. Raises EngineFailure."""
         try:
             await self._in_thread(self._files.open)
@@ -64,12 +64,14 @@ class ContainerEngine(RunsEngine[Run]):
         except OSError as error:
             raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
 
-    async def _take_up(self, orders: Sequence[tuple[Order, int | None]], container_client: ContainerClient) -> None:
+    async def _take_up(
+        self, requests: Sequence[tuple[StartRequest, int | None]], container_client: ContainerClient
+    ) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started."""
         self._container_client = container_client
         self._status_reader = StatusReader(container_client, self._in_thread)
-        for order, port in orders:
-            run = self._note(order)
+        for request, port in requests:
+            run = self._note(request)
             run.port = port
             run.begun.set_result(None)
         await self._look_at_all()
@@ -81,34 +83,34 @@ class ContainerEngine(RunsEngine[Run]):
 
     # --- the port: starting -------------------------------------------------------------------------------
 
-    async def start(self, order: Order) -> None:
+    async def start(self, request: StartRequest) -> None:
         """Write the request to disk; its container is created in the background."""
-        run = self._table.runs.get(order.attempt_id)
+        run = self._table.runs.get(request.attempt_id)
         if run is None:
-            self._files.folder(order.attempt_id)  # raises for an invalid id
-            self._container_client.check(order)
-            port = self._container_client.port_for(order, self._ports_at(self._container_client.node_of(order)))
-            run = self._note(order)
+            self._files.folder(request.attempt_id)  # raises for an invalid id
+            self._container_client.check(request)
+            port = self._container_client.port_for(request, self._ports_at(self._container_client.node_of(request)))
+            run = self._note(request)
             run.port = port
             # A task of its own: a caller that is cancelled must not leave something half written.
             self._spawn(self._begin(run))
         await asyncio.shield(run.begun)
 
-    def _note(self, order: Order) -> Run:
-        run = Run(order, self._files.folder(order.attempt_id), self._starting(order))
-        self._table.runs[order.attempt_id] = run
+    def _note(self, request: StartRequest) -> Run:
+        run = Run(request, self._files.folder(request.attempt_id), self._starting(request))
+        self._table.runs[request.attempt_id] = run
         return run
 
     def _ports_at(self, node: str) -> set[int]:
         return {
             run.port
             for run in self._table
-            if run.port is not None and self._container_client.node_of(run.order) == node
+            if run.port is not None and self._container_client.node_of(run.request) == node
         }
 
-    def _starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Status:
-        node = self._container_client.node_of(order)
-        return Status(order.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
+    def _starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
+        node = self._container_client.node_of(request)
+        return Status(request.attempt_id, Phase.STARTING, time.time(), node, reason or Starting(node=node), progress)
 
     async def _begin(self, run: Run) -> None:
         try:
@@ -121,7 +123,7 @@ class ContainerEngine(RunsEngine[Run]):
         if not goes_on:  # ran under an earlier server process, and was forgotten
             self._table.runs.pop(run.id, None)
         else:
-            self._table.tell(run, self._starting(run.order))
+            self._table.tell(run, self._starting(run.request))
             self._launch(run)
         run.begun.set_result(None)
 
@@ -129,7 +131,7 @@ class ContainerEngine(RunsEngine[Run]):
         if self._files.is_forgotten(run.id):
             return False
         try:
-            self._files.create(run.order, run.port)
+            self._files.create(run.request, run.port)
         except OSError as error:
             self._files.remove(run.id)
             raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
@@ -143,7 +145,7 @@ class ContainerEngine(RunsEngine[Run]):
         """Start its container; the outcome shows as a status."""
 
         def told(reason: Reason, progress: float | None) -> None:
-            self._table.tell(run, self._starting(run.order, reason, progress))
+            self._table.tell(run, self._starting(run.request, reason, progress))
 
         try:
             if await self._surely(run.folder.claim) is None:

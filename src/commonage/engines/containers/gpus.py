@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -22,20 +22,20 @@ _MORE = tuple(
 """
 
 
-def visible(order: Order) -> dict[str, str]:
+def visible(request: StartRequest) -> dict[str, str]:
     """GPU uuids of its shares; `void`, which means none, without a share or with simulated GPUs."""
-    real = dict.fromkeys(share.device_uuid for share in order.allocation.shares if not share.simulated)
+    real = dict.fromkeys(share.device_uuid for share in request.allocation.shares if not share.simulated)
     return {VISIBLE: ",".join(real) or "void"}
 
 
-def of_the_environment(order: Order) -> dict[str, str]:
+def of_the_environment(request: StartRequest) -> dict[str, str]:
     """Other device variables that its environment requests."""
-    return {name: value for name, value in order.environment.variables if name in _MORE}
+    return {name: value for name, value in request.environment.variables if name in _MORE}
 
 
-def refused(order: Order) -> frozenset[str]:
+def refused(request: StartRequest) -> frozenset[str]:
     """Names that only the server may set."""
-    return frozenset(_MORE) - of_the_environment(order).keys()
+    return frozenset(_MORE) - of_the_environment(request).keys()
 
 
 def mps_pipe(variables: Mapping[str, str]) -> str | None:

@@ -50,4 +50,4 @@ class House:
 
     def uses(self, tenant: str) -> bool:
         """True if any attempt of this tenant is known."""
-        return any(run.order.tenant == tenant for run in self._table)
+        return any(run.request.tenant == tenant for run in self._table)

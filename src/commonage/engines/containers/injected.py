@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.files.injected import JUPYTER, PYTHON
 
@@ -22,15 +22,15 @@ _FILES = {
 }
 
 
-def folders_of(order: Order) -> tuple[Path, ...]:
+def folders_of(request: StartRequest) -> tuple[Path, ...]:
     """The folders that a request needs."""
-    limited = any(not share.whole for share in order.allocation.shares)
-    return (*([PYTHON] if limited else []), *([JUPYTER] if order.kind is Kind.SESSION else []))
+    limited = any(not share.whole for share in request.allocation.shares)
+    return (*([PYTHON] if limited else []), *([JUPYTER] if request.kind is Kind.SESSION else []))
 
 
-def files_of(order: Order) -> Iterator[tuple[str, str, str]]:
+def files_of(request: StartRequest) -> Iterator[tuple[str, str, str]]:
     """The same as files: name of the folder, path in the container, and text."""
-    for folder in folders_of(order):
+    for folder in folders_of(request):
         for name in _FILES[folder]:
             yield folder.name, f"{INSIDE}/{folder.name}/{name}", (folder / name).read_text(encoding="utf-8")
 

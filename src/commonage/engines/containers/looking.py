@@ -52,7 +52,7 @@ class StatusReader:
                 return self._running(run, seen)
             if isinstance(seen, Over):
                 end, now = await seen.end(), time.time()
-                ended_at = _within(end.at, _began(run, seen, now) or run.order.allocation.at, now)
+                ended_at = _within(end.at, _began(run, seen, now) or run.request.allocation.at, now)
                 written = await self._write(run, replace(end, at=ended_at))
             else:
                 unread = await self._of_what_did_not_run(run, seen)
@@ -81,17 +81,17 @@ class StatusReader:
         return Exit(None, seen.reason, time.time()) if isinstance(seen, Absent) else Unclear()
 
     def _waiting(self, run: Run, seen: Waiting) -> Status:
-        node = self._container_client.node_of(run.order)
+        node = self._container_client.node_of(run.request)
         return Status(run.id, Phase.STARTING, time.time(), node, seen.reason, seen.progress)
 
     def _running(self, run: Run, seen: Lives) -> Status:
         now = time.time()
-        node = self._container_client.node_of(run.order)
+        node = self._container_client.node_of(run.request)
         return Status(run.id, Phase.RUNNING, now, node, url=seen.url, started_at=_began(run, seen, now) or now)
 
     def _ended(self, run: Run, end: Exit, started_at: float | None) -> Status:
         return Status(
-            run.id, Phase.ENDED, end.at, self._container_client.node_of(run.order), end.reason,
+            run.id, Phase.ENDED, end.at, self._container_client.node_of(run.request), end.reason,
             exit_code=end.code, oom=end.oom, started_at=started_at,
         )  # fmt: skip
 
@@ -118,7 +118,7 @@ def _began(run: Run, seen: Look, latest: float) -> float | None:
     told = seen.started_at if isinstance(seen, Lives | Over) else None
     if told is None or run.status.started_at is not None:
         return run.status.started_at
-    return _within(told, run.order.allocation.at, latest)
+    return _within(told, run.request.allocation.at, latest)
 
 
 def _within(moment: float, earliest: float, latest: float) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import UnpackingFiles
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.common.unpacking import Unpacker, noted
 from commonage.engines.common.workspaces import make_workspace
 from commonage.engines.containers.box import Owner, give
@@ -45,33 +45,33 @@ def ourselves() -> Owner:
     return Owner(uid, gid, uid, gid)
 
 
-def check(order: Order) -> None:
+def check(request: StartRequest) -> None:
     """Raises EngineFailure for a request that can never run in a container."""
-    words = [*order.command, *(text for pair in (*order.variables, *order.secrets) for text in pair)]
+    words = [*request.command, *(text for pair in (*request.variables, *request.secrets) for text in pair)]
     if any("\0" in word for word in words):
-        raise EngineFailure(f"{order.workload_id} has a zero byte in its command or variables")
-    program_of(order, Inside("", frozenset()), {}, {})
+        raise EngineFailure(f"{request.workload_id} has a zero byte in its command or variables")
+    program_of(request, Inside("", frozenset()), {}, {})
 
 
 async def have_files(run: Run, place: Place, owner: Owner, told: Told) -> None:
     """Put the files that were sent along in the folder of the job. Raises EngineFailure."""
-    order = run.order
-    if order.bundle_path is None:
+    request = run.request
+    if request.bundle_path is None:
         return
-    bundle = Path(order.bundle_path)
+    bundle = Path(request.bundle_path)
 
     def put() -> None:
-        workspace = make_workspace(place.workspaces, order.owner)
+        workspace = make_workspace(place.workspaces, request.owner)
         try:
             give(workspace, owner)
             with noted(run.folder.path):
                 staging = run.folder.path / "files"
-                put_bundle(workspace, order.workload_id, staging, owner, partial(place.unpacker.unpack, bundle))
+                put_bundle(workspace, request.workload_id, staging, owner, partial(place.unpacker.unpack, bundle))
         except OSError as error:
             raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
 
     told(UnpackingFiles(), None)
-    await place.unpacker.run(order.owner, put)
+    await place.unpacker.run(request.owner, put)
 
 
 def have_folders(run: Run, program: Program, place: Place, owner: Owner) -> Path:
@@ -80,14 +80,14 @@ def have_folders(run: Run, program: Program, place: Place, owner: Owner) -> Path
     If containers run elsewhere, the box has a file by which one can be asked to end, and no secrets: root on any node
     of the site can read it.
     """
-    order = run.order
+    request = run.request
     secrets = program.secrets if place.here else {}
-    workspace = make_workspace(place.workspaces, order.owner)
+    workspace = make_workspace(place.workspaces, request.owner)
     try:
         give(workspace, owner)
         run.box.make(secrets, owner, stop=not place.here)
         give(run.folder.log, owner)
-        see_to_folders(order.mounts, workspace, owner, here=place.here)
+        see_to_folders(request.mounts, workspace, owner, here=place.here)
     except OSError as error:
         raise EngineFailure(f"its folders cannot be made: {error}", retryable=True) from error
     return workspace.path

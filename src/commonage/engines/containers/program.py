@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.workspaces import folder_name
@@ -71,45 +71,50 @@ def _is_loopback(value: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def program_of(order: Order, inside: Inside, shared: Mapping[str, str], devices: Mapping[str, str]) -> Program:
+def program_of(request: StartRequest, inside: Inside, shared: Mapping[str, str], devices: Mapping[str, str]) -> Program:
     """Return the program of a request. `devices` are the variables that hold its shares. Raises EngineFailure.
 
     Later ones win: shared, ours, the environment's, the owner's, the devices'. Only the server sets our ids and the
     visible GPUs. The loopback in a request is this node's: for a container it has another name.
     """
-    command = order.command or (CONTAINER_SESSION if order.kind is Kind.SESSION else ())
+    command = request.command or (CONTAINER_SESSION if request.kind is Kind.SESSION else ())
     if not command:
-        raise EngineFailure(f"{order.workload_id} has no command, so there is nothing to run")
-    home = f"/home/{folder_name(order.owner)}"
+        raise EngineFailure(f"{request.workload_id} has no command, so there is nothing to run")
+    home = f"/home/{folder_name(request.owner)}"
     ids = {
-        MARK: order.attempt_id,
-        "COMMONAGE_WORKLOAD_ID": order.workload_id,
-        "COMMONAGE_USER": order.owner,
-        "COMMONAGE_TENANT": order.tenant,
+        MARK: request.attempt_id,
+        "COMMONAGE_WORKLOAD_ID": request.workload_id,
+        "COMMONAGE_USER": request.owner,
+        "COMMONAGE_TENANT": request.tenant,
     }
-    variables = {"LANG": "C.UTF-8", **shared, **_ours(order, home, inside.port), **dict(order.environment.variables)}
-    ours = dict(devices) | gpus.of_the_environment(order) | gpus.visible(order) | ids
-    refused = gpus.refused(order)
-    variables |= dict(order.variables) | ours
+    variables = {
+        "LANG": "C.UTF-8",
+        **shared,
+        **_ours(request, home, inside.port),
+        **dict(request.environment.variables),
+    }
+    ours = dict(devices) | gpus.of_the_environment(request) | gpus.visible(request) | ids
+    refused = gpus.refused(request)
+    variables |= dict(request.variables) | ours
     fixed = ours.keys() | refused
-    secrets = {name: value for name, value in order.secrets if name not in fixed}
+    secrets = {name: value for name, value in request.secrets if name not in fixed}
     # A name that no shell accepts cannot be passed by the entry's file.
     variables |= {name: value for name, value in secrets.items() if not can_export(name)}
     secrets = {name: value for name, value in secrets.items() if can_export(name)}
     variables = {name: value for name, value in variables.items() if name not in secrets and name not in refused}
     return Program(
-        tuple(_filled(word, order, inside) for word in command),
-        {name: _reachable(_filled(value, order, inside), inside) for name, value in variables.items()},
-        {name: _filled(value, order, inside) for name, value in secrets.items()},
+        tuple(_filled(word, request, inside) for word in command),
+        {name: _reachable(_filled(value, request, inside), inside) for name, value in variables.items()},
+        {name: _filled(value, request, inside) for name, value in secrets.items()},
         home,
-        f"{home}/jobs/{order.workload_id}" if order.bundle_path is not None else home,
+        f"{home}/jobs/{request.workload_id}" if request.bundle_path is not None else home,
         tuple(sorted(refused)),
         gpus.mps_pipe(devices),
     )
 
 
-def _filled(text: str, order: Order, inside: Inside) -> str:
-    if not order.wants_port:
+def _filled(text: str, request: StartRequest, inside: Inside) -> str:
+    if not request.wants_port:
         return text
     # A program that listens on the loopback could not be reached from outside its container.
     return text.replace("//127.0.0.1:{port}", "//0.0.0.0:{port}").replace("{port}", str(inside.port))
@@ -122,18 +127,18 @@ def _reachable(text: str, inside: Inside) -> str:
     return _LOOPBACK.sub(other, text)
 
 
-def _ours(order: Order, home: str, port: int) -> dict[str, str]:
-    cores = str(max(1, -(-order.allocation.cpus_milli // 1000)))
+def _ours(request: StartRequest, home: str, port: int) -> dict[str, str]:
+    cores = str(max(1, -(-request.allocation.cpus_milli // 1000)))
     variables = {
         "HOME": home,
-        "USER": order.owner,
-        "LOGNAME": order.owner,
+        "USER": request.owner,
+        "LOGNAME": request.owner,
         # A log is read while it is written.
         "PYTHONUNBUFFERED": "1",
         # Libraries start as many threads as the node has cores, and would wait for each other.
         "OMP_NUM_THREADS": cores,
         "PYTHON_CPU_COUNT": cores,
     }
-    if order.wants_port:
+    if request.wants_port:
         variables["COMMONAGE_PORT"] = str(port)
-    return variables | {variable_of(one.name): one.target for one in order.mounts}
+    return variables | {variable_of(one.name): one.target for one in request.mounts}

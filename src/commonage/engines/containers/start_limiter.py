@@ -49,7 +49,7 @@ class StartLimiter:
 
     async def take(self, run: Run, node: str, cores: int, told: Told) -> None:
         """Wait until this attempt may start on its node; idempotent. Only sessions wait."""
-        if run.order.kind is not Kind.SESSION or run.id in self._coming_up:
+        if run.request.kind is not Kind.SESSION or run.id in self._coming_up:
             return
         most = cores + _BESIDES
         slots = self._nodes.setdefault(node, asyncio.Semaphore(most))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
-from commonage.domain.statuses import Order, Phase, Status
+from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.common.runs import RunFolder
 from commonage.engines.common.table import RunTable
 from commonage.engines.containers.box import Box
@@ -25,7 +25,7 @@ class Run:
     look at a time.
     """
 
-    order: Order
+    request: StartRequest
     folder: RunFolder
     status: Status
     port: int | None = None
@@ -44,7 +44,7 @@ class Run:
     @property
     def id(self) -> str:
         """The attempt's id."""
-        return self.order.attempt_id
+        return self.request.attempt_id
 
     @property
     def box(self) -> Box:

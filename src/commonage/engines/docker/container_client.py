@@ -8,7 +8,7 @@ from collections.abc import Collection
 from functools import partial
 
 from commonage.domain.reasons.attempts import RemovedFromOutside
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.common.runs import Exit
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.container_client import Absent, Lives, Look, Made, Over, Signal
@@ -51,21 +51,21 @@ class DockerContainerClient:
         self._in_thread = in_thread
         self._installation = installation
 
-    def check(self, order: Order) -> None:
+    def check(self, request: StartRequest) -> None:
         """As for all containers."""
-        check(order)
+        check(request)
 
-    def node_of(self, order: Order) -> str:
+    def node_of(self, request: StartRequest) -> str:
         """The single node."""
         return self._daemon.node
 
-    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+    def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """None: each container has its own address, and so all ports."""
         return None
 
     async def launch(self, run: Run, told: Told) -> None:
         """Pull its image and start its container."""
-        await self._images.ensure(run.order.environment, told)
+        await self._images.ensure(run.request.environment, told)
         await self._launcher.launch(run, told)
 
     async def look(self, run: Run) -> Look:
@@ -79,7 +79,7 @@ class DockerContainerClient:
         run.container, run.pid = str(found["Id"]), int(state["Pid"]) or None
         started_at = instant(state["StartedAt"])
         if lives(state):
-            return Lives(started_at, url_of(run.order, found))
+            return Lives(started_at, url_of(run.request, found))
         return Over(started_at, partial(self._end, run, found)) if has_ended(state) else Made()
 
     async def _end(self, run: Run, found: Json) -> Exit:

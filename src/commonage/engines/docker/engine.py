@@ -81,7 +81,7 @@ class DockerEngine(ContainerEngine):
 
     async def open(self) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
-        orders = await self._read_down()
+        requests = await self._read_down()
         await self._daemon.look()
         name, settings = self._installation, self._settings
         self._networks = Networks(self._client, name, settings.networks, self._relays)
@@ -100,7 +100,7 @@ class DockerEngine(ContainerEngine):
         container_client = DockerContainerClient(
             self._client, self._daemon, self._images, launcher, self._in_thread, name
         )
-        await self._take_up(orders, container_client)
+        await self._take_up(requests, container_client)
         await self._settle_devices()
         ears = Ears(self._daemon_is_back, self._heard, self._daemon.is_away)
         self._keep("listen to events", partial(listen, self._client, ours(name), ears))

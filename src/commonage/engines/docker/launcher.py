@@ -64,7 +64,7 @@ class Launcher:
     async def release(self, run: Run) -> None:
         """Release the shares of its attempt at the GPU driver."""
         devices = self._devices
-        if devices is not None and run.order.allocation.shares:
+        if devices is not None and run.request.allocation.shares:
             await self._in_thread(lambda: devices.release(run.id))
 
     async def launch(self, run: Run, told: Told) -> None:
@@ -82,13 +82,13 @@ class Launcher:
                 if not _NETWORK_GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network. A container created for it can never be started.
-            self._networks.forget(run.order.tenant)
+            self._networks.forget(run.request.tenant)
             await self._client.remove(container_name(run.id))
             await self._launch(run)
 
     async def _launch(self, run: Run) -> None:
-        network = await self._networks.of(run.order.tenant)
-        quota = has_sizes(run.order.mounts) and await self._client.holds_volume_sizes()
+        network = await self._networks.of(run.request.tenant)
+        quota = has_sizes(run.request.mounts) and await self._client.holds_volume_sizes()
         config = await self._in_thread(lambda: self._prepare(run, network, volume_quota=quota))
         container = await self._create(run, config)
         if await self._in_thread(run.box.claim) is Claim.NOBODY:
@@ -96,8 +96,8 @@ class Launcher:
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
         """Create its folders, prepare its shares, and describe its container."""
-        order, place, owner = run.order, self._place, self._daemon.owner
-        see_that_nothing_leads_elsewhere(order, self._settings.mounts)
+        request, place, owner = run.request, self._place, self._daemon.owner
+        see_that_nothing_leads_elsewhere(request, self._settings.mounts)
         program = self._program(run, network)
         workspace = have_folders(run, program, place, owner)
         around = Surroundings(
@@ -109,17 +109,17 @@ class Launcher:
             gpus=self._daemon.gpus,
             volume_quota=volume_quota,
         )
-        return container_config(order, program, around, ENTRY, self._settings)
+        return container_config(request, program, around, ENTRY, self._settings)
 
     def _program(self, run: Run, network: Network) -> Program:
-        order = run.order
+        request = run.request
         held: Mapping[str, str] = {}
-        if self._devices is not None and order.allocation.shares:
-            held = self._devices.confine(Hold(run.id, order.allocation.shares, in_container=True))
+        if self._devices is not None and request.allocation.shares:
+            held = self._devices.confine(Hold(run.id, request.allocation.shares, in_container=True))
             if run.box.claim() is Claim.NEVER:  # it was stopped meanwhile, and its shares may have been released before
                 self._devices.release(run.id)
         inside = Inside(network.gateway, frozenset(self._settings.reaches))
-        return program_of(order, inside, self._place.shared, held)
+        return program_of(request, inside, self._place.shared, held)
 
     async def _create(self, run: Run, config: Json) -> str:
         name = container_name(run.id)

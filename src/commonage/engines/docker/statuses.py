@@ -15,7 +15,7 @@ from commonage.domain.reasons.attempts import (
     NodeRestarted,
     Outside,
 )
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
@@ -55,9 +55,9 @@ def has_ended(state: Mapping[str, Any]) -> bool:
     return state["Status"] in ("exited", "dead", "removing")
 
 
-def url_of(order: Order, found: Mapping[str, Any]) -> str | None:
+def url_of(request: StartRequest, found: Mapping[str, Any]) -> str | None:
     """URL of its port; None if it has none."""
-    if not order.wants_port:
+    if not request.wants_port:
         return None
     networks = found["NetworkSettings"]["Networks"] or {}
     address = next((one["IPAddress"] for one in networks.values() if one.get("IPAddress")), None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from commonage.domain.fleet import Share
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import Program
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.dockerd.words import (
@@ -64,38 +64,38 @@ def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any
 
 
 def container_config(
-    order: Order, program: Program, around: Surroundings, entry: str, settings: DockerSettings
+    request: StartRequest, program: Program, around: Surroundings, entry: str, settings: DockerSettings
 ) -> dict[str, Any]:
     """Return the description to create a container with. `entry` is the script that runs first."""
     return {
-        "Image": order.environment.image,
+        "Image": request.environment.image,
         "Entrypoint": ["/bin/sh", "-c", entry, "commonage"],
         "Cmd": list(program.command),
         "Env": program.env,
         "WorkingDir": program.cwd,
         "User": around.user,
-        "Hostname": host_name(order),
-        "Labels": labels(order, around.installation),
+        "Hostname": host_name(request),
+        "Labels": labels(request, around.installation),
         "StopSignal": "SIGTERM",
         "NetworkingConfig": {"EndpointsConfig": {around.network: {}}},
         "HostConfig": {
-            **_limits(order, settings),
+            **_limits(request, settings),
             **_isolation(around.network),
             "Mounts": [
                 *own_mounts(around.folders, program),
-                *injected_mounts(order, around.injected),
-                *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
+                *injected_mounts(request, around.injected),
+                *given_mounts(request, around.installation, settings.mounts, quota=around.volume_quota),
             ],
-            "DeviceRequests": _device_requests(order.allocation.shares, around.gpus),
+            "DeviceRequests": _device_requests(request.allocation.shares, around.gpus),
             # The output goes to our log file; this is for errors before that.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
         },
     }
 
 
-def _limits(order: Order, settings: DockerSettings) -> dict[str, Any]:
-    memory = order.allocation.memory_mib * MIB
-    cpus = order.allocation.cpus_milli
+def _limits(request: StartRequest, settings: DockerSettings) -> dict[str, Any]:
+    memory = request.allocation.memory_mib * MIB
+    cpus = request.allocation.cpus_milli
     held = (
         {"NanoCpus": cpus * 1_000_000} if settings.cpu_hold == "quota" else {"CpuShares": max(2, cpus * 1024 // 1000)}
     )

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.folders import folder_name
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
 
 # Sockets and data of the daemon and of container runtimes, or folders above those: access to them means root.
@@ -45,13 +45,13 @@ def parse_mount(text: str) -> Mount:
     return Mount(source, target, mode == "rw")
 
 
-def source_of(mount: Mount, order: Order) -> str:
+def source_of(mount: Mount, request: StartRequest) -> str:
     """The folder that is mounted for this request."""
-    return mount.source.replace("{user}", folder_name(order.owner)).replace("{tenant}", folder_name(order.tenant))
+    return mount.source.replace("{user}", folder_name(request.owner)).replace("{tenant}", folder_name(request.tenant))
 
 
-def see_that_nothing_leads_elsewhere(order: Order, mounts: Sequence[Mount]) -> None:
+def see_that_nothing_leads_elsewhere(request: StartRequest, mounts: Sequence[Mount]) -> None:
     """Raise EngineFailure if anyone but root and the server could redirect the mount. In threads."""
     for mount in mounts:
-        source = source_of(mount, order)
+        source = source_of(mount, request)
         see_that_nobody_can_redirect(source, f"{source}, which is to be mounted at {mount.target},")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commonage.domain.folders import folder_name
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.containers import box, injected
 from commonage.engines.containers.mounts import bind_options, docker_mounts
 from commonage.engines.containers.program import Program
@@ -55,23 +55,23 @@ def network_labels(installation: str, tenant: str) -> dict[str, str]:
     return {f"{LABEL}.installation": installation, f"{LABEL}.tenant": tenant}
 
 
-def labels(order: Order, installation: str) -> dict[str, str]:
+def labels(request: StartRequest, installation: str) -> dict[str, str]:
     """Labels of an attempt's container."""
     said = {
         "installation": installation,
-        "attempt": order.attempt_id,
-        "workload": order.workload_id,
-        "kind": str(order.kind),
-        "name": order.name,
-        "owner": order.owner,
-        "tenant": order.tenant,
+        "attempt": request.attempt_id,
+        "workload": request.workload_id,
+        "kind": str(request.kind),
+        "name": request.name,
+        "owner": request.owner,
+        "tenant": request.tenant,
     }
     return {f"{LABEL}.{name}": value for name, value in said.items()} | dict.fromkeys(_NOT_OF_IMAGES, "")
 
 
-def host_name(order: Order) -> str:
+def host_name(request: StartRequest) -> str:
     """Host name of the container."""
-    return order.workload_id.lower()[-12:]
+    return request.workload_id.lower()[-12:]
 
 
 def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
@@ -90,17 +90,19 @@ def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:
     ]
 
 
-def injected_mounts(order: Order, place: str) -> list[dict[str, Any]]:
+def injected_mounts(request: StartRequest, place: str) -> list[dict[str, Any]]:
     """Mounts of our files that it reads, which lie in `place`."""
     return [
         bind(f"{place}/{folder.name}", f"{injected.INSIDE}/{folder.name}", writable=False)
-        for folder in injected.folders_of(order)
+        for folder in injected.folders_of(request)
     ]
 
 
-def given_mounts(order: Order, installation: str, shared: Sequence[Mount], *, quota: bool) -> list[dict[str, Any]]:
+def given_mounts(
+    request: StartRequest, installation: str, shared: Sequence[Mount], *, quota: bool
+) -> list[dict[str, Any]]:
     """The admin's mounts, and the volumes of the request; `quota`: their size can be limited."""
     return [
-        *(bind(source_of(mount, order), mount.target, writable=mount.writable) for mount in shared),
-        *docker_mounts(order.mounts, installation, quota=quota),
+        *(bind(source_of(mount, request), mount.target, writable=mount.writable) for mount in shared),
+        *docker_mounts(request.mounts, installation, quota=quota),
     ]

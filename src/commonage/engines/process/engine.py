@@ -25,7 +25,7 @@ from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
-from commonage.domain.statuses import Capabilities, Measurement, Order, Phase, ProcessOwner
+from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.common.keeping import RunsEngine
 from commonage.engines.common.runs import Exit
@@ -116,8 +116,8 @@ class ProcessEngine(RunsEngine[Run]):
             found = await self._in_thread(self._files.load)
         except OSError as error:
             raise EngineFailure(f"the folder {self._data} cannot be used: {error}") from error
-        for order, port in found:
-            run = self._note(order, port)
+        for request, port in found:
+            run = self._note(request, port)
             run.begun.set_result(None)
             if port is not None:
                 self._ports.hold(port)
@@ -148,20 +148,20 @@ class ProcessEngine(RunsEngine[Run]):
 
     # --- the port: starting -------------------------------------------------------------------------------
 
-    async def start(self, order: Order) -> None:
+    async def start(self, request: StartRequest) -> None:
         """Write the request to disk and start its shim, or first have its environment prepared."""
-        run = self._table.runs.get(order.attempt_id)
+        run = self._table.runs.get(request.attempt_id)
         if run is None:
-            self._files.folder(order.attempt_id)  # raises for an invalid id
-            run = self._note(order, self._ports.take() if order.wants_port else None)
+            self._files.folder(request.attempt_id)  # raises for an invalid id
+            run = self._note(request, self._ports.take() if request.wants_port else None)
             # A task of its own: a caller that is cancelled must not leave a shim that is not watched.
             self._spawn(self._begin(run))
         await asyncio.shield(run.begun)
 
-    def _note(self, order: Order, port: int | None) -> Run:
-        folder = self._files.folder(order.attempt_id)
-        run = Run(order, folder, self._launcher.starting(order), port)
-        self._table.runs[order.attempt_id] = run
+    def _note(self, request: StartRequest, port: int | None) -> Run:
+        folder = self._files.folder(request.attempt_id)
+        run = Run(request, folder, self._launcher.starting(request), port)
+        self._table.runs[request.attempt_id] = run
         return run
 
     def _drop(self, run: Run) -> None:
@@ -184,7 +184,7 @@ class ProcessEngine(RunsEngine[Run]):
         elif begun is Phase.ENDED:
             await self._settle(run)
         else:
-            self._table.tell(run, self._launcher.starting(run.order))
+            self._table.tell(run, self._launcher.starting(run.request))
             run.preparing = self._spawn(self._prepare_and_launch(run))
         run.begun.set_result(None)
 
@@ -194,19 +194,19 @@ class ProcessEngine(RunsEngine[Run]):
         STARTING if its environment must be created or warmed up first, or files be unpacked; ENDED if it was stopped
         before.
         """
-        order = run.order
+        request = run.request
         if self._files.is_forgotten(run.id):
             return None
         try:
-            python = self._environments.ready(order.environment)
+            python = self._environments.ready(request.environment)
             # A list of requirements with hashes is long, and only kept while it may be needed.
-            self._files.create(python.remembered(order) if python else order, run.port)
+            self._files.create(python.remembered(request) if python else request, run.port)
             if run.folder.claim() is not None:
                 return Phase.ENDED
-            see_that_it_is_there(order.bundle_path)
-            if python is None or order.bundle_path is not None or self._warm_up(order, python) is not None:
+            see_that_it_is_there(request.bundle_path)
+            if python is None or request.bundle_path is not None or self._warm_up(request, python) is not None:
                 return Phase.STARTING
-            return self._launcher.launch(order, run.folder, run.port, python)
+            return self._launcher.launch(request, run.folder, run.port, python)
         except OSError as error:
             self._files.remove(run.id)
             raise EngineFailure(f"its run folder cannot be written: {error}", retryable=True) from error
@@ -218,47 +218,47 @@ class ProcessEngine(RunsEngine[Run]):
         """The slow path: create the environment, reporting progress, unpack the files, then start."""
 
         def told(reason: Reason, progress: float | None) -> None:
-            self._table.tell(run, self._launcher.starting(run.order, reason, progress))
+            self._table.tell(run, self._launcher.starting(run.request, reason, progress))
 
         try:
-            python = await self._environments.ensure(run.order.environment, told)
-            await self._wait_for_warmth(run.order, python)
+            python = await self._environments.ensure(run.request.environment, told)
+            await self._wait_for_warmth(run.request, python)
             await self._unpack(run, told)
             # A task of its own, as above.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
             await self._fail(run, start_failure(error))
 
-    def _warm_up(self, order: Order, python: PythonPlace) -> Future[frozenset[str] | None] | None:
+    def _warm_up(self, request: StartRequest, python: PythonPlace) -> Future[frozenset[str] | None] | None:
         """For a session, start a warm parent for it; return what to wait for meanwhile."""
-        if order.kind is not Kind.SESSION:
+        if request.kind is not Kind.SESSION:
             return None
         self._environments.note_session(python)
         return self._launcher.warm_up(python.programs)
 
-    async def _wait_for_warmth(self, order: Order, python: PythonPlace) -> None:
-        coming = await self._in_thread(lambda: self._warm_up(order, python))
+    async def _wait_for_warmth(self, request: StartRequest, python: PythonPlace) -> None:
+        coming = await self._in_thread(lambda: self._warm_up(request, python))
         if coming is not None:
             await asyncio.wait([asyncio.wrap_future(coming)], timeout=_WAIT_FOR_WARMTH_S)
 
     async def _unpack(self, run: Run, told: Told) -> None:
         """Unpack the files that were sent along; retry for a while if the disk is full or fails."""
-        if run.order.bundle_path is None:
+        if run.request.bundle_path is None:
             return
         told(UnpackingFiles(), None)
         for pause_s in _UNPACK_PAUSES_S:
             try:
-                await self._launcher.unpack(run.order, run.folder)
+                await self._launcher.unpack(run.request, run.folder)
                 return
             except EngineFailure as error:
                 if not error.is_retryable:
                     raise
                 told(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
             await asyncio.sleep(pause_s)
-        await self._launcher.unpack(run.order, run.folder)
+        await self._launcher.unpack(run.request, run.folder)
 
     async def _launch(self, run: Run, python: PythonPlace) -> None:
-        pid = await self._in_thread(lambda: self._launcher.launch(run.order, run.folder, run.port, python))
+        pid = await self._in_thread(lambda: self._launcher.launch(run.request, run.folder, run.port, python))
         self._runs_now(run, pid)
 
     async def _fail(self, run: Run, why: Reason) -> None:
@@ -280,7 +280,7 @@ class ProcessEngine(RunsEngine[Run]):
             return
         run.pid = pid
         self._watch_shim(run, pidfd)
-        self._table.tell(run, self._launcher.running(run.order, run.port))
+        self._table.tell(run, self._launcher.running(run.request, run.port))
 
     # --- ends ------------------------------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class ProcessEngine(RunsEngine[Run]):
         """Determine its state: watch a living shim (perhaps of an earlier server process), or record its end."""
         while True:
             try:
-                found = await self._in_thread(partial(self._launcher.find, run.order, run.folder, run.over_memory))
+                found = await self._in_thread(partial(self._launcher.find, run.request, run.folder, run.over_memory))
                 break
             except OSError as error:  # a full or failing disk: the state does not change meanwhile
                 _log.error("cannot look what became of %s, will look again: %s", run.id, error)
@@ -313,7 +313,7 @@ class ProcessEngine(RunsEngine[Run]):
         if isinstance(found, Alive):
             run.pid = found.pid
             self._watch_shim(run, found.pidfd)
-            self._table.tell(run, self._launcher.running(run.order, run.port, found.started_at))
+            self._table.tell(run, self._launcher.running(run.request, run.port, found.started_at))
         elif isinstance(found, Unclaimed):
             run.preparing = self._spawn(self._prepare_and_launch(run))
         elif run.status.phase is not Phase.ENDED:

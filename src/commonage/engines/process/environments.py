@@ -28,7 +28,7 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.process.uv import Step, make_environment
 from commonage.ports.agents import Told
@@ -46,12 +46,12 @@ class PythonPlace:
     programs: Path
     root: Path | None
 
-    def remembered(self, order: Order) -> Order:
+    def remembered(self, request: StartRequest) -> StartRequest:
         """The request with this environment: its interpreter replaces the list that it was created from."""
-        if not order.environment.requirements:
-            return order
-        here = replace(order.environment, requirements=(), python=str(self.programs / "python"))
-        return replace(order, environment=here)
+        if not request.environment.requirements:
+            return request
+        here = replace(request.environment, requirements=(), python=str(self.programs / "python"))
+        return replace(request, environment=here)
 
 
 @lru_cache(maxsize=256)

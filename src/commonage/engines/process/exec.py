@@ -107,10 +107,10 @@ class Execs:
         return made
 
     def _spawn(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> _Child:
-        python = self._environments.ready(run.order.environment)
+        python = self._environments.ready(run.request.environment)
         if python is None:
             raise EngineFailure(f"the environment of {run.id} is not here any more, so nothing can run beside it")
-        program, cwd = self._launcher.again(run.order, run.folder, run.port, python)
+        program, cwd = self._launcher.again(run.request, run.folder, run.port, python)
         mark = new_mark()
         variables = {**program.variables, MARK: mark}
         if terminal is not None:

@@ -51,6 +51,6 @@ async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThr
 
 def _hold(run: Run, groups: Groups) -> None:
     use = None if groups.limits_memory else groups.use(run.id)
-    if use is not None and use.memory_mib > run.order.allocation.memory_mib:
+    if use is not None and use.memory_mib > run.request.allocation.memory_mib:
         run.over_memory = True
         groups.kill(run.id)

@@ -23,7 +23,7 @@ from commonage.domain.reasons.attempts import (
     Starting,
     StoppedBeforeStart,
 )
-from commonage.domain.statuses import Order, Phase, Status
+from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.common.runs import Claim, Exit, RunFolder
 from commonage.engines.common.unpacking import Unpacker, noted
 from commonage.engines.common.workspaces import make_workspace
@@ -89,57 +89,61 @@ class Launcher:
         if self._warm is not None:
             self._warm.close()
 
-    async def unpack(self, order: Order, folder: RunFolder) -> None:
+    async def unpack(self, request: StartRequest, folder: RunFolder) -> None:
         """Put the files that were sent along (there must be some) into the folder of the job.
 
         Raises EngineFailure.
         """
-        bundle = Path(order.bundle_path or "")
+        bundle = Path(request.bundle_path or "")
 
         def put() -> None:
-            workspace = make_workspace(Beneath(self._workspaces), order.owner).path
+            workspace = make_workspace(Beneath(self._workspaces), request.owner).path
             try:
                 with noted(folder.path):
-                    self._unpacker.unpack(bundle, _job_folder(workspace, order))
+                    self._unpacker.unpack(bundle, _job_folder(workspace, request))
             except OSError as error:
                 raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
 
-        await self._unpacker.run(order.owner, put)
+        await self._unpacker.run(request.owner, put)
 
-    def launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
+    def launch(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
         """Start a shim; return its pid. Raises EngineFailure; then nothing was started."""
         try:
-            return self._launch(order, folder, port, python)
+            return self._launch(request, folder, port, python)
         except OSError as error:
             raise EngineFailure(f"it cannot be started: {error}", retryable=True) from error
 
-    def _launch(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
-        place = self._place(order, folder, port, python)
-        program = program_of(order, place, self._shared)
-        groups = self._groups.make(order.attempt_id, order.allocation.cpus_milli, order.allocation.memory_mib)
+    def _launch(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
+        place = self._place(request, folder, port, python)
+        program = program_of(request, place, self._shared)
+        groups = self._groups.make(request.attempt_id, request.allocation.cpus_milli, request.allocation.memory_mib)
         try:
-            program = self._confine(order, program, groups)
+            program = self._confine(request, program, groups)
             pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, place.cwd)
             return pid or spawn_shim(folder.path, groups, program.command, program.variables, place.cwd)
         except BaseException:
-            self._release(order)
-            self._groups.remove(order.attempt_id)
+            self._release(request)
+            self._groups.remove(request.attempt_id)
             raise
 
-    def _place(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> Place:
-        workspace = make_workspace(Beneath(self._workspaces), order.owner).path
-        cwd = _job_folder(workspace, order) if order.bundle_path is not None else workspace
-        volumes = give_volumes(order.mounts, workspace, folder.tmp)
+    def _place(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace) -> Place:
+        workspace = make_workspace(Beneath(self._workspaces), request.owner).path
+        cwd = _job_folder(workspace, request) if request.bundle_path is not None else workspace
+        volumes = give_volumes(request.mounts, workspace, folder.tmp)
         return Place(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
 
-    def again(self, order: Order, folder: RunFolder, port: int | None, python: PythonPlace) -> tuple[Program, Path]:
+    def again(
+        self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace
+    ) -> tuple[Program, Path]:
         """The program of a running attempt, and its working folder, for its exec commands. Raises EngineFailure."""
         try:
-            place = self._place(order, folder, port, python)
+            place = self._place(request, folder, port, python)
         except OSError as error:
-            raise EngineFailure(f"the folders of {order.attempt_id} cannot be used: {error}", retryable=True) from error
-        program = program_of(order, place, self._shared)
-        return self._confine(order, program, self._groups.joins(order.attempt_id)), place.cwd
+            raise EngineFailure(
+                f"the folders of {request.attempt_id} cannot be used: {error}", retryable=True
+            ) from error
+        program = program_of(request, place, self._shared)
+        return self._confine(request, program, self._groups.joins(request.attempt_id)), place.cwd
 
     def settle(self, live: Collection[str]) -> None:
         """After a server start: release GPU shares of all other attempts. Raises EngineFailure."""
@@ -150,19 +154,19 @@ class Launcher:
         except OSError as error:
             raise EngineFailure(f"what is held of the GPUs cannot be read: {error}") from error
 
-    def _confine(self, order: Order, program: Program, groups: Collection[str]) -> Program:
+    def _confine(self, request: StartRequest, program: Program, groups: Collection[str]) -> Program:
         """Enforce its shares before its command runs: its groups exist, and are still empty."""
-        if self._devices is None or not order.allocation.shares:
+        if self._devices is None or not request.allocation.shares:
             return program
         folders = tuple(str(Path(path).parent) for path in groups)
-        return confined(program, self._devices.confine(Hold(order.attempt_id, order.allocation.shares, folders)))
+        return confined(program, self._devices.confine(Hold(request.attempt_id, request.allocation.shares, folders)))
 
-    def _release(self, order: Order) -> None:
+    def _release(self, request: StartRequest) -> None:
         """Call it when it has no process left, and before its groups are removed: the driver counts by them."""
-        if self._devices is not None and order.allocation.shares:
-            self._devices.release(order.attempt_id)
+        if self._devices is not None and request.allocation.shares:
+            self._devices.release(request.attempt_id)
 
-    def find(self, order: Order, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Status:
+    def find(self, request: StartRequest, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Status:
         """Return the state of an attempt: its living shim, its end after cleanup, or not yet run.
 
         `over_memory`: we ended it ourselves because it used too much.
@@ -171,12 +175,12 @@ class Launcher:
         if claim is None:
             return Unclaimed()
         if claim.is_never:
-            return self._never_ran(order, folder, claim)
+            return self._never_ran(request, folder, claim)
         if claim.boot_id == boot_id():
             pidfd = open_process(claim.pid, claim.began)
             if pidfd is not None:
                 return Alive(claim.pid, pidfd, claim.at)
-        return self._ended(order, folder, claim, over_memory)
+        return self._ended(request, folder, claim, over_memory)
 
     def _claim(self, folder: RunFolder) -> Claim | None:
         """Return the claim.
@@ -192,35 +196,35 @@ class Launcher:
                 return Claim(-1, 0, "", time.time())
             time.sleep(0.01)
 
-    def _never_ran(self, order: Order, folder: RunFolder, claim: Claim) -> Status:
+    def _never_ran(self, request: StartRequest, folder: RunFolder, claim: Claim) -> Status:
         folder.tidy()
         # A shim that came too late may have been given groups.
-        self._release(order)
-        self._groups.remove(order.attempt_id)
+        self._release(request)
+        self._groups.remove(request.attempt_id)
         end = folder.exit() or Exit(_TERMINATED, STOPPED_EARLY, claim.at)
-        return Status(order.attempt_id, Phase.ENDED, claim.at, self._node, end.reason, exit_code=end.code)
+        return Status(request.attempt_id, Phase.ENDED, claim.at, self._node, end.reason, exit_code=end.code)
 
-    def _ended(self, order: Order, folder: RunFolder, claim: Claim, over_memory: bool) -> Status:
+    def _ended(self, request: StartRequest, folder: RunFolder, claim: Claim, over_memory: bool) -> Status:
         """Its shim is gone: end its remaining processes, and record how it ended."""
-        was_oom = over_memory or self._groups.was_oom(order.attempt_id)
+        was_oom = over_memory or self._groups.was_oom(request.attempt_id)
         written = folder.exit()
         end = written or self._guess(folder, claim, was_oom)
         if was_oom and end.code != 0:
             end = replace(end, oom=True)
-        if order.allocation.shares and self._devices is not None:
-            if self._groups.pids(order.attempt_id):
-                self._groups.kill(order.attempt_id)
-            self._release(order)
-        used = self._groups.last_use(order.attempt_id)  # its groups take it along
-        if not self._groups.remove(order.attempt_id):
-            if not self._groups.kill(order.attempt_id):
+        if request.allocation.shares and self._devices is not None:
+            if self._groups.pids(request.attempt_id):
+                self._groups.kill(request.attempt_id)
+            self._release(request)
+        used = self._groups.last_use(request.attempt_id)  # its groups take it along
+        if not self._groups.remove(request.attempt_id):
+            if not self._groups.kill(request.attempt_id):
                 end = replace(end, reason=ProcessesRemain(cause=_cause_of(end)))
-            self._groups.remove(order.attempt_id)
+            self._groups.remove(request.attempt_id)
         if end != written:
             folder.write_exit(end)  # the kernel's account of it goes with its groups
         folder.tidy()
         return Status(
-            order.attempt_id, Phase.ENDED, end.at, self._node, end.reason,
+            request.attempt_id, Phase.ENDED, end.at, self._node, end.reason,
             exit_code=end.code, oom=end.oom, started_at=claim.at, used=used,
         )  # fmt: skip
 
@@ -237,15 +241,17 @@ class Launcher:
             return Exit(_KILLED, None, now)
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED), now)
 
-    def running(self, order: Order, port: int | None, started_at: float | None = None) -> Status:
+    def running(self, request: StartRequest, port: int | None, started_at: float | None = None) -> Status:
         """Status of a running attempt, by default since now."""
         now = time.time()
-        return Status(order.attempt_id, Phase.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now)
+        return Status(
+            request.attempt_id, Phase.RUNNING, now, self._node, url=url_of(port), started_at=started_at or now
+        )
 
-    def starting(self, order: Order, reason: Reason | None = None, progress: float | None = None) -> Status:
+    def starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
         """Status of an attempt that does not run yet."""
         return Status(
-            order.attempt_id, Phase.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
+            request.attempt_id, Phase.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
         )
 
 
@@ -255,5 +261,5 @@ def _cause_of(end: Exit) -> Reason:
     return reason_of_exit(end.code, end.oom) if end.code else Completed()
 
 
-def _job_folder(workspace: Path, order: Order) -> Path:
-    return workspace / "jobs" / order.workload_id
+def _job_folder(workspace: Path, request: StartRequest) -> Path:
+    return workspace / "jobs" / request.workload_id

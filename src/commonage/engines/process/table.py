@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeAlias
 
-from commonage.domain.statuses import Order, Phase, Status
+from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.common.runs import RunFolder
 from commonage.engines.common.table import RunTable
 
@@ -19,7 +19,7 @@ class Run:
     `kill_at` is the loop's time at which a stop turns to SIGKILL. `pidfd` watches its shim, `pid`, while that lives.
     """
 
-    order: Order
+    request: StartRequest
     folder: RunFolder
     status: Status
     port: int | None = None
@@ -35,7 +35,7 @@ class Run:
     @property
     def id(self) -> str:
         """The attempt's id."""
-        return self.order.attempt_id
+        return self.request.attempt_id
 
     @property
     def is_running(self) -> bool:

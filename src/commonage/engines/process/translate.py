@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
 from commonage.engines.common.sessions import SESSION_COMMAND
@@ -60,26 +60,26 @@ def url_of(port: int | None) -> str | None:
     return None if port is None else f"http://127.0.0.1:{port}"
 
 
-def program_of(order: Order, place: Place, shared: Mapping[str, str]) -> Program:
+def program_of(request: StartRequest, place: Place, shared: Mapping[str, str]) -> Program:
     """Return the program of a request at its place. Raises EngineFailure if there is nothing to run.
 
     Later ones win: shared, ours, the environment's, the owner's. Only the server sets our ids.
     """
-    command = order.command or (SESSION_COMMAND if order.kind is Kind.SESSION else ())
+    command = request.command or (SESSION_COMMAND if request.kind is Kind.SESSION else ())
     if not command:
-        raise EngineFailure(f"{order.workload_id} has no command, so there is nothing to run")
-    variables = {"LANG": "C.UTF-8", **shared, **_ours(order, place)}
-    variables |= dict(order.environment.variables)
+        raise EngineFailure(f"{request.workload_id} has no command, so there is nothing to run")
+    variables = {"LANG": "C.UTF-8", **shared, **_ours(request, place)}
+    variables |= dict(request.environment.variables)
     variables |= {variable_of(name): place for name, place in place.volumes.items()}
-    variables |= dict(order.variables) | dict(order.secrets)
-    if order.kind is Kind.SESSION:
+    variables |= dict(request.variables) | dict(request.secrets)
+    if request.kind is Kind.SESSION:
         own = variables.get("JUPYTER_CONFIG_PATH")
         variables["JUPYTER_CONFIG_PATH"] = f"{own}:{JUPYTER}" if own else str(JUPYTER)
     variables |= {
-        MARK: order.attempt_id,
-        "COMMONAGE_WORKLOAD_ID": order.workload_id,
-        "COMMONAGE_USER": order.owner,
-        "COMMONAGE_TENANT": order.tenant,
+        MARK: request.attempt_id,
+        "COMMONAGE_WORKLOAD_ID": request.workload_id,
+        "COMMONAGE_USER": request.owner,
+        "COMMONAGE_TENANT": request.tenant,
     }
     if place.port is None:
         return Program(command, variables)
@@ -99,13 +99,13 @@ def confined(program: Program, variables: Mapping[str, str]) -> Program:
     return Program(program.command, merged)
 
 
-def _ours(order: Order, place: Place) -> dict[str, str]:
-    cores = str(max(1, -(-order.allocation.cpus_milli // 1000)))
+def _ours(request: StartRequest, place: Place) -> dict[str, str]:
+    cores = str(max(1, -(-request.allocation.cpus_milli // 1000)))
     variables = {
         "HOME": str(place.workspace),
         "TMPDIR": str(place.tmp),
-        "USER": order.owner,
-        "LOGNAME": order.owner,
+        "USER": request.owner,
+        "LOGNAME": request.owner,
         "PATH": f"{place.programs}:{_PATH}",
         # A log is read while it is written.
         "PYTHONUNBUFFERED": "1",

@@ -17,7 +17,7 @@ from functools import partial
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Exit
 from commonage.engines.common.table import InThread
@@ -89,25 +89,25 @@ class SwarmContainerClient:
         self._ended: dict[str, Service] = {}
         self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
 
-    def check(self, order: Order) -> None:
+    def check(self, request: StartRequest) -> None:
         """As for all containers."""
-        check(order)
+        check(request)
 
-    def node_of(self, order: Order) -> str:
+    def node_of(self, request: StartRequest) -> str:
         """The node that the planner chose."""
-        return order.allocation.node
+        return request.allocation.node
 
-    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+    def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """A port of the settings' range that is not known to be taken; the search begins at a hash of the attempt."""
-        if not order.wants_port:
+        if not request.wants_port:
             return None
         first, last = self._ports
         count = last - first + 1
-        begin = zlib.crc32(order.attempt_id.encode())
+        begin = zlib.crc32(request.attempt_id.encode())
         for offset in range(count):
             if (port := first + (begin + offset) % count) not in taken:
                 return port
-        raise EngineFailure(f"all ports of {order.allocation.node} from {first} to {last} are taken", retryable=True)
+        raise EngineFailure(f"all ports of {request.allocation.node} from {first} to {last} are taken", retryable=True)
 
     def note(self, attempt_id: str, service: str) -> None:
         """Record the attempt's service."""
@@ -132,7 +132,7 @@ class SwarmContainerClient:
         if task is None:
             return await self._without_task(run)
         self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
-        node, node_id = run.order.allocation.node, str(task.get("NodeID", ""))
+        node, node_id = run.request.allocation.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.box.ran_at)
         forgotten = is_orphaned(task) and self._fleet.is_down(node_id)
         if has_ended(task) and not forgotten and not self._fleet.was_fenced(run.id, node):
@@ -160,19 +160,19 @@ class SwarmContainerClient:
         )
 
     def _running(self, run: Run, task: Json, ran_at: float | None) -> Look:
-        if not run.order.wants_port:
+        if not run.request.wants_port:
             return Lives(ran_at or changed_at(task))
         swarm_node = self._fleet.by_id.get(str(task.get("NodeID", "")))
         if swarm_node is None:
-            return Waiting(Starting(node=run.order.allocation.node))
+            return Waiting(Starting(node=run.request.allocation.node))
         return Lives(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
 
     async def _waiting(self, run: Run, task: Json) -> Look:
         swarm_node = self._fleet.by_id.get(str(task.get("NodeID", ""))) or self._fleet.swarm_nodes.get(
-            run.order.allocation.node
+            run.request.allocation.node
         )
         declares = swarm_node is not None and swarm_node.vram_mib is not None
-        reason = waiting_reason(task, run.order, declares_vram=declares)
+        reason = waiting_reason(task, run.request, declares_vram=declares)
         service = self._services.get(run.id)
         if is_refused_room(task) and service is not None:
             down = swarm_node is None or swarm_node.is_down
@@ -189,7 +189,7 @@ class SwarmContainerClient:
             lambda: (box.claim(), box.was_run_again(), box.end(), box.could_not_tell())
         )
         wished = service is not None and bool(service.asked)
-        about = Circumstances(run.order.allocation.node, claim, again, end, could_not, wished, time.time())
+        about = Circumstances(run.request.allocation.node, claim, again, end, could_not, wished, time.time())
         return end_of(task, about)
 
     async def _give_up(self, run: Run, why: Reason) -> Exit:
@@ -204,7 +204,7 @@ class SwarmContainerClient:
             # An attempt that was seen running has run, whatever it did to its box since: it may still run.
             if await self._in_thread(run.box.claim_never) and not run.is_running:
                 return Exit(None, why, time.time())
-        if not await self._fleet.have_ended(run.id, run.order.allocation.node):
+        if not await self._fleet.have_ended(run.id, run.request.allocation.node):
             with suppress(OSError):
                 await self._in_thread(partial(run.box.stop, "kill"))
             await self._until_it_ends(run.box)
@@ -241,7 +241,7 @@ class SwarmContainerClient:
             service.force_at = now + _SURELY_S
         if now < service.force_at:
             return
-        node = run.order.allocation.node
+        node = run.request.allocation.node
         if (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
                 await agents.fence(self._fleet.id_of(node), [run.id])
@@ -256,7 +256,7 @@ class SwarmContainerClient:
         service, task = self._services.get(run.id), self._tasks.of(run.id)
         if service is None:  # it may have been stopped, or have failed, during creation
             await self._launcher.remove(run.id)
-        elif run.order.kind is Kind.JOB and task is not None and ended_by_itself(task):
+        elif run.request.kind is Kind.JOB and task is not None and ended_by_itself(task):
             self._ended[run.id] = replace(service, run=run)
             self._ended[run.id].since = asyncio.get_running_loop().time()
         else:
@@ -286,11 +286,11 @@ class SwarmContainerClient:
 
     async def release(self, run: Run) -> None:
         """Release at its node's agent; an agent that is away does so by itself when it returns."""
-        node = run.order.allocation.node
+        node = run.request.allocation.node
         if (agents := self._fleet.agent_of(node)) is not None:
             with suppress(EngineFailure):
                 await agents.unmount(self._fleet.id_of(node), run.id)
-            if run.order.allocation.shares:
+            if run.request.allocation.shares:
                 with suppress(EngineFailure):
                     await agents.release(self._fleet.id_of(node), run.id)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.box import script_of
 from commonage.engines.containers.injected import files_of
 from commonage.engines.containers.preparing import ENTRY
@@ -51,9 +51,9 @@ class Deliveries:
         """The config with the entry."""
         return await self._config("entry", ENTRY)
 
-    async def injected(self, order: Order) -> list[tuple[Delivery, str]]:
+    async def injected(self, request: StartRequest) -> list[tuple[Delivery, str]]:
         """The configs with our files that this request needs, and their paths in the container."""
-        return [(await self._config(kind, text), place) for kind, place, text in files_of(order)]
+        return [(await self._config(kind, text), place) for kind, place, text in files_of(request)]
 
     async def _config(self, kind: str, text: str) -> Delivery:
         """Named after its contents, so that another version is another config."""

@@ -138,7 +138,7 @@ class SwarmEngine(ContainerEngine):
     async def open(self) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
         await self._in_thread(self._see_that_it_is_upgraded)
-        orders = await self._read_down()
+        requests = await self._read_down()
         name, settings = self._installation, self._settings
         swarm = await self._client.membership()
         self._here = str(swarm["NodeID"])
@@ -165,7 +165,7 @@ class SwarmEngine(ContainerEngine):
             self._client, self._fleet, self._seen_tasks, launcher, settings, self._in_thread
         )  # fmt: skip
         await self._look_at_swarm()
-        await self._take_up(orders, self._container_client)
+        await self._take_up(requests, self._container_client)
         watcher = Watcher(self._table, self._seen_tasks, self._fleet, self._in_thread)
         self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
         self._sweeps = self._container_client
@@ -242,7 +242,7 @@ class SwarmEngine(ContainerEngine):
 
     async def measure(self) -> Sequence[Measurement]:
         """Current usage of each running attempt, as far as agents report it."""
-        running = {run.id: run.order.allocation.node for run in self._table if run.is_running}
+        running = {run.id: run.request.allocation.node for run in self._table if run.is_running}
         asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._fleet.agent_of(node))]
         answers = await asyncio.gather(
             *(agents.measure(self._fleet.id_of(node)) for agents, node in asked), return_exceptions=True
@@ -264,7 +264,7 @@ class SwarmEngine(ContainerEngine):
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Run a command through the agent of its node, because only that reaches its container."""
-        node = run.order.allocation.node
+        node = run.request.allocation.node
         agents = self._fleet.agent_of(node)
         if agents is None:
             why = (

@@ -16,7 +16,7 @@ from functools import partial
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import AssignedToNode
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, Program, program_of
@@ -124,9 +124,9 @@ class Launcher:
 
         After a DaemonUnreachable the result is unknown: ask again.
         """
-        order = run.order
-        swarm_node = self._fleet.swarm_node(order.allocation.node)
-        await self.have_image(order.environment, swarm_node.name, told)
+        request = run.request
+        swarm_node = self._fleet.swarm_node(request.allocation.node)
+        await self.have_image(request.environment, swarm_node.name, told)
         await have_files(run, self._place, self._owner, told)
         await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, told)
         async with self._at_once:
@@ -136,16 +136,16 @@ class Launcher:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
-            self._networks.forget(order.tenant)
+            self._networks.forget(request.tenant)
             self._deliveries.forget_configs()
             return await self._launch(run, swarm_node, told)
 
     async def _launch(self, run: Run, swarm_node: SwarmNode, told: Told) -> str:
-        network = await self._networks.of(run.order.tenant)
-        held = await self._confine(run.order, swarm_node)
+        network = await self._networks.of(run.request.tenant)
+        held = await self._confine(run.request, swarm_node)
         gateway = self._fleet.gateway_of(swarm_node.name) or network.gateway
         inside = Inside(gateway, frozenset(self._settings.reaches), run.port or PORT)
-        program = program_of(run.order, inside, self._place.shared, held)
+        program = program_of(run.request, inside, self._place.shared, held)
         workspace = await self._in_thread(partial(self._have_folders, run, program))
         around = Surroundings(
             installation=self._place.installation,
@@ -153,7 +153,7 @@ class Launcher:
             network=network.name,
             folders=Folders(workspace, str(run.box.path), str(run.folder.log)),
             entry=await self._deliveries.entry(),
-            injected=await self._deliveries.injected(run.order),
+            injected=await self._deliveries.injected(run.request),
             secrets=await self._deliveries.secrets(run.id, program.secrets),
             user=(self._owner.uid, self._owner.gid),
             node=swarm_node.id,
@@ -161,23 +161,23 @@ class Launcher:
             volume_quota=self._fleet.bounds_volumes(swarm_node.name),
             port=run.port,
         )
-        spec: Json = service_spec(run.order, program, around, self._settings)
+        spec: Json = service_spec(run.request, program, around, self._settings)
         with self._talking_to(swarm_node):
             spec = await mounted(spec, run.id, program, self._fleet, swarm_node)
         told(AssignedToNode(node=swarm_node.name), None)
-        creating = self._creating[run.id] = asyncio.create_task(self._create(run.order, spec))
+        creating = self._creating[run.id] = asyncio.create_task(self._create(run.request, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
         # A stop must not cancel it: then it would be unknown whether a service exists.
         return await asyncio.shield(creating)
 
-    async def _create(self, order: Order, spec: Json) -> str:
-        for name in service_names(order):
+    async def _create(self, request: StartRequest, spec: Json) -> str:
+        for name in service_names(request):
             created = await self._client.create_service({**spec, "Name": name})
             if created is not None:
                 return created
-            if known := await self._services_of(order.attempt_id):
+            if known := await self._services_of(request.attempt_id):
                 return known[0]
-        raise EngineFailure(f"the services {' and '.join(service_names(order))} are there already, and not ours")
+        raise EngineFailure(f"the services {' and '.join(service_names(request))} are there already, and not ours")
 
     async def _services_of(self, attempt_id: str) -> Sequence[str]:
         labels = ours(self._place.installation), f"{LABEL}.attempt={attempt_id}"
@@ -189,7 +189,7 @@ class Launcher:
 
     async def remove_secrets(self, run: Run) -> None:
         """Remove the secrets of an attempt whose service is gone; a failure is left for `clear`."""
-        if run.order.secrets:
+        if run.request.secrets:
             with suppress(EngineFailure):
                 await self._deliveries.remove_secrets(run.id)
 
@@ -200,19 +200,19 @@ class Launcher:
         for service in await self._services_of(attempt_id):
             await self._client.remove_service(service)
 
-    async def _confine(self, order: Order, swarm_node: SwarmNode) -> Mapping[str, str]:
-        if not order.allocation.shares:
+    async def _confine(self, request: StartRequest, swarm_node: SwarmNode) -> Mapping[str, str]:
+        if not request.allocation.shares:
             return {}
         agents = self._fleet.agent_of(swarm_node.name)
         if agents is not None:
             with self._talking_to(swarm_node):
                 return await agents.confine(
-                    swarm_node.id, Hold(order.attempt_id, order.allocation.shares, in_container=True)
+                    swarm_node.id, Hold(request.attempt_id, request.allocation.shares, in_container=True)
                 )
-        if all(share.simulated for share in order.allocation.shares):
+        if all(share.simulated for share in request.allocation.shares):
             return {}
         raise AgentAway(f"the agent of {swarm_node.name}, which holds shares of GPUs, does not answer")
 
     def _have_folders(self, run: Run, program: Program) -> str:
-        see_that_nothing_leads_elsewhere(run.order, self._settings.mounts)
+        see_that_nothing_leads_elsewhere(run.request, self._settings.mounts)
         return str(have_folders(run, program, self._place, self._owner))

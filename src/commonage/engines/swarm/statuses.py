@@ -24,7 +24,7 @@ from commonage.domain.reasons.attempts import (
     SwarmWithdrew,
     WaitingForSwarm,
 )
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim, End
 from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
@@ -94,18 +94,18 @@ def is_refused_room(task: Json) -> bool:
     return state_of(task) == "pending" and "no suitable node" in str(task["Status"].get("Err", ""))
 
 
-def waiting_reason(task: Json, order: Order, *, declares_vram: bool) -> Reason:
+def waiting_reason(task: Json, request: StartRequest, *, declares_vram: bool) -> Reason:
     """Why a task that does not run yet is waiting."""
-    node = order.allocation.node
+    node = request.allocation.node
     if not is_refused_room(task):
         return WaitingForSwarm() if state_of(task) in _WAITS else _BEFORE.get(state_of(task), Starting)(node=node)
     said = str(task["Status"]["Err"])
     if "insufficient resources" not in said:
         return SwarmRefuses(node=node, error=said)
-    vram = vram_of(order.allocation, declared=declares_vram)
+    vram = vram_of(request.allocation, declared=declares_vram)
     if vram and not declares_vram:
         return SwarmSeesNoGpuMemory(node=node)
-    return SwarmSeesNoRoom(node=node, memory_mib=order.allocation.memory_mib, gpu_memory_mib=vram)
+    return SwarmSeesNoRoom(node=node, memory_mib=request.allocation.memory_mib, gpu_memory_mib=vram)
 
 
 def changed_at(task: Json) -> float | None:

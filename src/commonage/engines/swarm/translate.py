@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from commonage.domain.fleet import Allocation
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Program
 from commonage.engines.dockerd.words import (
@@ -64,18 +64,18 @@ class Surroundings:
     port: int | None = None
 
 
-def service_names(order: Order) -> tuple[str, str]:
+def service_names(request: StartRequest) -> tuple[str, str]:
     """Its name, and the alternative if that is taken: a session is named after its user, others after the attempt."""
-    if order.kind is not Kind.SESSION:
-        name = f"cm-{order.attempt_id}"
+    if request.kind is not Kind.SESSION:
+        name = f"cm-{request.attempt_id}"
         if not _PLAIN.fullmatch(name.lower()) or len(name) > _NAME_MOST:
-            name = f"cm-{_digest(order.attempt_id)}"
-        return name, f"{name[: _NAME_MOST - 9]}-{_digest(order.attempt_id)[:8]}"
-    owner = order.owner
+            name = f"cm-{_digest(request.attempt_id)}"
+        return name, f"{name[: _NAME_MOST - 9]}-{_digest(request.attempt_id)[:8]}"
+    owner = request.owner
     if not _PLAIN.fullmatch(owner) or len(owner) > _SLUG_MOST:
         slug = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")[:_SLUG_MOST].rstrip("-")
         owner = f"{slug}-{_digest(owner)[:8]}".lstrip("-")
-    return f"jy-{owner}", f"jy-{owner}-{_digest(order.attempt_id)[:8]}"
+    return f"jy-{owner}", f"jy-{owner}-{_digest(request.attempt_id)[:8]}"
 
 
 def _digest(text: str) -> str:
@@ -94,18 +94,20 @@ def network_config(installation: str, tenant: str, subnet: str, *, encrypted: bo
     }
 
 
-def service_spec(order: Order, program: Program, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
+def service_spec(
+    request: StartRequest, program: Program, around: Surroundings, settings: SwarmSettings
+) -> dict[str, Any]:
     """The description to create a service with, except its name."""
     port = {"Protocol": "tcp", "TargetPort": around.port, "PublishedPort": around.port, "PublishMode": "host"}
     return {
         "Labels": {
             f"{LABEL}.installation": around.installation,
-            f"{LABEL}.attempt": order.attempt_id,
-            f"{LABEL}.owner": order.owner,
+            f"{LABEL}.attempt": request.attempt_id,
+            f"{LABEL}.owner": request.owner,
         },
         "TaskTemplate": {
-            "ContainerSpec": _container(order, program, around, settings),
-            "Resources": _resources(order.allocation, around, settings),
+            "ContainerSpec": _container(request, program, around, settings),
+            "Resources": _resources(request.allocation, around, settings),
             "RestartPolicy": {"Condition": "none", "MaxAttempts": 0},
             "Placement": {"Constraints": [f"node.id=={around.node}"]},
             "Networks": [{"Target": around.network}],
@@ -118,19 +120,21 @@ def service_spec(order: Order, program: Program, around: Surroundings, settings:
     }
 
 
-def _container(order: Order, program: Program, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
+def _container(
+    request: StartRequest, program: Program, around: Surroundings, settings: SwarmSettings
+) -> dict[str, Any]:
     # The agent on the node enforces the share of cores by this, because a service can only have a quota.
-    cpus = {f"{LABEL}.cpus-milli": str(order.allocation.cpus_milli)}
+    cpus = {f"{LABEL}.cpus-milli": str(request.allocation.cpus_milli)}
     told = replace(program, variables={**program.variables, "TINI_KILL_PROCESS_GROUP": "1"})  # see entry.sh
     return {
-        "Image": order.environment.image,
+        "Image": request.environment.image,
         "Command": ["/bin/sh", ENTRY_INSIDE],
         "Args": list(program.command),
         "Env": told.env,
         "Dir": program.cwd,
         "User": ":".join(map(str, around.user)),
-        "Hostname": host_name(order),
-        "Labels": {**labels(order, around.installation), **cpus},
+        "Hostname": host_name(request),
+        "Labels": {**labels(request, around.installation), **cpus},
         "StopSignal": "SIGTERM",
         "StopGracePeriod": settings.grace_s * _NS,
         "CapabilityDrop": ["ALL"],
@@ -150,9 +154,9 @@ def _container(order: Order, program: Program, around: Surroundings, settings: S
             {
                 "Type": "tmpfs",
                 "Target": "/dev/shm",  # noqa: S108 - shared memory of the container, not a file of ours
-                "TmpfsOptions": {"SizeBytes": order.allocation.memory_mib * MIB // SHM_PART, "Mode": 0o1777},
+                "TmpfsOptions": {"SizeBytes": request.allocation.memory_mib * MIB // SHM_PART, "Mode": 0o1777},
             },
-            *given_mounts(order, around.installation, settings.mounts, quota=around.volume_quota),
+            *given_mounts(request, around.installation, settings.mounts, quota=around.volume_quota),
         ],
     }
 

@@ -86,11 +86,11 @@ def _check_idle(settings: Settings, name: str, gpu: Gpu) -> None:
             raise Conflict(f"{name} takes work: drain it first (commonage node drain {name})")
     runs = Runs(settings.data_dir / "runs")
     folders = [runs.folder(attempt_id) for attempt_id in runs.all()] if runs.root.is_dir() else []
-    orders = [whole[0] for folder in folders if folder.exit() is None and (whole := folder.order()) is not None]
+    requests = [whole[0] for folder in folders if folder.exit() is None and (whole := folder.request()) is not None]
     holding = [
-        order.workload_id
-        for order in orders
-        if any(share.device_uuid in gpu.uuids for share in order.allocation.shares)
+        request.workload_id
+        for request in requests
+        if any(share.device_uuid in gpu.uuids for share in request.allocation.shares)
     ]
     if holding:
         raise Conflict(f"there is work on GPU {gpu.index}: {', '.join(holding)}; wait for its end, or stop it")

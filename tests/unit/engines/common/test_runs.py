@@ -11,14 +11,14 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Allocation, Isolation, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Exit, Runs
 from commonage.engines.process.ports import PortRange
 from commonage.files.beneath import Beneath
 
 SHARE = Share("GPU-1", 0, "A100", 6144, 250, False, 24576, True, Isolation.COOPERATIVE)
-ORDER = Order(
+REQUEST = StartRequest(
     attempt_id="a-1",
     workload_id="a",
     kind=Kind.SESSION,
@@ -41,33 +41,33 @@ def runs(tmp_path: Path) -> Runs:
     return made
 
 
-def test_an_order_is_read_back_as_it_was(runs: Runs) -> None:
-    folder = runs.create(ORDER, 20_001)
-    assert folder.order() == (ORDER, 20_001)
+def test_an_request_is_read_back_as_it_was(runs: Runs) -> None:
+    folder = runs.create(REQUEST, 20_001)
+    assert folder.request() == (REQUEST, 20_001)
     assert runs.all() == ["a-1"]
-    assert b"sesame" not in (folder.path / "order.json").read_bytes()
+    assert b"sesame" not in (folder.path / "request.json").read_bytes()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"port": 1}', b'{"port": 1, "order": {"attempt_id": 1}}'])
-def test_an_order_that_is_not_whole_is_none(runs: Runs, content: bytes) -> None:
-    folder = runs.create(ORDER, None)
-    (folder.path / "order.json").write_bytes(content)
-    assert folder.order() is None
+def test_an_request_that_is_not_whole_is_none(runs: Runs, content: bytes) -> None:
+    folder = runs.create(REQUEST, None)
+    (folder.path / "request.json").write_bytes(content)
+    assert folder.request() is None
 
 
-def test_after_the_end_the_secrets_are_gone_but_the_order_is_there(runs: Runs) -> None:
-    folder = runs.create(ORDER, None)
+def test_after_the_end_the_secrets_are_gone_but_the_request_is_there(runs: Runs) -> None:
+    folder = runs.create(REQUEST, None)
     (folder.tmp / "left").mkdir()
     folder.tidy()
     folder.tidy()
-    read = folder.order()
+    read = folder.request()
     assert read is not None
     assert read[0].secrets == ()
     assert not folder.tmp.exists()
 
 
 def test_only_one_claim_holds(runs: Runs) -> None:
-    folder = runs.create(ORDER, None)
+    folder = runs.create(REQUEST, None)
     assert folder.claim() is None
     assert folder.claim_never()
     assert not folder.claim_never()
@@ -78,7 +78,7 @@ def test_only_one_claim_holds(runs: Runs) -> None:
 
 def test_a_claim_that_there_is_no_room_for_is_none(runs: Runs) -> None:
     """Half of one would keep everybody from running it, and nobody would know why."""
-    folder = runs.create(ORDER, None)
+    folder = runs.create(REQUEST, None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -91,7 +91,7 @@ def test_a_claim_that_there_is_no_room_for_is_none(runs: Runs) -> None:
 
 
 def test_a_claim_tells_one_process_from_another(runs: Runs) -> None:
-    folder = runs.create(ORDER, None)
+    folder = runs.create(REQUEST, None)
     (folder.path / "pid").write_text("12 3456 boot\n")
     claim = folder.claim()
     assert claim is not None
@@ -101,7 +101,7 @@ def test_a_claim_tells_one_process_from_another(runs: Runs) -> None:
 
 
 def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:
-    folder = runs.create(ORDER, None)
+    folder = runs.create(REQUEST, None)
     assert folder.exit() is None
     (folder.path / "exit").write_text("")
     assert folder.exit() is None
@@ -120,7 +120,7 @@ def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:
 
 
 def test_of_forgotten_ones_the_log_stays(runs: Runs) -> None:
-    folder = runs.create(ORDER, None)
+    folder = runs.create(REQUEST, None)
     folder.log.path.write_text("hello")
     runs.forget("a-1")
     runs.forget("a-1")
@@ -164,13 +164,13 @@ def test_ports_begin_where_they_are_told_and_go_on_at_the_first() -> None:
 def test_what_other_nodes_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
     runs.open()
-    folder = runs.create(ORDER, 20_001)
+    folder = runs.create(REQUEST, 20_001)
     seen = tmp_path / "shared" / "attempts"
     assert sorted(str(one.relative_to(seen)) for one in seen.rglob("*")) == [".old", "a-1", "a-1/log"]
-    assert folder.order() == (ORDER, 20_001)
+    assert folder.request() == (REQUEST, 20_001)
     (seen / "forged").mkdir()
-    (seen / "forged" / "order.json").write_bytes((folder.path / "order.json").read_bytes())
-    assert runs.load() == [(ORDER, 20_001)], "what was forged is not taken up"
+    (seen / "forged" / "request.json").write_bytes((folder.path / "request.json").read_bytes())
+    assert runs.load() == [(REQUEST, 20_001)], "what was forged is not taken up"
     (seen / "a-1" / "log").write_text("hello")
     (seen / "a-1" / "more").mkdir()
     runs.forget("a-1")
@@ -179,7 +179,7 @@ def test_what_other_nodes_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
     assert (place.read(9), place.above.listed(), runs.is_forgotten("a-1")) == (b"hello", ["log"], True)
     assert runs.clear_old(time.time() + 100 * 86_400, 90, 1) == 1
     assert (os.listdir(seen / ".old"), os.listdir(tmp_path / "runs" / ".old")) == ([], [])
-    runs.create(ORDER, None)
+    runs.create(REQUEST, None)
     runs.remove("a-1")
     assert (runs.all(), (seen / "a-1").exists()) == ([], False)
 
@@ -187,7 +187,7 @@ def test_what_other_nodes_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_what_is_forgotten_is_not_followed(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
     runs.open()
-    runs.create(ORDER, None)
+    runs.create(REQUEST, None)
     elsewhere, mine = tmp_path / "elsewhere", tmp_path / "shared" / "attempts" / "a-1"
     elsewhere.mkdir()
     (elsewhere / "key").write_text("secret")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
-from commonage.domain.statuses import Order, Phase, Status
+from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import launching
@@ -41,13 +41,13 @@ class FakeContainerClient:
         self.started_at: float | None = None
         self.over: Exit | None = None
 
-    def check(self, order: Order) -> None:
+    def check(self, request: StartRequest) -> None:
         """Anything may run."""
 
-    def node_of(self, order: Order) -> str:
-        return order.allocation.node
+    def node_of(self, request: StartRequest) -> str:
+        return request.allocation.node
 
-    def port_for(self, order: Order, taken: Collection[int]) -> int | None:
+    def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         return None
 
     async def launch(self, run: Run, told: Told) -> None:
@@ -146,7 +146,7 @@ async def test_what_passes_is_waited_for_and_told(engine: Engine, container_clie
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(is_running)
     watching.cancel()
     assert container_client.launched == 3
@@ -156,7 +156,7 @@ async def test_what_passes_is_waited_for_and_told(engine: Engine, container_clie
 
 async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, container_client: FakeContainerClient) -> None:
     container_client.failing.extend([PASSES] * 9)
-    await engine.start(order())
+    await engine.start(request())
     end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
     assert container_client.launched == 4
@@ -170,14 +170,14 @@ async def test_what_is_final_ends_it_at_once(
     engine: Engine, container_client: FakeContainerClient, failure: EngineFailure, code: int | None
 ) -> None:
     container_client.failing.append(failure)
-    await engine.start(order())
+    await engine.start(request())
     end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason, container_client.launched) == (code, StartFailed(error=failure.message), 1)
 
 
 async def test_who_does_not_answer_is_asked_again(engine: Engine, container_client: FakeContainerClient) -> None:
     container_client.failing.extend([Away("it is away"), Away("it is away")])
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(is_running)
     assert container_client.launched == 3
 
@@ -187,7 +187,7 @@ async def test_a_stop_is_heard_while_it_is_tried_again(
 ) -> None:
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
     container_client.failing.append(PASSES)
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(lambda status: isinstance(status.reason, RetryingStart))
     await engine.stop("w-1", 60)
     end = await engine.phase(has_ended)
@@ -206,7 +206,7 @@ async def test_a_full_disk_does_not_make_a_failure_of_it(
 
     monkeypatch.setattr(RunFolder, "write_exit", write)
     container_client.failing.extend([PASSES] * 9)
-    await engine.start(order())
+    await engine.start(request())
     end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
 
@@ -216,20 +216,20 @@ async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
 ) -> None:
     full, really = deque([OSError("no space left")]), Runs.create
 
-    def create(runs: Runs, stop: Order, port: int | None) -> RunFolder:
+    def create(runs: Runs, stop: StartRequest, port: int | None) -> RunFolder:
         if full:
             raise full.popleft()
         return really(runs, stop, port)
 
     monkeypatch.setattr(Runs, "create", create)
-    starting = asyncio.create_task(engine.start(order()))
+    starting = asyncio.create_task(engine.start(request()))
     await asyncio.sleep(0)
     await engine.stop("w-1", 60)
     with pytest.raises(EngineFailure, match="no space left"):
         await starting
     while engine._tasks._tasks:  # the stop is seen to
         await asyncio.wait(engine._tasks._tasks)
-    await engine.start(order())
+    await engine.start(request())
     end = await engine.phase(has_ended)
     assert (end.exit_code, end.reason, container_client.launched) == (143, StoppedBeforeStart(), 0)
 
@@ -245,7 +245,7 @@ async def test_a_stop_that_cannot_be_kept_is_an_engines_failure(engine: Engine, 
 async def test_a_stop_that_broke_can_be_asked_for_again(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(is_running)
     broken, really, asked = deque([KeyError("State")]), container_client.signal, asyncio.Event()
 
@@ -275,7 +275,7 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
 async def test_an_end_that_could_not_be_seen_is_looked_for_again(
     engine: Engine, container_client: FakeContainerClient, last_error: Exception
 ) -> None:
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(is_running)
     container_client.over = Exit(5, None, time.time())
     container_client.blind.extend([last_error, last_error])
@@ -286,7 +286,7 @@ async def test_an_end_that_could_not_be_seen_is_looked_for_again(
 async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(is_running)
     room, really = tmp_path / "runs" / "w-1" / "room", RunFolder.write_exit
     tries: list[bool] = []
@@ -311,7 +311,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
 async def test_nobody_writes_his_own_times(engine: Engine, container_client: FakeContainerClient, lie: float) -> None:
     given = time.time()
     container_client.started_at = given + lie
-    await engine.start(order(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
+    await engine.start(request(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
     running = await engine.phase(is_running)
     container_client.started_at, container_client.over = given - lie, Exit(0, None, given + lie)
     await engine.hear()
@@ -325,7 +325,7 @@ async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
     engine: Engine, container_client: FakeContainerClient, tmp_path: Path
 ) -> None:
     given = time.time()
-    await engine.start(order(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
+    await engine.start(request(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
     await engine.phase(is_running)
     container_client.started_at, container_client.over = given + 3600, Exit(0, None, given - 3600)
     after = Engine(tmp_path, container_client)
@@ -339,7 +339,7 @@ async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
 async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
     engine: Engine, container_client: FakeContainerClient, tmp_path: Path
 ) -> None:
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(is_running)
     os.unlink(tmp_path / "runs" / "w-1" / "box" / "claim")
     await engine.stop("w-1", 60)
@@ -358,7 +358,7 @@ async def test_a_stop_waits_for_room_to_call_it_off(
 ) -> None:
     monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
     container_client.failing.append(PASSES)
-    await engine.start(order())
+    await engine.start(request())
     await engine.phase(lambda status: isinstance(status.reason, RetryingStart))
     full, really = deque([OSError("no space left")] * 2), os.fdopen
 

@@ -5,7 +5,7 @@ import pytest
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Allocation, Share
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, Program, program_of, shared_variables
 from commonage.engines.containers.session import CONTAINER_SESSION
@@ -13,7 +13,7 @@ from commonage.engines.containers.session import CONTAINER_SESSION
 INSIDE = Inside("10.213.0.1", frozenset({8081}))
 
 
-def order(**changes: object) -> Order:
+def request(**changes: object) -> StartRequest:
     fields: dict[str, object] = {
         "attempt_id": "w-1",
         "workload_id": "w",
@@ -26,11 +26,11 @@ def order(**changes: object) -> Order:
         "allocation": Allocation("w-1", "here", 1500, 64, (), 0.0),
         **changes,
     }
-    return Order(**fields)  # type: ignore[arg-type]  # fields of an order
+    return StartRequest(**fields)  # type: ignore[arg-type]  # fields of an order
 
 
 def program(**changes: object) -> Program:
-    return program_of(order(**changes), INSIDE, {}, {"NVIDIA_GPU_MEMORY_LIMIT": "64"})
+    return program_of(request(**changes), INSIDE, {}, {"NVIDIA_GPU_MEMORY_LIMIT": "64"})
 
 
 def test_later_ones_win_and_our_ids_are_ours() -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.statuses import Phase, Status
@@ -37,7 +37,7 @@ class Scene:
         task.add_done_callback(self.tasks.discard)
 
     def run(self, name: str, kind: Kind = Kind.SESSION) -> Run:
-        one = Run(order(attempt_id=name, kind=kind), self.files.folder(name), Status(name, Phase.STARTING, 0.0, "m"))
+        one = Run(request(attempt_id=name, kind=kind), self.files.folder(name), Status(name, Phase.STARTING, 0.0, "m"))
         self.table.runs[name] = one
         return one
 

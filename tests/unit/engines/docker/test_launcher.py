@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.statuses import Phase, Status
@@ -47,7 +47,7 @@ async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
 ) -> None:
     runs = Runs(tmp_path / "runs")
     runs.open()
-    stop = order(allocation=Allocation("w-1", "here", 1000, 256, (GPU,), 0.0))
+    stop = request(allocation=Allocation("w-1", "here", 1000, 256, (GPU,), 0.0))
     run = Run(stop, runs.create(stop, None), Status("w-1", Phase.STARTING, 0.0))
     nobody: Any = None
     devices: Any = FakeDevices()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.fleet import Allocation, Share
@@ -20,7 +20,7 @@ AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The container of an order with these shares."""
-    stop = order(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
+    stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
     return container_config(stop, program, around, "entry", DockerSettings(**settings))
 
@@ -77,7 +77,7 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
 
 def injected(shares: tuple[Share, ...] = (), kind: Kind = Kind.JOB) -> dict[str, str]:
     """Our files that a container of this kind gets, all read-only."""
-    stop = order(kind=kind, allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
+    stop = request(kind=kind, allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
     mounts = container_config(stop, program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
     found = {one["Target"]: one for one in mounts if one["Source"].startswith("/injected/")}

@@ -8,13 +8,13 @@ import pytest
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Allocation
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.translate import Place, Program, confined, program_of, shared_variables, url_of
 from commonage.files.injected import JUPYTER
 
 PLACE = Place(Path("/w/ada"), Path("/w/ada"), Path("/r/a-1/tmp"), Path("/e/base/bin"), Path("/e/base"), None)
-ORDER = Order(
+REQUEST = StartRequest(
     attempt_id="a-1",
     workload_id="a",
     kind=Kind.JOB,
@@ -28,7 +28,7 @@ ORDER = Order(
 
 
 def test_a_workload_finds_itself_in_its_variables() -> None:
-    variables = program_of(ORDER, PLACE, {"LANG": "de_DE.UTF-8"}).variables
+    variables = program_of(REQUEST, PLACE, {"LANG": "de_DE.UTF-8"}).variables
     assert variables["COMMONAGE_ATTEMPT_ID"] == "a-1"
     assert variables["COMMONAGE_WORKLOAD_ID"] == "a"
     assert variables["COMMONAGE_USER"] == variables["USER"] == "ada"
@@ -40,36 +40,39 @@ def test_a_workload_finds_itself_in_its_variables() -> None:
 
 
 def test_threads_are_as_many_as_cores_were_asked_for() -> None:
-    assert program_of(ORDER, PLACE, {}).variables["OMP_NUM_THREADS"] == "2"
-    tiny = replace(ORDER, allocation=replace(ORDER.allocation, cpus_milli=100))
+    assert program_of(REQUEST, PLACE, {}).variables["OMP_NUM_THREADS"] == "2"
+    tiny = replace(REQUEST, allocation=replace(REQUEST.allocation, cpus_milli=100))
     assert program_of(tiny, PLACE, {}).variables["OMP_NUM_THREADS"] == "1"
 
 
 def test_later_variables_win_but_ids_are_ours() -> None:
-    order = replace(
-        ORDER,
+    request = replace(
+        REQUEST,
         variables=(("WHO", "owner"), ("OMP_NUM_THREADS", "8"), ("COMMONAGE_ATTEMPT_ID", "forged")),
         secrets=(("COMMONAGE_USER", "root"),),
     )
-    variables = program_of(order, PLACE, {"WHO": "shared"}).variables
+    variables = program_of(request, PLACE, {"WHO": "shared"}).variables
     assert (variables["WHO"], variables["KEPT"]) == ("owner", "yes")
     assert variables["OMP_NUM_THREADS"] == "8"
     assert (variables["COMMONAGE_ATTEMPT_ID"], variables["COMMONAGE_USER"]) == ("a-1", "ada")
 
 
 def test_jupyters_defaults_come_after_what_the_user_names() -> None:
-    session = replace(ORDER, kind=Kind.SESSION)
-    assert "JUPYTER_CONFIG_PATH" not in program_of(ORDER, PLACE, {}).variables
+    session = replace(REQUEST, kind=Kind.SESSION)
+    assert "JUPYTER_CONFIG_PATH" not in program_of(REQUEST, PLACE, {}).variables
     assert program_of(session, PLACE, {}).variables["JUPYTER_CONFIG_PATH"] == str(JUPYTER)
     own = replace(session, variables=(("JUPYTER_CONFIG_PATH", "/w/ada/etc"),))
     assert program_of(own, PLACE, {}).variables["JUPYTER_CONFIG_PATH"] == f"/w/ada/etc:{JUPYTER}"
 
 
 def test_the_port_is_filled_in_everywhere() -> None:
-    order = replace(
-        ORDER, command=("serve", "--port={port}"), variables=(("URL", "http://x:{port}/"),), secrets=(("S", "{port}"),)
+    request = replace(
+        REQUEST,
+        command=("serve", "--port={port}"),
+        variables=(("URL", "http://x:{port}/"),),
+        secrets=(("S", "{port}"),),
     )
-    program = program_of(order, replace(PLACE, port=20_001), {})
+    program = program_of(request, replace(PLACE, port=20_001), {})
     assert program.command == ("serve", "--port=20001")
     assert (program.variables["URL"], program.variables["S"]) == ("http://x:20001/", "20001")
     assert program.variables["COMMONAGE_PORT"] == "20001"
@@ -77,23 +80,23 @@ def test_the_port_is_filled_in_everywhere() -> None:
 
 
 def test_without_a_port_braces_are_left_alone() -> None:
-    program = program_of(replace(ORDER, command=("echo", "{port}")), PLACE, {})
+    program = program_of(replace(REQUEST, command=("echo", "{port}")), PLACE, {})
     assert program.command == ("echo", "{port}")
     assert url_of(None) is None
 
 
 def test_a_session_without_a_command_is_a_jupyter_server() -> None:
-    program = program_of(replace(ORDER, kind=Kind.SESSION, command=()), PLACE, {})
+    program = program_of(replace(REQUEST, kind=Kind.SESSION, command=()), PLACE, {})
     assert program.command[0] == "jupyterhub-singleuser"
 
 
 def test_a_job_without_a_command_is_refused() -> None:
     with pytest.raises(EngineFailure, match="nothing to run"):
-        program_of(replace(ORDER, command=()), PLACE, {})
+        program_of(replace(REQUEST, command=()), PLACE, {})
 
 
 def test_a_program_outside_a_virtual_environment_is_not_told_of_one() -> None:
-    assert "VIRTUAL_ENV" not in program_of(ORDER, replace(PLACE, python_root=None), {}).variables
+    assert "VIRTUAL_ENV" not in program_of(REQUEST, replace(PLACE, python_root=None), {}).variables
 
 
 def test_only_language_time_certificates_and_proxies_are_shared() -> None:
@@ -113,4 +116,4 @@ def test_what_holds_a_share_wins_and_a_pythonpath_of_ones_own_comes_after_it() -
 
 def test_volumes_are_found_by_variables() -> None:
     place = replace(PLACE, volumes={"data-sets": "/w/ada/volumes/data-sets"})
-    assert program_of(ORDER, place, {}).variables["COMMONAGE_VOLUME_DATA_SETS"] == "/w/ada/volumes/data-sets"
+    assert program_of(REQUEST, place, {}).variables["COMMONAGE_VOLUME_DATA_SETS"] == "/w/ada/volumes/data-sets"

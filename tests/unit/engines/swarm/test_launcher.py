@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.environments import Environment
@@ -20,7 +20,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
-from commonage.domain.statuses import Order, Phase, Status
+from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.container_client import Lives
@@ -206,7 +206,7 @@ class Scene:
         """A new attempt."""
         attempt, node = changes.setdefault("attempt_id", "w-1"), changes.pop("node", "worker1")
         allocation = Allocation(attempt, node, 1000, 256, changes.pop("shares", ()), 0.0)
-        stop: Order = order(
+        stop: StartRequest = request(
             environment=Environment("e", "E", image=IMAGE), allocation=allocation, owner="ada", **changes
         )
         return Run(stop, self._runs.create(stop, None), Status(attempt, Phase.STARTING, time.time()))
@@ -398,7 +398,7 @@ async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene)
 async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: Scene) -> None:
     deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
     part = Share("GPU-a", 0, "A100", 1024, 500, False, 40960, True)
-    stop = order(kind=Kind.SESSION, allocation=Allocation("w-1", "here", 1500, 64, (part,), 0.0))
+    stop = request(kind=Kind.SESSION, allocation=Allocation("w-1", "here", 1500, 64, (part,), 0.0))
     given = await deliveries.injected(stop)
     assert await deliveries.injected(stop) == given
     assert [place for _, place in given] == [
@@ -408,7 +408,7 @@ async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: S
     texts = [base64.b64decode(delivered(scene, "configs")[one.id]["Data"]).decode() for one, _ in given]
     assert "set_per_process_memory_fraction" in texts[0]
     assert json.loads(texts[1])["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
-    assert await deliveries.injected(order(allocation=Allocation("w-2", "here", 1500, 64, (), 0.0))) == []
+    assert await deliveries.injected(request(allocation=Allocation("w-2", "here", 1500, 64, (), 0.0))) == []
 
 
 async def test_what_a_crash_left_in_the_swarm_is_removed(scene: Scene) -> None:

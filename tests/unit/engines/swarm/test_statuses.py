@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.fleet import Allocation, Share
 from commonage.domain.reasons import attempts
@@ -112,7 +112,7 @@ def test_what_never_ran_says_why() -> None:
 
 def test_waiting_says_for_what() -> None:
     share = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
-    stop = order(allocation=Allocation("w-1", "worker1", 1000, 2048, (share,), 0.0))
+    stop = request(allocation=Allocation("w-1", "worker1", 1000, 2048, (share,), 0.0))
     preparing = waiting_reason(task("preparing"), stop, declares_vram=True)
     assert preparing == attempts.PreparingOnNode(node="worker1")
     pending = task("pending", err="no suitable node (insufficient resources on 1 node)")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import order
+from tests.unit.engines.containers.test_program import request
 
 from commonage.agent.containers import CPUS_LABEL
 from commonage.domain.fleet import Allocation, Share
@@ -38,7 +38,7 @@ NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
 
 def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The service of an order with these shares."""
-    stop = order(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
+    stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
     return service_spec(stop, program, around, SwarmSettings(**settings))
 
@@ -112,7 +112,7 @@ def test_what_the_admin_mounts_is_there() -> None:
 @pytest.mark.parametrize("owner", ["ada", "Ada", "ada.b@example.org", "ü" * 90, "-", "a" * 90, "ada-", "jörg"])
 @pytest.mark.parametrize("kind", list(Kind))
 def test_names_are_names(owner: str, kind: Kind) -> None:
-    names = service_names(order(owner=owner, kind=kind))
+    names = service_names(request(owner=owner, kind=kind))
     assert len(set(names)) == 2
     for name in names:
         assert NAME.fullmatch(name)
@@ -120,11 +120,11 @@ def test_names_are_names(owner: str, kind: Kind) -> None:
 
 
 def test_sessions_are_named_after_their_users_and_nobody_else() -> None:
-    named = {who: service_names(order(owner=who, kind=Kind.SESSION))[0] for who in ("ada", "Ada", "a.da", "a-da")}
+    named = {who: service_names(request(owner=who, kind=Kind.SESSION))[0] for who in ("ada", "Ada", "a.da", "a-da")}
     assert named["ada"] == "jy-ada"
     assert named["a-da"] == "jy-a-da"
     assert len(set(named.values())) == 4
-    assert service_names(order())[0].startswith("cm-")
+    assert service_names(request())[0].startswith("cm-")
 
 
 def test_networks_lie_over_nodes_and_may_be_encrypted() -> None:
@@ -137,7 +137,7 @@ def test_networks_lie_over_nodes_and_may_be_encrypted() -> None:
 @pytest.mark.parametrize(("bounds", "options"), [(False, {}), (True, {"size": "67108864"})])
 def test_a_volume_has_a_size_where_the_nodes_daemon_can_hold_it(bounds: bool, options: dict[str, str]) -> None:
     volume = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=64)
-    stop = replace(order(), mounts=mounts_of([VolumeRequest("results", True)], [volume], "ada", "lab"))
+    stop = replace(request(), mounts=mounts_of([VolumeRequest("results", True)], [volume], "ada", "lab"))
     program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
     spec = service_spec(stop, program, replace(AROUND, volume_quota=bounds), SwarmSettings())
     mounts = {one["Target"]: one for one in spec["TaskTemplate"]["ContainerSpec"]["Mounts"]}

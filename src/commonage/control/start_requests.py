@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from commonage.control.bundles import SentBundles
 from commonage.control.catalogue import Catalogue
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
-from commonage.domain.statuses import Order
+from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, Volume, mounts_of
 from commonage.domain.workloads import Kind, Spec, Workload
 from commonage.ports.devices import Devices
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class StartRequests:
     """`gang_of` returns all members of a workload's gang, by their rank. `volumes`: all declared volumes."""
 
     catalogue: Catalogue
@@ -24,7 +24,7 @@ class Orders:
     gang_of: Callable[[Workload], Sequence[Workload]]
     volumes: Sequence[Volume] = ()
 
-    def of(self, workload: Workload) -> Order:
+    def of(self, workload: Workload) -> StartRequest:
         """The order of a workload that has an allocation. Raises EngineFailure; NotFound when its parts are gone."""
         spec, attempt = workload.spec, workload.attempt
         environment = self.catalogue.get(spec.environment)
@@ -46,7 +46,7 @@ class Orders:
         if spec.gang:
             variables |= self._gang(workload)
         archive = self.bundles.path(spec)
-        return Order(
+        return StartRequest(
             attempt_id=attempt.id,
             workload_id=workload.id,
             kind=spec.kind,
