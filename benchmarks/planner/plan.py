@@ -92,14 +92,20 @@ def _measure(name: str, live_state: LiveState) -> list[Figure]:
     snapshot = live_state.snapshot
     first = _milliseconds(lambda: make_plan(snapshot, now), 1)
     outcome = make_plan(snapshot, now)
-    page = [ask for slot in outcome.order.slots[QUEUED // 2 :][:100] if (ask := snapshot.queue.asks[slot]) is not None]
-    hundredth, last = (snapshot.queue.asks[outcome.order.slots[place]] for place in (99, -1))
+    page = [
+        queued
+        for slot in outcome.order.slots[QUEUED // 2 :][:100]
+        if (queued := snapshot.queue.queued_requests[slot]) is not None
+    ]
+    hundredth, last = (snapshot.queue.queued_requests[outcome.order.slots[place]] for place in (99, -1))
     assert hundredth is not None
     assert last is not None
 
     def reasons() -> list[Reason]:
         outcome.reasons.clear()
-        return [why_waiting(snapshot, outcome, ask, live_state.position(ask.workload_id, now) or 0) for ask in page]
+        return [
+            why_waiting(snapshot, outcome, queued, live_state.position(queued.workload_id, now) or 0) for queued in page
+        ]
 
     explain_last = _milliseconds(lambda: explain(snapshot, last, now), 3)
     explain_hundredth = _milliseconds(lambda: explain(snapshot, hundredth, now), 3)

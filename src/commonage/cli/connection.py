@@ -33,7 +33,7 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def asks_server(verb: F) -> F:
+def calls_server(verb: F) -> F:
     """Give a verb the options --url, --token and --data-dir; it gets a `server` instead of the three."""
 
     @wraps(verb)

@@ -7,7 +7,7 @@ import re
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.wire.platform import EnvironmentOut
 
@@ -27,7 +27,7 @@ def env() -> None:
 
 @env.command("ls")
 @as_json
-@asks_server
+@calls_server
 def ls(server: Server, as_json: bool) -> None:
     """List the environments, and whether they stand ready.
 

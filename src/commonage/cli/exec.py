@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli.connection import asks_server, connect, find_workload
+from commonage.cli.connection import calls_server, connect, find_workload
 from commonage.cli.credentials import Server
 from commonage.cli.follow import INTERRUPTED
 
@@ -36,7 +36,7 @@ _BROKEN_PIPE = 141
     "-t", "--tty/--no-tty", "wants_tty", default=None,
     help="Give it a terminal, or pipes. If left out, a terminal where this is run at one.",
 )  # fmt: skip
-@asks_server
+@calls_server
 def exec_(server: Server, workload: str, command: tuple[str, ...], wants_tty: bool | None) -> None:
     """Run a command inside a running session, job or service, beside what runs there; a shell if none is named.
 

@@ -8,7 +8,7 @@ import click
 
 from commonage.cli import show, usage_reports
 from commonage.cli.asks import message, of_request, request_options
-from commonage.cli.connection import as_json, asks_server, connect, find_workload
+from commonage.cli.connection import as_json, calls_server, connect, find_workload
 from commonage.cli.credentials import Server
 
 
@@ -17,7 +17,7 @@ from commonage.cli.credentials import Server
 @request_options
 @click.option("--kind", type=click.Choice(["job", "session"]), default="job", help="What the request would be for.")
 @as_json
-@asks_server
+@calls_server
 def explain(server: Server, workload: str | None, as_json: bool, **ask: Any) -> None:
     """Say why a workload waits and until when; or, for a request, whether it could start now.
 

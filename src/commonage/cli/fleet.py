@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.wire.docs import docs_page
 
@@ -27,7 +27,7 @@ def fleet() -> None:
 
 @fleet.command("ls")
 @as_json
-@asks_server
+@calls_server
 def ls(server: Server, as_json: bool) -> None:
     """List the fleets: their nodes, what comes or goes next and why, and the cost an hour before and after.
 

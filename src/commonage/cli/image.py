@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def image() -> None:
 
 @image.command("ls")
 @as_json
-@asks_server
+@calls_server
 def ls(server: Server, as_json: bool) -> None:
     """List the images that work can run in: everybody's, and those of your tenants.
 
@@ -80,7 +80,7 @@ def ls(server: Server, as_json: bool) -> None:
 @image.command("show")
 @click.argument("name", metavar="TENANT/NAME[:TAG]")
 @as_json
-@asks_server
+@calls_server
 def show_one(server: Server, name: str, as_json: bool) -> None:
     """Show an image: what it was made from, by whom, and where it lies ready.
 
@@ -102,7 +102,7 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
 @image.command("rm")
 @click.argument("names", metavar="TENANT/NAME[:TAG]", nargs=-1, required=True)
 @as_json
-@asks_server
+@calls_server
 def rm(server: Server, names: tuple[str, ...], as_json: bool) -> None:
     """Take images out of the catalogue. What runs in them goes on; new work in them is refused.
 
@@ -126,7 +126,7 @@ def rm(server: Server, names: tuple[str, ...], as_json: bool) -> None:
 @click.argument("name", metavar="TENANT/NAME[:TAG]")
 @click.argument("nodes", metavar="[NODE]…", nargs=-1)
 @as_json
-@asks_server
+@calls_server
 def prepull(server: Server, name: str, nodes: tuple[str, ...], as_json: bool) -> None:
     """Bring an image to nodes before somebody waits for it; to all that take work if none is named.
 
@@ -144,7 +144,7 @@ def prepull(server: Server, name: str, nodes: tuple[str, ...], as_json: bool) ->
 
 @image.command("collect")
 @as_json
-@asks_server
+@calls_server
 def collect(server: Server, as_json: bool) -> None:
     """Throw out of the registry what is old and in no catalogue, now instead of in the course of the day. For admins.
 

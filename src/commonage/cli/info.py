@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
 
 @click.command
 @as_json
-@asks_server
+@calls_server
 def info(server: Server, as_json: bool) -> None:
     """Show what this installation is, and who you are to it.
 

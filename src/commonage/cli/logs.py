@@ -7,7 +7,7 @@ from contextlib import closing
 
 import click
 
-from commonage.cli.connection import as_json, asks_server, connect, find_workload
+from commonage.cli.connection import as_json, calls_server, connect, find_workload
 from commonage.cli.credentials import Server
 from commonage.cli.follow import INTERRUPTED, follow
 
@@ -18,7 +18,7 @@ from commonage.cli.follow import INTERRUPTED, follow
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Of this attempt; the newest if left out.")
 @as_json
-@asks_server
+@calls_server
 def logs(server: Server, workload: str, go_on: bool, tail: int | None, attempt: int | None, as_json: bool) -> None:
     """Show what a workload has said: its output and its errors, in the order they came.
 
@@ -42,7 +42,7 @@ def logs(server: Server, workload: str, go_on: bool, tail: int | None, attempt: 
 
 @click.command
 @click.argument("workload", metavar="ID")
-@asks_server
+@calls_server
 def attach(server: Server, workload: str) -> None:
     """Follow a workload to its end, as run does: why it waits, what it says, how it ends.
 

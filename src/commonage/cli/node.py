@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from commonage.cli import devices, show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
 
@@ -57,7 +57,7 @@ def node() -> None:
 
 @node.command("ls")
 @as_json
-@asks_server
+@calls_server
 def ls(server: Server, as_json: bool) -> None:
     """List the nodes, their GPUs, and what is free.
 
@@ -84,7 +84,7 @@ def ls(server: Server, as_json: bool) -> None:
 @node.command("show")
 @click.argument("name")
 @as_json
-@asks_server
+@calls_server
 def show_one(server: Server, name: str, as_json: bool) -> None:
     """Show all that is known of a node and its GPUs.
 
@@ -107,7 +107,7 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
 @click.option("--by", metavar="TIME", help='When all must have left: 2h, 18:00 or "2026-11-24 14:00". Users are told.')
 @click.option("--time-zone", metavar="ZONE", help="Of --by: Europe/Berlin, UTC or +01:00; your own if left out.")
 @as_json
-@asks_server
+@calls_server
 def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: str | None, as_json: bool) -> None:
     """Let a node take no more work. For admins.
 
@@ -139,7 +139,7 @@ def drain(server: Server, name: str, requeue: bool, by: str | None, time_zone: s
     "--gpu", metavar="INDEX|UUID", help="Only forget the faults of this GPU; what is still wrong shows again."
 )
 @as_json
-@asks_server
+@calls_server
 def resume(server: Server, name: str, gpu: str | None, as_json: bool) -> None:
     """Let a node take work again, its GPUs included. For admins.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
 from commonage.units import UnitError, parse_duration
@@ -91,7 +91,7 @@ def _has_steps(verb: F) -> F:
 @click.option("--plan", is_flag=True, help="Only show what would be done.")
 @click.option("--force", is_flag=True, help="Restart Docker, if need be, also while containers run there: they end.")
 @_has_steps
-@asks_server
+@calls_server
 def join(server: Server, hosts: tuple[str, ...], access: Access, options: list[str], **flags: bool) -> None:
     """Have nodes join over SSH, as root or as one who may use sudo. The same again changes nothing. For admins.
 
@@ -149,7 +149,7 @@ def _send(hosts: Sequence[str], command: Sequence[str], access: Access, files: M
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Of a lost node, on your word that nothing runs there any more.")
 @as_json
-@asks_server
+@calls_server
 def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
     """Forget a node, and let it in no more. For admins.
 
@@ -180,7 +180,7 @@ def rm(server: Server, name: str, force: bool, as_json: bool) -> None:
 @_FOR
 @click.option("--revoke", is_flag=True, help="Instead of making one, end all made so far, and the Swarm's own.")
 @as_json
-@asks_server
+@calls_server
 def token(server: Server, how_long: str, revoke: bool, as_json: bool) -> None:
     """Make a token with which nodes join, and show the command. For admins.
 
@@ -221,7 +221,7 @@ def commands(made: JoinTokenOut) -> Sequence[str]:
 @click.option("--cloud-init/--shell", "cloud_init", default=True, help="Cloud-init user data, or a shell script.")
 @_FOR
 @_has_steps
-@asks_server
+@calls_server
 def template(server: Server, cloud_init: bool, how_long: str, options: list[str]) -> None:
     """Print what has a cloud's new machine join at its first start. It holds a token. For admins.
 

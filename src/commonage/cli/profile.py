@@ -11,7 +11,7 @@ import click
 
 from commonage.cli import show, usage_reports
 from commonage.cli.asks import message, of_request, request_options, variables
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import FAILED, Failure
 from commonage.cli.follow import Teller, follow
@@ -33,7 +33,7 @@ _MEMORY_STEP_MIB = 256
 @click.option("--files", multiple=True, metavar="PATH", help="Send only this file or folder along; may be repeated.")
 @click.option("--no-files", is_flag=True, help="Send nothing along.")
 @as_json
-@asks_server
+@calls_server
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
 def profile(
     server: Server, command: tuple[str, ...], files: tuple[str, ...], no_files: bool, as_json: bool, **ask: Any

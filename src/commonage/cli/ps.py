@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import LIVE, as_json, asks_server, connect
+from commonage.cli.connection import LIVE, as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import Failure
 
@@ -37,7 +37,7 @@ _WATCH_S = 1.0
 )
 @click.option("-w", "--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @as_json
-@asks_server
+@calls_server
 def ps(server: Server, as_json: bool, watch: bool, limit: int | None, **asked: Any) -> None:
     """List your workloads: those that wait or run, the newest first.
 

@@ -11,7 +11,7 @@ import click
 
 from commonage.cli import show
 from commonage.cli.asks import labels, with_units
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
 
@@ -32,7 +32,7 @@ def reservation() -> None:
 
 @reservation.command("ls")
 @as_json
-@asks_server
+@calls_server
 def ls(server: Server, as_json: bool) -> None:
     """List the reservations that are not over: those of your tenants, for admins all.
 
@@ -77,7 +77,7 @@ def ls(server: Server, as_json: bool) -> None:
 @click.option("--last-day", metavar="DATE", help="The last day on which a repetition begins: 2027-02-12.")
 @click.option("--time-zone", metavar="ZONE", help="Europe/Berlin, UTC or +01:00; your own if left out.")
 @as_json
-@asks_server
+@calls_server
 def add(server: Server, as_json: bool, on: tuple[str, ...], **ask: str | int | None) -> None:
     """Keep room for a tenant. For admins.
 
@@ -105,7 +105,7 @@ def add(server: Server, as_json: bool, on: tuple[str, ...], **ask: str | int | N
 @reservation.command("rm")
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 @as_json
-@asks_server
+@calls_server
 def rm(server: Server, ids: tuple[str, ...], as_json: bool) -> None:
     """Give reserved room back; what runs in it goes on. For admins.
 

@@ -11,7 +11,7 @@ import click
 
 from commonage.cli import show, usage_reports
 from commonage.cli.asks import dependencies, message, of_request, request_options, variables, with_units
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import FAILED, MISUSED, Failure
 from commonage.cli.files import files_along
@@ -48,7 +48,7 @@ def _options_of_the_job(verb: Any) -> Any:
 @click.option("--no-files", is_flag=True, help="Send nothing along.")
 @click.option("-d", "--detach", is_flag=True, help="Do not follow it: print its id and end.")
 @as_json
-@asks_server
+@calls_server
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
 def run(
     server: Server, command: tuple[str, ...], files: tuple[str, ...], no_files: bool, detach: bool, **ask: Any

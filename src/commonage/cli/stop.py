@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import LIVE, as_json, asks_server, connect, find_workload
+from commonage.cli.connection import LIVE, as_json, calls_server, connect, find_workload
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure, Refused
 from commonage.sdk.errors import ApiError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--array", metavar="ID", help="All of this array.")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for its owner to read.")
 @as_json
-@asks_server
+@calls_server
 def stop(server: Server, workloads: tuple[str, ...], array: str | None, reason: str, as_json: bool) -> None:
     """End workloads: those that wait at once, those that run with time to tidy up.
 

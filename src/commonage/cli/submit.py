@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--no-files", is_flag=True, help="Send nothing along, whatever the file says.")
 @click.option("--dry-run", is_flag=True, help="Only say what would become of it.")
 @as_json
-@asks_server
+@calls_server
 def submit(server: Server, file: Path, no_files: bool, dry_run: bool, as_json: bool) -> None:
     """Submit what a job file describes: one workload, or a list of them.
 

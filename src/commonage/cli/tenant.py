@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.cli.failures import MISUSED, Failure
 
@@ -31,7 +31,7 @@ def tenant() -> None:
 
 @tenant.command("ls")
 @as_json
-@asks_server
+@calls_server
 def ls(server: Server, as_json: bool) -> None:
     """List your tenants, for admins all: what each holds of what is its own, and what waits.
 
@@ -59,7 +59,7 @@ def ls(server: Server, as_json: bool) -> None:
 @tenant.command("show")
 @click.argument("name")
 @as_json
-@asks_server
+@calls_server
 def show_one(server: Server, name: str, as_json: bool) -> None:
     """Show one tenant: its quota, what it holds, borrows and lends.
 

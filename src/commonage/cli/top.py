@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import LIVE, as_json, asks_server, connect
+from commonage.cli.connection import LIVE, as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _MOST_SHOWN = 40
     "--every", type=click.FloatRange(0.5, 60), default=2.0, show_default=True, help="Seconds between two looks."
 )
 @as_json
-@asks_server
+@calls_server
 def top(server: Server, once: bool, every: float, as_json: bool) -> None:
     """Watch nodes, GPUs and workloads, until Ctrl-C.
 

@@ -8,7 +8,7 @@ import time
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
 _AGO = re.compile(r"(\d{1,6})([smhdw])")
@@ -45,7 +45,7 @@ class Instant(click.ParamType[float]):
     help="A line for each of these.",
 )  # fmt: skip
 @as_json
-@asks_server
+@calls_server
 def usage(server: Server, since: float, until: float | None, by: str, as_json: bool) -> None:
     """Show what was held, used or not, and what it cost. Yours; everybody's for admins.
 

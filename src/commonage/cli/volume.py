@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from commonage.cli import show
-from commonage.cli.connection import as_json, asks_server, connect
+from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
 
@@ -21,7 +21,7 @@ def volume() -> None:
 
 @volume.command("ls")
 @as_json
-@asks_server
+@calls_server
 def ls(server: Server, as_json: bool) -> None:
     """List the volumes, whether they can be written to, and where a workload finds them; and how full your home is.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.control.drains import Drains
-from commonage.control.live_state import LiveState, ask_of
+from commonage.control.live_state import LiveState, queued_request_of
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
@@ -224,7 +224,7 @@ class Fleets:
         """Queued requests that more nodes would help, in the order of the queue."""
         snapshot, found = self._live_state.snapshot, []
         for workload in self._live_state.in_state(State.QUEUED):
-            ask = ask_of(workload)
+            ask = queued_request_of(workload)
             if over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is None:
                 found.append(Waiting(ask.request, workload.since))
         return found

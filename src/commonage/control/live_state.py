@@ -18,8 +18,8 @@ from commonage.domain.ids import attempt_id
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
 from commonage.domain.workloads import Kind, Spec, State, Workload
-from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Plan
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.snapshot import Snapshot
 
 CountKey = tuple[str, str]
@@ -118,7 +118,7 @@ class LiveState:
         snapshot, attempt = self.snapshot, workload.attempt
         waits = workload.state is State.QUEUED
         if waits and workload.id not in snapshot.queue:
-            snapshot.arrive(ask_of(workload))
+            snapshot.arrive(queued_request_of(workload))
         elif not waits and workload.id in snapshot.queue:
             snapshot.leave(workload.id)
         if workload.state.holds_allocation and attempt is not None:
@@ -193,7 +193,7 @@ class LiveState:
         order = last if last is not None else self.snapshot.order(now)
         return order.place(slot) + 1
 
-    def ask(self, workload_id: str) -> Ask | None:
+    def queued(self, workload_id: str) -> QueuedRequest | None:
         """Return the request as queued, None if the workload is not queued."""
         return self.snapshot.queue.get(workload_id)
 
@@ -220,14 +220,14 @@ class LiveState:
                 self.snapshot.durations.ended(one.spec.kind, one.spec.environment, one.spec.owner, took)
 
 
-def ask_of(workload: Workload) -> Ask:
+def queued_request_of(workload: Workload) -> QueuedRequest:
     """Convert a queued workload for the planner."""
     return ask_for(workload.spec, workload.id, workload.submitted_at, workload.attempts + 1)
 
 
-def ask_for(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> Ask:
+def ask_for(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> QueuedRequest:
     """Build the planner's view of a workload with this spec."""
-    return Ask(
+    return QueuedRequest(
         workload_id=workload_id,
         attempt_id=attempt_id(workload_id, attempt),
         # A user with a full disk needs a session to delete files.

@@ -17,8 +17,8 @@ from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
-from commonage.placement.asks import Ask
 from commonage.placement.explain import explain, why_waiting
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.placement.scaling import on_its_way
 from commonage.placement.shortfalls import over_quota
 from commonage.ports.clock import Clock
@@ -86,8 +86,8 @@ class Look:
 
     def standing(self, workload: Workload) -> Standing:
         """Why a workload is in its present state; for a queued one from the last plan."""
-        ask = self.live_state.ask(workload.id)
-        if ask is None:
+        queued = self.live_state.queued(workload.id)
+        if queued is None:
             trouble = self.trouble(workload)
             progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
             return Standing(workload.reason, notes=() if trouble is None else (trouble,), progress=progress)
@@ -95,18 +95,18 @@ class Look:
         if self.live_state.outcome is None or position is None:
             return Standing(workload.reason, position)
         reason, coming = (
-            why_waiting(self.live_state.snapshot, self.live_state.outcome, ask, position),
-            self._coming(ask),
+            why_waiting(self.live_state.snapshot, self.live_state.outcome, queued, position),
+            self._coming(queued),
         )
         return Standing(reason, position, () if coming is None else (coming,))
 
-    def _coming(self, ask: Ask) -> Reason | None:
+    def _coming(self, queued: QueuedRequest) -> Reason | None:
         """The requested node that could run it; None if no node was requested, or a quota holds the workload back."""
         snapshot = self.live_state.snapshot
         coming = [one for one in self.live_state.coming if one.name not in self.live_state.nodes]
-        if not coming or over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is not None:
+        if not coming or over_quota(snapshot, queued, snapshot.grid.shape(queued.request)) is not None:
             return None
-        return on_its_way(coming, ask.request, self.clock.now())
+        return on_its_way(coming, queued.request, self.clock.now())
 
     def trouble(self, workload: Workload) -> Reason | None:
         """A problem of the node that it runs on; None if the node has none."""
@@ -116,13 +116,13 @@ class Look:
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
         """Explain why it waits, and until when. For other workloads: their state or end."""
         workload = await self.workload(who, workload_id)
-        ask = self.live_state.ask(workload_id)
-        if ask is None:
+        queued = self.live_state.queued(workload_id)
+        if queued is None:
             standing = self.standing(workload)
             reasons = (standing.reason, *standing.notes)
             return Explanation(workload_id, reasons, self.clock.now(), queue_length=self.live_state.queue_length())
-        found = explain(self.live_state.snapshot, ask, self.clock.now())
-        return found if found.startable_now else replace(found, coming=self._coming(ask))
+        found = explain(self.live_state.snapshot, queued, self.clock.now())
+        return found if found.startable_now else replace(found, coming=self._coming(queued))
 
     def queue_length(self) -> int:
         """Number of queued workloads."""

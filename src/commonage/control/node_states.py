@@ -13,7 +13,7 @@ from commonage.domain.fleet import Node, NodeState
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.notes import NodeUndecided
 from commonage.domain.workloads import Workload
-from commonage.placement.asks import Held
+from commonage.placement.queued_requests import Held
 
 
 def judged(node: Node) -> Node:

@@ -32,9 +32,9 @@ from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation, Rules
-from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
+from commonage.placement.queued_requests import Held
 from commonage.placement.reservations import feasible
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store

@@ -20,9 +20,9 @@ import numpy as np
 from commonage.domain.fleet import Allocation
 from commonage.domain.tenants import Reservation
 from commonage.placement.ahead import Ahead
-from commonage.placement.asks import Ask, Held
 from commonage.placement.claims import Claim, Claims
 from commonage.placement.grid import Grid
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.reservations import Kept
 from commonage.placement.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.placement.space import fits_in, free_rows, pick_devices, row_of
@@ -59,39 +59,39 @@ class Gate:
         for number, reservation, (begins, ends), row in kept.windows():
             self.claims.add(number, row, Claim(max(begins, now), ends, reservation))
 
-    def exempt(self, ask: Ask) -> tuple[str, ...]:
+    def exempt(self, queued: QueuedRequest) -> tuple[str, ...]:
         """The reservations that keep room for this request; their room does not block it."""
         return tuple(
             one.id
             for one in self._reservations
-            if one.starts_at <= self.now and one.tenant == ask.tenant and one.owner in (None, ask.owner)
+            if one.starts_at <= self.now and one.tenant == queued.tenant and one.owner in (None, queued.owner)
         )
 
     # --- now ------------------------------------------------------------------------------------------------------
 
-    def mask(self, ask: Ask, shape: Shape, fit: Bools) -> Bools:
+    def mask(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
         """[N]: the nodes, of those on which it fits, where it may start now, including room kept for it."""
-        home = self._kept.home(ask, shape)
-        kept = self._kept.mask(ask, shape)
-        if home is not None and np.count_nonzero(fit & home) >= ask.gang_size:
+        home = self._kept.home(queued, shape)
+        kept = self._kept.mask(queued, shape)
+        if home is not None and np.count_nonzero(fit & home) >= queued.gang_size:
             return fit & home if kept is None else fit & home & kept  # nobody who waits longer could use that room
         allowed = fit.copy()
         if kept is not None:
             allowed &= kept
         if self.guarded.any():
-            allowed &= ~self.guarded | (self.until(ask) <= self._ahead.first_ends())
+            allowed &= ~self.guarded | (self.until(queued) <= self._ahead.first_ends())
         claimed = [number for number in self.claims.nodes if allowed[number]]
         if claimed:
-            allowed[claimed] = self._fits_beside(ask, shape, np.array(claimed))
+            allowed[claimed] = self._fits_beside(queued, shape, np.array(claimed))
         return allowed
 
-    def latest(self, ask: Ask, shape: Shape, fit: Bools) -> float:
+    def latest(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> float:
         """The latest end that something like the request may have if it starts now; -inf: it cannot start at all.
 
         A refusal because of a long run applies to every request that runs as long: there is no need to try those.
         """
         if self._reservations:  # each affects requests differently: only the same length is sure to fail
-            return self.until(ask) - ROUNDING_S
+            return self.until(queued) - ROUNDING_S
         ends = np.where(self.guarded, self._ahead.first_ends(), np.inf)
         ends[~fit] = -np.inf
         special = [number for number in self.claims.nodes if fit[number]]
@@ -103,26 +103,26 @@ class Gate:
                 latest = max(latest, min(bound, self.claims.latest(shape, number)))
         return latest + ROUNDING_S
 
-    def devices(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
+    def devices(self, queued: QueuedRequest, shape: Shape, number: int) -> Sequence[int] | None:
         """The devices for a request on a node with claims; None without claims: any device will do."""
-        within = self._kept.devices(ask, shape, number)
+        within = self._kept.devices(queued, shape, number)
         if within is not None or number not in self.claims.nodes:
             return within
-        with self._kept.aside(ask, shape, number):
-            return pick_devices(self._grid, shape, number, self.claims.room(number, self.until(ask)))
+        with self._kept.aside(queued, shape, number):
+            return pick_devices(self._grid, shape, number, self.claims.room(number, self.until(queued)))
 
-    def until(self, ask: Ask) -> float:
+    def until(self, queued: QueuedRequest) -> float:
         """Its end if it starts now; inf without a time limit."""
-        return np.inf if ask.time_limit_s is None else self.now + ask.time_limit_s
+        return np.inf if queued.time_limit_s is None else self.now + queued.time_limit_s
 
-    def _fits_beside(self, ask: Ask, shape: Shape, nodes: Ints) -> Bools:
+    def _fits_beside(self, queued: QueuedRequest, shape: Shape, nodes: Ints) -> Bools:
         """[n]: on which of these nodes it fits next to the claims."""
         if not self._reservations:
-            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(ask)))
+            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(queued)))
         fit = np.zeros(len(nodes), np.bool_)
         for index, number in enumerate(nodes.tolist()):
-            with self._kept.aside(ask, shape, number):
-                room = self.claims.room(number, self.until(ask))
+            with self._kept.aside(queued, shape, number):
+                room = self.claims.room(number, self.until(queued))
                 fit[index] = fits_in(self._grid, shape, nodes[index : index + 1], room[None])[0]
         return fit
 
@@ -132,34 +132,38 @@ class Gate:
         """Mark nodes that a waiting request could use: from now on only what cannot delay it starts there."""
         self.guarded |= nodes
 
-    def promise(self, asks: Sequence[Ask], shape: Shape, when: When) -> Promise:
+    def promise(self, queued_requests: Sequence[QueuedRequest], shape: Shape, when: When) -> Promise:
         """Promise the request, or all of its gang, the time and the nodes that `when` found."""
-        ask, exempt, (at, nodes) = asks[0], self.exempt(asks[0]), when
-        length = _length(ask)
+        queued, exempt, (at, nodes) = queued_requests[0], self.exempt(queued_requests[0]), when
+        length = _length(queued)
         rows = [self.claims.between(number, at, at + length, exempt) for number in nodes]
-        return self._claim(asks, shape, when, rows)
+        return self._claim(queued_requests, shape, when, rows)
 
-    def make_room(self, asks: Sequence[Ask], shape: Shape, nodes: Sequence[int], victims: Sequence[Held]) -> Promise:
+    def make_room(
+        self, queued_requests: Sequence[QueuedRequest], shape: Shape, nodes: Sequence[int], victims: Sequence[Held]
+    ) -> Promise:
         """Promise the nodes on which victims are evicted, from now on, so that no other workload takes them."""
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
             for one in victims:
                 if one.allocation.node == self._grid.nodes[number].name:
                     rows[index] = rows[index] + row_of(self._grid, one.allocation)
-        return self._claim(asks, shape, (self.now, list(nodes)), rows)
+        return self._claim(queued_requests, shape, (self.now, list(nodes)), rows)
 
-    def _claim(self, asks: Sequence[Ask], shape: Shape, when: When, rows: Sequence[Ints]) -> Promise:
+    def _claim(
+        self, queued_requests: Sequence[QueuedRequest], shape: Shape, when: When, rows: Sequence[Ints]
+    ) -> Promise:
         (at, nodes), allocations = when, []
-        for member, number, row in zip(asks, nodes, rows, strict=True):
+        for member, number, row in zip(queued_requests, nodes, rows, strict=True):
             devices = pick_devices(self._grid, shape, number, row)
             allocations.append(self._grid.allocation(shape, number, devices, member.attempt_id, at))
         for allocation in allocations:
-            self.claims.promise(allocation, at, at + _length(asks[0]))
-        return Promise(asks[0].workload_id, at, tuple(allocations))
+            self.claims.promise(allocation, at, at + _length(queued_requests[0]))
+        return Promise(queued_requests[0].workload_id, at, tuple(allocations))
 
-    def when(self, asks: Sequence[Ask], shape: Shape) -> When | None:
+    def when(self, queued_requests: Sequence[QueuedRequest], shape: Shape) -> When | None:
         """The earliest time at which a node has room for each, and these nodes; None: unknown."""
-        count, length, exempt = len(asks), _length(asks[0]), self.exempt(asks[0])
+        count, length, exempt = len(queued_requests), _length(queued_requests[0]), self.exempt(queued_requests[0])
         if count > len(self._grid.nodes):
             return None
         earliest: Floats = np.maximum(self._ahead.earliest(shape), self.now)
@@ -182,9 +186,9 @@ class Gate:
             return self._together(shape, (count, at, length), exempt, earliest)
         return at, first.tolist()
 
-    def open_to(self, ask: Ask, shape: Shape) -> Bools:
+    def open_to(self, queued: QueuedRequest, shape: Shape) -> Bools:
         """[N]: the nodes without promises or room kept from the request: where others may be evicted for it."""
-        clear = self._kept.clear(ask, shape)
+        clear = self._kept.clear(queued, shape)
         nodes = np.ones(len(self._grid.nodes), np.bool_) if clear is None else clear
         nodes[self.claims.nodes] = False
         return nodes
@@ -204,20 +208,20 @@ class Gate:
                     return float(instant), nodes
         return None
 
-    def keep(self, asks: Sequence[Ask], shape: Shape, could: Bools) -> Promise | None:
+    def keep(self, queued_requests: Sequence[QueuedRequest], shape: Shape, could: Bools) -> Promise | None:
         """Keep the nodes where least must end before the requests fit; `could` [N]: where they fit on empty nodes."""
         nodes = [number for number in np.flatnonzero(could).tolist() if not self.claims.kept(number)]
-        if len(nodes) < len(asks):
+        if len(nodes) < len(queued_requests):
             return None
         missing = self._missing(shape, np.array(nodes))
         allocations = []
-        for member, index in zip(asks, np.argsort(missing, kind="stable").tolist(), strict=False):
+        for member, index in zip(queued_requests, np.argsort(missing, kind="stable").tolist(), strict=False):
             number = nodes[index]
             devices = _least_missing(self._grid, shape, number)
             allocation = self._grid.allocation(shape, number, devices, member.attempt_id, self.now)
             self.claims.keep(number, self._room_without(number, allocation) - row_of(self._grid, allocation))
             allocations.append(allocation)
-        return Promise(asks[0].workload_id, None, tuple(allocations))
+        return Promise(queued_requests[0].workload_id, None, tuple(allocations))
 
     def _missing(self, shape: Shape, nodes: Ints) -> Floats:
         """[n]: how much must end before the shape fits, in parts of a node and in devices."""
@@ -247,8 +251,8 @@ class Gate:
         return room
 
 
-def _length(ask: Ask) -> float:
-    return np.inf if ask.time_limit_s is None else float(ask.time_limit_s)
+def _length(queued: QueuedRequest) -> float:
+    return np.inf if queued.time_limit_s is None else float(queued.time_limit_s)
 
 
 def _short(grid: Grid, shape: Shape, number: int) -> Floats:

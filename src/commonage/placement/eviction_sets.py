@@ -13,8 +13,8 @@ from math import comb
 
 import numpy as np
 
-from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
+from commonage.placement.queued_requests import Held
 from commonage.placement.shapes import Ints, Shape
 from commonage.placement.space import devices_in, fits_in, free_rows
 

@@ -15,9 +15,9 @@ import numpy as np
 from commonage.domain.explanations import Confidence
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
-from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Pass
 from commonage.placement.queue import Order
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.quota import amounts_of
 from commonage.placement.shapes import Floats
 from commonage.placement.snapshot import Snapshot
@@ -47,7 +47,7 @@ class Expectation:
     latest: float | None = None
 
 
-def expect(snapshot: Snapshot, target: Ask, now: float) -> Expectation:
+def expect(snapshot: Snapshot, target: QueuedRequest, now: float) -> Expectation:
     """When the queued `target` starts if no new request comes."""
     slot = snapshot.queue.slot(target.workload_id)
     place = snapshot.order(now).place(slot) if slot >= 0 else MOST_AHEAD
@@ -83,7 +83,7 @@ class _Play:
     similar ones did. `sure`: enough is known of all of these. `passes`: the number played.
     """
 
-    def __init__(self, snapshot: Snapshot, target: Ask, now: float, part: float | None) -> None:
+    def __init__(self, snapshot: Snapshot, target: QueuedRequest, now: float, part: float | None) -> None:
         self._snapshot, self._target, self._now, self._part = snapshot, target, now, part
         self.sure, self.passes = True, 0
         self._promised: float | None = None
@@ -164,7 +164,7 @@ class _Play:
             self._snapshot.grid.touch(number)
 
 
-def _by_work(snapshot: Snapshot, target: Ask, now: float, why: Reason) -> Expectation:
+def _by_work(snapshot: Snapshot, target: QueuedRequest, now: float, why: Reason) -> Expectation:
     """A guess: when all nodes together finish what is held and queued ahead, if they never idle."""
     capacity = snapshot.capacity()
     work = _work_held(snapshot, now) + _work_ahead(snapshot, target, now)
@@ -184,17 +184,17 @@ def _work_held(snapshot: Snapshot, now: float) -> Floats:
     return work
 
 
-def _work_ahead(snapshot: Snapshot, target: Ask, now: float) -> Floats:
+def _work_ahead(snapshot: Snapshot, target: QueuedRequest, now: float) -> Floats:
     """[cpus, memory, GPUs]: the sum of what the requests ahead will hold, times their seconds."""
     order = snapshot.order(now)
     work = np.zeros(3)
     lengths: dict[tuple[str, str, str], float] = {}
     amounts: dict[int, Amounts] = {}
     for slot, sort, limit in zip(order.slots.tolist(), order.sorts.tolist(), order.limits.tolist(), strict=True):
-        ask = snapshot.queue.asks[slot]
-        if ask is None or ask.workload_id == target.workload_id:
+        queued = snapshot.queue.queued_requests[slot]
+        if queued is None or queued.workload_id == target.workload_id:
             break
-        kind = (ask.kind, ask.environment, ask.owner)
+        kind = (queued.kind, queued.environment, queued.owner)
         if kind not in lengths:
             usual = snapshot.durations.remaining(kind, 0.0, USUAL)
             lengths[kind] = np.inf if usual is None else usual.seconds

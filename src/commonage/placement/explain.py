@@ -17,12 +17,12 @@ from commonage.domain.explanations import Confidence, Explanation, Holder
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
-from commonage.placement.asks import Ask, Held
 from commonage.placement.expectation import expect
 from commonage.placement.filters import matching, refusal, usable
 from commonage.placement.grid import Grid
 from commonage.placement.jobs_ahead import jobs_ahead
 from commonage.placement.plan import Plan, passed
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.shortfalls import might, shortfalls
 from commonage.placement.smaller import smaller_requests
 from commonage.placement.snapshot import Snapshot
@@ -32,19 +32,19 @@ MOST_SHORTFALLS = 3
 MOST_TRIES = 5
 
 
-def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
-    """The whole explanation for `ask`, whether it is queued already or only considered. For a gang that is only
+def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanation:
+    """The whole explanation for `queued`, whether it is queued already or only considered. For a gang that is only
     considered, the other members are added to the queue as well.
     """
-    stands = ask.workload_id in snapshot.queue
-    with standing(snapshot, _together(snapshot, ask)):
+    stands = queued.workload_id in snapshot.queue
+    with standing(snapshot, _together(snapshot, queued)):
         with passed(snapshot, now) as done:
-            position, length = done.order.place(snapshot.queue.slot(ask.workload_id)) + 1, len(done.order)
-            held = done.started.get(ask.workload_id)
+            position, length = done.order.place(snapshot.queue.slot(queued.workload_id)) + 1, len(done.order)
+            held = done.started.get(queued.workload_id)
             if held is not None:
                 return Explanation(
-                    workload_id=ask.workload_id,
-                    reasons=(waiting.StartsNow(node=held.allocation.node, gpus=str(ask.request.gpu or "")),),
+                    workload_id=queued.workload_id,
+                    reasons=(waiting.StartsNow(node=held.allocation.node, gpus=str(queued.request.gpu or "")),),
                     at=now,
                     startable_now=True,
                     position=position,
@@ -52,20 +52,20 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
                     expected_start_at=now,
                     confidence=Confidence.LIMITS,
                 )
-            missing = shortfalls(snapshot, done, ask)
-            holders = _holders(snapshot, ask)
-            ahead = jobs_ahead(snapshot, done.order, ask)
-        expected = expect(snapshot, ask, now)
-        instead = _smaller(snapshot, ask, now)
-    request = ask.request
+            missing = shortfalls(snapshot, done, queued)
+            holders = _holders(snapshot, queued)
+            ahead = jobs_ahead(snapshot, done.order, queued)
+        expected = expect(snapshot, queued, now)
+        instead = _smaller(snapshot, queued, now)
+    request = queued.request
     same_else = instead is not None and replace(instead, gpu=request.gpu) == request
     return Explanation(
-        workload_id=ask.workload_id,
+        workload_id=queued.workload_id,
         reasons=missing,
         at=now,
         position=position,
         is_queued=stands,
-        site=_site_of(snapshot, ask),
+        site=_site_of(snapshot, queued),
         queue_length=length,
         jobs_ahead=ahead,
         holders=holders,
@@ -76,43 +76,49 @@ def explain(snapshot: Snapshot, ask: Ask, now: float) -> Explanation:
         earliest_start_at=expected.earliest,
         latest_start_at=expected.latest,
         confidence=expected.confidence,
-        basis=expected.basis if expected.at is not None else _no_basis(snapshot, ask, holders, expected.basis),
+        basis=expected.basis if expected.at is not None else _no_basis(snapshot, queued, holders, expected.basis),
     )
 
 
-def _together(snapshot: Snapshot, ask: Ask) -> list[Ask]:
+def _together(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
     """The request, or all of its gang: the members that wait, or that would be submitted with it."""
-    if ask.gang is None:
-        return [ask]
-    waiting = snapshot.queue.gang(ask.gang)
-    if waiting or ask.gang_size < 2:
-        return [ask, *(one for one in waiting if one.workload_id != ask.workload_id)]
-    others = (f"{ask.workload_id}+{number}" for number in range(1, ask.gang_size))
-    return [ask, *(replace(ask, workload_id=other, attempt_id=f"{other}-1") for other in others)]
+    if queued.gang is None:
+        return [queued]
+    waiting = snapshot.queue.gang(queued.gang)
+    if waiting or queued.gang_size < 2:
+        return [queued, *(one for one in waiting if one.workload_id != queued.workload_id)]
+    others = (f"{queued.workload_id}+{number}" for number in range(1, queued.gang_size))
+    return [queued, *(replace(queued, workload_id=other, attempt_id=f"{other}-1") for other in others)]
 
 
 @contextmanager
-def standing(snapshot: Snapshot, asks: Sequence[Ask]) -> Iterator[None]:
+def standing(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> Iterator[None]:
     """Inside the context, these requests stand in the queue and replace those with the same ids."""
-    before = [(ask.workload_id, snapshot.queue.get(ask.workload_id)) for ask in asks]
-    for ask, (_, old) in zip(asks, before, strict=True):
-        if old != ask:
-            snapshot.arrive(ask)
+    before = [(queued.workload_id, snapshot.queue.get(queued.workload_id)) for queued in queued_requests]
+    for queued, (_, old) in zip(queued_requests, before, strict=True):
+        if old != queued:
+            snapshot.arrive(queued)
     try:
         yield
     finally:
-        for ask, (workload_id, old) in zip(asks, before, strict=True):
+        for queued, (workload_id, old) in zip(queued_requests, before, strict=True):
             if old is None:
                 snapshot.leave(workload_id)
-            elif old != ask:
+            elif old != queued:
                 snapshot.arrive(old)
 
 
-def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> Reason:
+def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, position: int) -> Reason:
     """The first shortfall, for a list. Cheap: it does not look ahead, and it caches."""
     last = next(reversed(outcome.promises), None)
     beyond = last is None or position > outcome.order.place(snapshot.queue.slot(last))
-    sort = (ask.request, ask.time_limit_s, ask.tenant, ask.owner if snapshot.rules.tenants else "", ask.gang)
+    sort = (
+        queued.request,
+        queued.time_limit_s,
+        queued.tenant,
+        queued.owner if snapshot.rules.tenants else "",
+        queued.gang,
+    )
     key = (*sort, None if beyond else position)  # among requests with a promise the reason depends on the position
     reasons = outcome.reasons.get(key)
     if reasons is None:
@@ -120,7 +126,7 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, ask: Ask, position: int) -> R
             for workload_id, held in outcome.started.items():
                 if workload_id in snapshot.queue:
                     snapshot.start(held)
-            reasons = outcome.reasons[key] = shortfalls(snapshot, outcome, ask)
+            reasons = outcome.reasons[key] = shortfalls(snapshot, outcome, queued)
     return reasons[0] if reasons else waiting.InQueue()
 
 
@@ -156,12 +162,12 @@ def _never(nodes: Sequence[Node], request: Request) -> Reason:
     return refusals.RequestTooLarge(request=str(request), shortfalls=tuple(one for one in found if one is not None))
 
 
-def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
+def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
     """The holders of the devices (or the node) that it could use if they were free, the largest hold first."""
     grid, holdings = snapshot.grid, snapshot.holdings
-    shape, slots = grid.shape(ask.request), np.flatnonzero(holdings.node >= 0)
+    shape, slots = grid.shape(queued.request), np.flatnonzero(holdings.node >= 0)
     slots = slots[grid.taking(shape, holdings.node[slots])]
-    if ask.request.gpu is None:
+    if queued.request.gpu is None:
         amounts = holdings.rows[slots, 1]
     else:
         devices = usable(grid, shape, holdings.node[slots])
@@ -176,7 +182,7 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
     found.sort(key=lambda pair: (-pair[0], pair[1].workload_id))
     holders = []
     for amount, one in found[:MOST_HOLDERS]:
-        if ask.request.gpu is not None:
+        if queued.request.gpu is not None:
             holds = waiting.Resources(gpu_memory_mib=amount)
         else:
             holds = waiting.Resources(cpus_milli=one.allocation.cpus_milli, memory_mib=one.allocation.memory_mib)
@@ -184,35 +190,37 @@ def _holders(snapshot: Snapshot, ask: Ask) -> tuple[Holder, ...]:
     return tuple(holders)
 
 
-def _smaller(snapshot: Snapshot, ask: Ask, now: float) -> Request | None:
+def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request | None:
     """A smaller request that would start now, for each member of a gang. It is verified by a trial pass."""
-    asks = _together(snapshot, ask)
-    for request in _candidates(snapshot, asks, now):
-        since = [max(now, one.submitted_at) for one in asks]
-        instead = [replace(one, request=request, submitted_at=at) for one, at in zip(asks, since, strict=True)]
+    queued_requests = _together(snapshot, queued)
+    for request in _candidates(snapshot, queued_requests, now):
+        since = [max(now, one.submitted_at) for one in queued_requests]
+        instead = [
+            replace(one, request=request, submitted_at=at) for one, at in zip(queued_requests, since, strict=True)
+        ]
         with standing(snapshot, instead), passed(snapshot, now) as done:
-            if ask.workload_id in done.started:
+            if queued.workload_id in done.started:
                 return request
     return None
 
 
-def _candidates(snapshot: Snapshot, asks: Sequence[Ask], now: float) -> list[Request]:
+def _candidates(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest], now: float) -> list[Request]:
     """Requests that might start if the asks were not queued; the largest first."""
-    for one in asks:
+    for one in queued_requests:
         snapshot.leave(one.workload_id)
     try:
         with passed(snapshot, now) as done:
-            found = smaller_requests(snapshot.grid, asks[0].request)
-            good = (one for one in found if might(done, replace(asks[0], request=one), len(asks)))
+            found = smaller_requests(snapshot.grid, queued_requests[0].request)
+            good = (one for one in found if might(done, replace(queued_requests[0], request=one), len(queued_requests)))
             return list(islice(good, MOST_TRIES))
     finally:
-        for one in asks:
+        for one in queued_requests:
             snapshot.arrive(one)
 
 
-def _no_basis(snapshot: Snapshot, ask: Ask, holders: Sequence[Holder], basis: Reason) -> Reason:
+def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holder], basis: Reason) -> Reason:
     grid = snapshot.grid
-    if not grid.fits_empty(grid.shape(ask.request), np.arange(len(grid.nodes))).any():
+    if not grid.fits_empty(grid.shape(queued.request), np.arange(len(grid.nodes))).any():
         return waiting.NoNodeLargeEnough()
     for one in holders:
         if one.ends_at is None:
@@ -220,9 +228,9 @@ def _no_basis(snapshot: Snapshot, ask: Ask, holders: Sequence[Holder], basis: Re
     return basis
 
 
-def _site_of(snapshot: Snapshot, ask: Ask) -> str | None:
+def _site_of(snapshot: Snapshot, queued: QueuedRequest) -> str | None:
     """The site in whose queue it is shown, if there are several."""
     if len(snapshot.sites.names) < 2:
         return None
-    could = snapshot.grid.fits_empty(snapshot.grid.shape(ask.request), np.arange(len(snapshot.grid.nodes)))
-    return snapshot.sites.stands(ask.workload_id, could, ask.gang_size)
+    could = snapshot.grid.fits_empty(snapshot.grid.shape(queued.request), np.arange(len(snapshot.grid.nodes)))
+    return snapshot.sites.stands(queued.workload_id, could, queued.gang_size)

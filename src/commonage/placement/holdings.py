@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
+from commonage.placement.queued_requests import Held
 from commonage.placement.shapes import Bools, Floats, Ints
 from commonage.placement.space import row_of, width
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from commonage.domain.explanations import JobsAhead, Precedence
-from commonage.placement.asks import Ask
 from commonage.placement.queue import Order
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.placement.snapshot import Snapshot
 
 MOST_NAMED = 3
 _REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Precedence.OWN)
 
 
-def jobs_ahead(snapshot: Snapshot, order: Order, ask: Ask) -> tuple[JobsAhead, ...]:
+def jobs_ahead(snapshot: Snapshot, order: Order, queued: QueuedRequest) -> tuple[JobsAhead, ...]:
     """The requests ahead, grouped by reason; for each reason the number, and the nearest."""
-    place = order.place(snapshot.queue.slot(ask.workload_id))
+    place = order.place(snapshot.queue.slot(queued.workload_id))
     slots = order.slots[:place]
     if not len(slots):
         return ()
@@ -30,7 +30,7 @@ def jobs_ahead(snapshot: Snapshot, order: Order, ask: Ask) -> tuple[JobsAhead, .
     for number, precedence in enumerate(_REASONS):
         some = slots[reasons == number]
         if len(some):
-            nearest = [snapshot.queue.asks[slot] for slot in some[: -MOST_NAMED - 1 : -1].tolist()]
+            nearest = [snapshot.queue.queued_requests[slot] for slot in some[: -MOST_NAMED - 1 : -1].tolist()]
             named = tuple((one.kind, one.owner) for one in nearest if one is not None)
             found.append(JobsAhead(precedence, len(some), named))
     return tuple(found)

@@ -18,12 +18,12 @@ import numpy as np
 from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
-from commonage.placement.asks import Ask, Held
 from commonage.placement.backfill import MOST_PROMISES, ROUNDING_S, Gate, Promise
 from commonage.placement.equivalence_classes import EquivalenceClasses
 from commonage.placement.gang import spread_out
 from commonage.placement.preemption import Preemption
 from commonage.placement.queue import Order
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.quota import Standing, amounts_of
 from commonage.placement.shapes import Bools, Floats, Ints, Shape
 from commonage.placement.snapshot import Snapshot
@@ -116,12 +116,12 @@ class Pass:
                 equivalence_classes.refused(number, most)
                 continue
             self._pass_over(index)
-            asks = self.unit(index)
-            if not self.standing(asks).starts:
+            queued_requests = self.unit(index)
+            if not self.standing(queued_requests).starts:
                 self._reclaim(index)
                 self._gone[equivalence_classes.left(number)] = True
                 continue
-            longest = self._start(index, asks)
+            longest = self._start(index, queued_requests)
             if longest is None:
                 self._gone[index] = True
                 equivalence_classes.started(number)
@@ -138,12 +138,12 @@ class Pass:
         first = [queue.slot(queue.gang(name)[0].workload_id) for name in queue.gangs()]
         return np.flatnonzero(np.isin(self.order.slots, first)) if first else np.zeros(0, np.int64)
 
-    def unit(self, index: int) -> Sequence[Ask]:
+    def unit(self, index: int) -> Sequence[QueuedRequest]:
         """The requests that start together with the one at this index: it alone, or its gang."""
         queue = self.snapshot.queue
-        ask = queue.asks[self.order.slots[index]]
-        assert ask is not None  # the queue does not change during a pass
-        return [ask] if ask.gang is None else queue.gang(ask.gang)
+        queued = queue.queued_requests[self.order.slots[index]]
+        assert queued is not None  # the queue does not change during a pass
+        return [queued] if queued.gang is None else queue.gang(queued.gang)
 
     def _pass_over(self, upto: int, *, guard: bool = True) -> None:
         """Let all unstarted requests before `upto` wait: promise the first ones, guard nodes that others could use."""
@@ -189,23 +189,23 @@ class Pass:
 
     def _promise(self, index: int) -> None:
         """Promise the earliest place and time, a place made by eviction, or a kept node."""
-        asks, sort = self.unit(index), int(self.order.sorts[index])
-        if len(asks) < asks[0].gang_size:
+        queued_requests, sort = self.unit(index), int(self.order.sorts[index])
+        if len(queued_requests) < queued_requests[0].gang_size:
             return
         shape, promise = self.snapshot.fits.shape(sort), None
-        starts = self.standing(asks).starts
+        starts = self.standing(queued_requests).starts
         self._tries += starts
-        when = self.gate.when(asks, shape) if starts else None
+        when = self.gate.when(queued_requests, shape) if starts else None
         if when is None or when[0] > self.now + SOON_S:
-            promise = self._evict(asks, shape)
+            promise = self._evict(queued_requests, shape)
         if promise is None and when is not None:
-            promise = self.gate.promise(asks, shape, when)
-        patient = self.now - asks[0].submitted_at <= self.snapshot.rules.patience_s
+            promise = self.gate.promise(queued_requests, shape, when)
+        patient = self.now - queued_requests[0].submitted_at <= self.snapshot.rules.patience_s
         if promise is None and starts and self._keeps and not patient:
-            promise = self.gate.keep(asks, shape, self.snapshot.fits.empty[sort])
+            promise = self.gate.keep(queued_requests, shape, self.snapshot.fits.empty[sort])
             self._keeps = promise is None
         if promise is not None:
-            self.promises[asks[0].workload_id] = promise
+            self.promises[queued_requests[0].workload_id] = promise
         elif not starts:  # nor may the same user start the same request behind it
             account = self.order.accounts[index]
             self._gone |= (self.order.accounts == account) & (self.order.sorts == sort)
@@ -216,30 +216,30 @@ class Pass:
             self._tries += 1
             self._promise(index)
 
-    def _evict(self, asks: Sequence[Ask], shape: Shape) -> Promise | None:
+    def _evict(self, queued_requests: Sequence[QueuedRequest], shape: Shape) -> Promise | None:
         """Evict victims if the request may; not again while they are still ending."""
-        snapshot, ask = self.snapshot, asks[0]
-        like = (shape.number, ask.gang_size, ask.tenant, ask.owner, ask.priority)
-        if like in self._in_vain or len(self._in_vain) >= MOST_SEARCHES or not self._may_evict(ask):
+        snapshot, queued = self.snapshot, queued_requests[0]
+        like = (shape.number, queued.gang_size, queued.tenant, queued.owner, queued.priority)
+        if like in self._in_vain or len(self._in_vain) >= MOST_SEARCHES or not self._may_evict(queued):
             return None
         spared = self._ending | {one.allocation.attempt_id for one in self.started.values()} | snapshot.kept.counted
         rules = Preemption(snapshot.grid, snapshot.holdings, snapshot.quotas, snapshot.rules.guaranteed_s, spared)
-        found = rules.victims(ask, shape, self.now, self.gate.open_to(ask, shape))
+        found = rules.victims(queued, shape, self.now, self.gate.open_to(queued, shape))
         if found is None or not found.victims:
             self._in_vain.add(like)
             return None
         for victim in found.victims:
-            self.evictions.append(Eviction(victim.held.workload_id, victim.reason, ask.workload_id))
+            self.evictions.append(Eviction(victim.held.workload_id, victim.reason, queued.workload_id))
             self._ending.add(victim.held.allocation.attempt_id)
-        return self.gate.make_room(asks, shape, found.nodes, [victim.held for victim in found.victims])
+        return self.gate.make_room(queued_requests, shape, found.nodes, [victim.held for victim in found.victims])
 
-    def _may_evict(self, ask: Ask) -> bool:
+    def _may_evict(self, queued: QueuedRequest) -> bool:
         """True if a less important or borrowing workload could be evicted, and none is evicted for it already."""
         held = self.snapshot.holdings
         may = held.preemptible & (held.node >= 0)
         if not self._bounded:
-            may &= held.priority < ask.priority
-        return bool(may.any()) and ask.workload_id not in self._awaited
+            may &= held.priority < queued.priority
+        return bool(may.any()) and queued.workload_id not in self._awaited
 
     @cached_property
     def _ending(self) -> set[str]:
@@ -253,73 +253,73 @@ class Pass:
 
     # --- starting -------------------------------------------------------------------------------------------------
 
-    def standing(self, asks: Sequence[Ask]) -> Standing:
+    def standing(self, queued_requests: Sequence[QueuedRequest]) -> Standing:
         """The quota standing of the requests that start together."""
-        ask = asks[0]
+        queued = queued_requests[0]
         if not self._bounded:
             return Standing.OWN
-        shape = self.snapshot.grid.shape(ask.request)
-        if self.snapshot.kept.home(ask, shape) is not None:
+        shape = self.snapshot.grid.shape(queued.request)
+        if self.snapshot.kept.home(queued, shape) is not None:
             return Standing.OWN  # allocations within a reservation are not counted
         amounts = total = amounts_of(shape)
-        for _ in asks[1:]:
+        for _ in queued_requests[1:]:
             total = total.plus(amounts)
-        return self.snapshot.quotas.standing(ask.tenant, ask.owner, total)
+        return self.snapshot.quotas.standing(queued.tenant, queued.owner, total)
 
-    def _start(self, index: int, asks: Sequence[Ask]) -> float | None:
+    def _start(self, index: int, queued_requests: Sequence[QueuedRequest]) -> float | None:
         """None if each got a place; else the longest run in seconds that a similar request might still start with."""
-        snapshot, ask, sort = self.snapshot, asks[0], int(self.order.sorts[index])
-        if len(asks) < ask.gang_size:
+        snapshot, queued, sort = self.snapshot, queued_requests[0], int(self.order.sorts[index])
+        if len(queued_requests) < queued.gang_size:
             return -np.inf
         shape = snapshot.fits.shape(sort)
-        fit = self._fit(ask, sort, shape)
-        allowed = snapshot.sites.choose(self.gate.mask(ask, shape, fit), len(asks))
-        if np.count_nonzero(allowed) < len(asks):  # most are refused: do not run the policy for them
-            return self.gate.latest(ask, shape, fit) - self.now
+        fit = self._fit(queued, sort, shape)
+        allowed = snapshot.sites.choose(self.gate.mask(queued, shape, fit), len(queued_requests))
+        if np.count_nonzero(allowed) < len(queued_requests):  # most are refused: do not run the policy for them
+            return self.gate.latest(queued, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
-        numbers = spread_out(costs, len(asks), lambda number: snapshot.runs(ask.environment, number))
+        numbers = spread_out(costs, len(queued_requests), lambda number: snapshot.runs(queued.environment, number))
         if numbers is None:
-            return self.gate.latest(ask, shape, fit) - self.now
-        for member, number in zip(asks, numbers, strict=True):
+            return self.gate.latest(queued, shape, fit) - self.now
+        for member, number in zip(queued_requests, numbers, strict=True):
             self._place(member, shape, number)
         return None
 
-    def _fit(self, ask: Ask, sort: int, shape: Shape) -> Bools:
+    def _fit(self, queued: QueuedRequest, sort: int, shape: Shape) -> Bools:
         """[N]: where it fits now, within quotas."""
         fit: Bools = self.snapshot.fits.now[sort].copy()
         if self._touched:
             touched = np.fromiter(self._touched, np.int64)
             fit[touched] = self.snapshot.grid.fits(shape, touched)
         if self._bounded:
-            within = self.snapshot.quotas.mask(self.snapshot.grid, shape, ask.tenant, ask.owner)
+            within = self.snapshot.quotas.mask(self.snapshot.grid, shape, queued.tenant, queued.owner)
             fit = fit if within is None else fit & within
         return fit
 
-    def _place(self, ask: Ask, shape: Shape, number: int) -> None:
-        devices = self.gate.devices(ask, shape, number)
+    def _place(self, queued: QueuedRequest, shape: Shape, number: int) -> None:
+        devices = self.gate.devices(queued, shape, number)
         if devices is None:
-            with self.snapshot.kept.aside(ask, shape, number):
+            with self.snapshot.kept.aside(queued, shape, number):
                 devices = self.snapshot.policy.devices(shape, number)
-        allocation = self.snapshot.grid.allocation(shape, number, devices, ask.attempt_id, self.now)
-        held = held_by(ask, allocation)
-        self.started[ask.workload_id] = held
+        allocation = self.snapshot.grid.allocation(shape, number, devices, queued.attempt_id, self.now)
+        held = held_by(queued, allocation)
+        self.started[queued.workload_id] = held
         self.snapshot.start(held)
         self.gate.claims.taken(allocation)
         self._touched.add(number)
 
 
-def held_by(ask: Ask, allocation: Allocation) -> Held:
+def held_by(queued: QueuedRequest, allocation: Allocation) -> Held:
     """The allocation of a request that starts now, as the next snapshot would show it."""
     return Held(
         allocation=allocation,
-        workload_id=ask.workload_id,
+        workload_id=queued.workload_id,
         name="",
-        owner=ask.owner,
-        kind=ask.kind,
-        ends_at=None if ask.time_limit_s is None else allocation.at + ask.time_limit_s,
-        tenant=ask.tenant,
-        environment=ask.environment,
-        priority=ask.priority,
-        preemptible=ask.preemptible,
-        gang=ask.gang,
+        owner=queued.owner,
+        kind=queued.kind,
+        ends_at=None if queued.time_limit_s is None else allocation.at + queued.time_limit_s,
+        tenant=queued.tenant,
+        environment=queued.environment,
+        priority=queued.priority,
+        preemptible=queued.preemptible,
+        gang=queued.gang,
     )

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from commonage.domain.reasons import Reason, attempts
-from commonage.placement.asks import Ask, Held
 from commonage.placement.eviction_sets import Unit, cheapest_on, cost_of, order_of
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.quota import Quotas, Standing, amounts_of
 from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.space import fits_in, free_rows
@@ -60,22 +60,25 @@ class Preemption:
     guaranteed_s: float
     spared: Collection[str] = ()
 
-    def victims(self, ask: Ask, shape: Shape, now: float, allowed: Bools | None = None) -> Eviction | None:
-        """The victims whose eviction lets `ask` (all of its gang, if it has one) start on nodes that are `allowed` [N].
+    def victims(self, queued: QueuedRequest, shape: Shape, now: float, allowed: Bools | None = None) -> Eviction | None:
+        """The victims whose eviction lets `queued` (all of its gang, if it has one) start on nodes that are `allowed`
+        [N].
 
         No victims if it fits already. None if evictions would not help.
         """
         self.holdings.sync()
-        return _Search(self, ask, shape, now, allowed).run()
+        return _Search(self, queued, shape, now, allowed).run()
 
 
 class _Search:
     """One search: the request, the evictable slots, and the units in which they are evicted."""
 
-    def __init__(self, rules: Preemption, ask: Ask, shape: Shape, now: float, allowed: Bools | None) -> None:
+    def __init__(
+        self, rules: Preemption, queued: QueuedRequest, shape: Shape, now: float, allowed: Bools | None
+    ) -> None:
         self.grid, self.holdings, self.quotas = rules.grid, rules.holdings, rules.quotas
-        self.ask, self.shape = ask, shape
-        self.size = ask.gang_size if ask.gang is not None else 1
+        self.queued, self.shape = queued, shape
+        self.size = queued.gang_size if queued.gang is not None else 1
         least = amounts_of(shape)
         self.amounts = least
         for _ in range(self.size - 1):
@@ -85,8 +88,8 @@ class _Search:
         self.allowed = np.ones(len(self.grid.nodes), np.bool_) if allowed is None else allowed
 
     def _may_go(self, rules: Preemption, now: float) -> Ints:
-        held, quotas, tenant = self.holdings, self.quotas, self.ask.tenant
-        standing = quotas.standing(tenant, self.ask.owner, self.amounts)
+        held, quotas, tenant = self.holdings, self.quotas, self.queued.tenant
+        standing = quotas.standing(tenant, self.queued.owner, self.amounts)
         claims = quotas.bounded(tenant) and standing in (Standing.OWN, Standing.LENT)
         borrows = np.array([name != tenant and quotas.borrows(name) for name in held.tenants], np.bool_)
         open_to_all = np.array([name == tenant or not quotas.bounded(name) for name in held.tenants], np.bool_)
@@ -97,7 +100,7 @@ class _Search:
                 may[held.slot[attempt]] = False
         if not may.any():
             return np.empty(0, np.int64)
-        less = held.priority < self.ask.priority
+        less = held.priority < self.queued.priority
         may &= (less & (open_to_all | borrows)[held.tenant]) | (borrows[held.tenant] if claims else False)
         stay = np.unique(held.gang[there & ~may & (held.gang >= 0)])
         return np.flatnonzero(may & ~np.isin(held.gang, stay))
@@ -134,7 +137,7 @@ class _Search:
 
     def legal(self, units: Collection[Unit]) -> bool:
         """True if no tenant but the request's loses part of its own quota by the eviction of all of these."""
-        tenants = {held.tenant for unit in units for held in unit.held} - {self.ask.tenant}
+        tenants = {held.tenant for unit in units for held in unit.held} - {self.queued.tenant}
         return all(self._keeps_its_own(name, units) for name in tenants if self.quotas.bounded(name))
 
     def _keeps_its_own(self, tenant: str, units: Collection[Unit]) -> bool:
@@ -171,8 +174,8 @@ class _Search:
         """The slots whose eviction also helps with the quota that refuses."""
         if not len(self.slots):
             return self.slots
-        mine, names = self.ask.tenant, self.holdings.tenants
-        if self.quotas.standing(mine, self.ask.owner, self.amounts) is Standing.LENT:
+        mine, names = self.queued.tenant, self.holdings.tenants
+        if self.quotas.standing(mine, self.queued.owner, self.amounts) is Standing.LENT:
             helps = np.array([name != mine and self.quotas.borrows(name) for name in names], np.bool_)
         else:
             helps = np.array([name == mine for name in names], np.bool_)
@@ -257,7 +260,7 @@ class _Search:
     def _starts(self, units: Collection[Unit]) -> bool:
         """True if quotas let the request start once these are gone."""
         with self.quotas.without(held for unit in units for held in unit.held):
-            return self.quotas.standing(self.ask.tenant, self.ask.owner, self.amounts).starts
+            return self.quotas.standing(self.queued.tenant, self.queued.owner, self.amounts).starts
 
     def _for_quota(self, units: set[Unit]) -> set[Unit] | None:
         """These, and as many more as the quotas need; None if that does not help."""
@@ -272,13 +275,13 @@ class _Search:
                     continue
                 units.add(unit)
                 gone.enter_context(self.quotas.without(unit.held))
-                if self.quotas.standing(self.ask.tenant, self.ask.owner, self.amounts).starts:
+                if self.quotas.standing(self.queued.tenant, self.queued.owner, self.amounts).starts:
                     return units
         return None
 
     def _may_lose(self, unit: Unit) -> bool:
         """True if all tenants of a unit, except the request's, that have their own quota hold more than it now."""
-        tenants = {held.tenant for held in unit.held} - {self.ask.tenant}
+        tenants = {held.tenant for held in unit.held} - {self.queued.tenant}
         return all(self.quotas.borrows(name) for name in tenants if self.quotas.bounded(name))
 
     def _least(self, numbers: tuple[int, ...], units: set[Unit]) -> list[Unit]:
@@ -300,7 +303,7 @@ class _Search:
         return Eviction(numbers, tuple(victims))
 
     def _reason(self, held: Held) -> Reason:
-        ask, is_session = self.ask, held.kind == "session"
-        if held.priority < ask.priority:
-            return attempts.Preempted(by_owner=ask.owner, by_kind=ask.kind, is_session=is_session)
-        return attempts.Reclaimed(tenant=ask.tenant, is_session=is_session)
+        queued, is_session = self.queued, held.kind == "session"
+        if held.priority < queued.priority:
+            return attempts.Preempted(by_owner=queued.owner, by_kind=queued.kind, is_session=is_session)
+        return attempts.Reclaimed(tenant=queued.tenant, is_session=is_session)

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
-from commonage.placement.asks import Ask
 from commonage.placement.fairness import Usage
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.placement.shapes import Floats, Ints
 
 COST_UNIT = 1e9  # costs are summed in whole billionths of the fleet, so that the order of summation does not matter
@@ -64,7 +64,7 @@ class Queue:
 
     def __init__(self) -> None:
         self.version = 0
-        self.asks: list[Ask | None] = []
+        self.queued_requests: list[QueuedRequest | None] = []
         self.requests: list[Request | None] = []
         self._sort_of: dict[Request, int] = {}
         self._asking: list[int] = []
@@ -92,14 +92,14 @@ class Queue:
     def __contains__(self, workload_id: str) -> bool:
         return workload_id in self._slot
 
-    def __iter__(self) -> Iterator[Ask]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All requests, in no particular order."""
-        return (ask for ask in self.asks if ask is not None)
+        return (queued for queued in self.queued_requests if queued is not None)
 
-    def get(self, workload_id: str) -> Ask | None:
+    def get(self, workload_id: str) -> QueuedRequest | None:
         """The request of a waiting workload."""
         slot = self._slot.get(workload_id)
-        return None if slot is None else self.asks[slot]
+        return None if slot is None else self.queued_requests[slot]
 
     def slot(self, workload_id: str) -> int:
         """The slot of a waiting workload; -1 if it does not wait."""
@@ -112,24 +112,24 @@ class Queue:
 
     # --- coming and going -----------------------------------------------------------------------------------------
 
-    def arrive(self, ask: Ask, account: int) -> int:
+    def arrive(self, queued: QueuedRequest, account: int) -> int:
         """Add a request; returns its sort. Adding the same id again replaces the request."""
-        self.leave(ask.workload_id)
-        slot = self._free.pop() if self._free else len(self.asks)
-        if slot == len(self.asks):
-            self.asks.append(None)
+        self.leave(queued.workload_id)
+        slot = self._free.pop() if self._free else len(self.queued_requests)
+        if slot == len(self.queued_requests):
+            self.queued_requests.append(None)
             if slot >= len(self._account):
                 self._grow()
-        sort = self._sort_for(ask.request)
-        self.asks[slot] = ask
-        self._slot[ask.workload_id] = slot
-        self._account[slot], self._sort[slot], self._priority[slot] = account, sort, ask.priority
-        self._submitted[slot] = ask.submitted_at
-        self._limit[slot] = np.inf if ask.time_limit_s is None else ask.time_limit_s
+        sort = self._sort_for(queued.request)
+        self.queued_requests[slot] = queued
+        self._slot[queued.workload_id] = slot
+        self._account[slot], self._sort[slot], self._priority[slot] = account, sort, queued.priority
+        self._submitted[slot] = queued.submitted_at
+        self._limit[slot] = np.inf if queued.time_limit_s is None else queued.time_limit_s
         self._here[slot] = True
-        self._priorities[ask.priority] += 1
-        if ask.gang is not None:
-            self._gangs[ask.gang].add(slot)
+        self._priorities[queued.priority] += 1
+        if queued.gang is not None:
+            self._gangs[queued.gang].add(slot)
         self._arrived.append(slot)
         self.version += 1
         return sort
@@ -137,23 +137,23 @@ class Queue:
     def leave(self, workload_id: str) -> None:
         """Remove a request."""
         slot = self._slot.pop(workload_id, None)
-        ask = None if slot is None else self.asks[slot]
-        if slot is None or ask is None:
+        queued = None if slot is None else self.queued_requests[slot]
+        if slot is None or queued is None:
             return
-        self.asks[slot] = None
+        self.queued_requests[slot] = None
         self._here[slot] = False
         self._left.append(slot)
-        self._priorities[ask.priority] -= 1
-        if not self._priorities[ask.priority]:
-            del self._priorities[ask.priority]
-        if ask.gang is not None:
-            self._gangs[ask.gang].discard(slot)
-            if not self._gangs[ask.gang]:
-                del self._gangs[ask.gang]
+        self._priorities[queued.priority] -= 1
+        if not self._priorities[queued.priority]:
+            del self._priorities[queued.priority]
+        if queued.gang is not None:
+            self._gangs[queued.gang].discard(slot)
+            if not self._gangs[queued.gang]:
+                del self._gangs[queued.gang]
         sort = int(self._sort[slot])
         self._asking[sort] -= 1
         if not self._asking[sort]:
-            del self._sort_of[ask.request]
+            del self._sort_of[queued.request]
             self.requests[sort] = None
             self._free_sorts.append(sort)
         self.version += 1
@@ -279,18 +279,18 @@ class Queue:
         """The gangs with waiting members."""
         return list(self._gangs)
 
-    def gang(self, name: str) -> list[Ask]:
+    def gang(self, name: str) -> list[QueuedRequest]:
         """The waiting members of a gang, by age."""
-        return [self._ask(slot) for slot in sorted(self._gangs.get(name, ()), key=self._age_of)]
+        return [self._queued(slot) for slot in sorted(self._gangs.get(name, ()), key=self._age_of)]
 
-    def _ask(self, slot: int) -> Ask:
-        ask = self.asks[slot]
-        assert ask is not None  # callers pass slots of waiting requests
-        return ask
+    def _queued(self, slot: int) -> QueuedRequest:
+        queued = self.queued_requests[slot]
+        assert queued is not None  # callers pass slots of waiting requests
+        return queued
 
     def _age_of(self, slot: int) -> tuple[float, str]:
-        ask = self._ask(slot)
-        return (ask.submitted_at, ask.workload_id)
+        queued = self._queued(slot)
+        return (queued.submitted_at, queued.workload_id)
 
     def _settle(self) -> None:
         """Remove the requests that left, and insert new ones by age."""

@@ -21,8 +21,8 @@ import numpy as np
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.reasons.waiting import Resource
 from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
-from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
+from commonage.placement.queued_requests import Held
 from commonage.placement.shapes import NEVER, Bools, Shape
 
 RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")

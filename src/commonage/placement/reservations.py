@@ -25,10 +25,10 @@ import numpy as np
 from commonage.domain.fleet import Allocation
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.tenants import Reservation
-from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid, Rows
 from commonage.placement.holdings import Holdings
 from commonage.placement.places import Places, Stand, likeness, places_of
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows, width
 from commonage.placement.timeline import BEGUN, Window
@@ -161,23 +161,23 @@ class Kept:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def mask(self, ask: Ask, shape: Shape) -> Bools | None:
+    def mask(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
         """[N], read-only: where the ask may start now with regard to all kept room; None: everywhere. On nodes without
         room kept from it, True does not say that it fits.
         """
-        view = self._view(ask, shape)
+        view = self._view(queued, shape)
         return None if view is None else np.asarray(view.rows.of(shape), np.bool_)
 
-    def clear(self, ask: Ask, shape: Shape) -> Bools | None:
+    def clear(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
         """[N]: the nodes without room kept from the request; None: all. Room freed there is available to it."""
-        view = self._view(ask, shape)
+        view = self._view(queued, shape)
         return None if view is None else np.asarray(~view.less.any(axis=1), np.bool_)
 
-    def home(self, ask: Ask, shape: Shape) -> Bools | None:
+    def home(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
         """[N]: the nodes on which the room kept for the request is enough; None: nowhere. It goes there first,
         regardless of quotas and of requests that wait longer: no other request could use that room.
         """
-        mine = self._mine(ask, shape)
+        mine = self._mine(queued, shape)
         if mine is None or not self._places.stands[mine].places:
             return None
         home = np.zeros(len(self._grid.nodes), np.bool_)
@@ -186,18 +186,18 @@ class Kept:
         home[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
         return home if home.any() else None
 
-    def devices(self, ask: Ask, shape: Shape, number: int) -> Sequence[int] | None:
+    def devices(self, queued: QueuedRequest, shape: Shape, number: int) -> Sequence[int] | None:
         """The devices within the room kept for the request on a node, if that is enough; else None."""
-        mine = self._mine(ask, shape)
+        mine = self._mine(queued, shape)
         row = None if mine is None else self._places.rows(self._places.stands[mine]).get(number)
         if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
             return None
         return pick_devices(self._grid, shape, number, row)
 
     @contextmanager
-    def aside(self, ask: Ask, shape: Shape, number: int) -> Iterator[None]:
+    def aside(self, queued: QueuedRequest, shape: Shape, number: int) -> Iterator[None]:
         """Inside, the grid shows only what the request may use on a node: for a policy that picks devices."""
-        view = self._view(ask, shape)
+        view = self._view(queued, shape)
         if view is None or not view.less[number].any():
             yield
             return
@@ -237,24 +237,24 @@ class Kept:
 
     # --- views --------------------------------------------------------------------------------------------------------
 
-    def _mine(self, ask: Ask, shape: Shape) -> str | None:
+    def _mine(self, queued: QueuedRequest, shape: Shape) -> str | None:
         """The reservation that has begun, is for the request, and resembles it most."""
         mine = [
             (abs(likeness(shape, stand.shape) - 1), name)
             for name, stand in self._places.stands.items()
-            if stand.begun and stand.is_for(ask.tenant, ask.owner) and stand.wanted
+            if stand.begun and stand.is_for(queued.tenant, queued.owner) and stand.wanted
         ]
         return min(mine)[1] if mine else None
 
-    def _view(self, ask: Ask, shape: Shape) -> _View | None:
+    def _view(self, queued: QueuedRequest, shape: Shape) -> _View | None:
         """The room that the request must leave; None if nothing is kept."""
         if not self._places.stands:
             return None
         before = len(self._starts)
-        if ask.time_limit_s is not None:
-            before = bisect_left(self._starts, self.now + ask.time_limit_s)
+        if queued.time_limit_s is not None:
+            before = bisect_left(self._starts, self.now + queued.time_limit_s)
         until = self._starts[before - 1] if before else BEGUN
-        mine = self._mine(ask, shape)
+        mine = self._mine(queued, shape)
         view = self._views.get((until, mine))
         if view is None:
             if len(self._views) >= MOST_VIEWS:

@@ -16,10 +16,10 @@ import numpy as np
 from commonage.domain.fleet import NodeState
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
-from commonage.placement.asks import Ask
 from commonage.placement.filters import FILTERS, Filter, TakesWork, matching, usable
 from commonage.placement.grid import Grid
 from commonage.placement.plan import Pass, Plan
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.placement.quota import amounts_of
 from commonage.placement.shapes import Bools, Ints, Shape
 from commonage.placement.snapshot import Snapshot
@@ -28,62 +28,62 @@ Found = list[tuple[int, Reason]]
 """(its nearest node, the shortfall there) of each group of nodes."""
 
 
-def shortfalls(snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> tuple[Reason, ...]:
+def shortfalls(snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) -> tuple[Reason, ...]:
     """The shortfalls, one for each kind; empty for a request that came after the plan and fits."""
     grid = snapshot.grid
     if not grid.nodes:
         return (waiting.NoNodes(),)
-    shape = grid.shape(ask.request)
-    members = 1 if ask.gang is None else len(snapshot.queue.gang(ask.gang))
-    if members < ask.gang_size:
-        return (waiting.GangIncomplete(size=ask.gang_size, queued=members),)
-    over = over_quota(snapshot, ask, shape)
+    shape = grid.shape(queued.request)
+    members = 1 if queued.gang is None else len(snapshot.queue.gang(queued.gang))
+    if members < queued.gang_size:
+        return (waiting.GangIncomplete(size=queued.gang_size, queued=members),)
+    over = over_quota(snapshot, queued, shape)
     if over is not None:
         return (over,)
     fit = grid.fits(shape, np.arange(len(grid.nodes)))
-    within = _within_quota(snapshot, ask, shape, fit)
-    may = outcome.gate.mask(ask, shape, within)
+    within = _within_quota(snapshot, queued, shape, fit)
+    may = outcome.gate.mask(queued, shape, within)
     rooms = int(np.count_nonzero(may))
-    if rooms >= ask.gang_size:
-        if snapshot.sites.choose(may, ask.gang_size).any():
-            came_later = _place(snapshot, outcome, ask.workload_id) == len(outcome.order)
+    if rooms >= queued.gang_size:
+        if snapshot.sites.choose(may, queued.gang_size).any():
+            came_later = _place(snapshot, outcome, queued.workload_id) == len(outcome.order)
             return () if came_later else (waiting.ResourcesFree(),)
-        return (waiting.InsufficientNodesAtSite(size=ask.gang_size),)
+        return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
     nodes = _by_distance(grid, shape, fit)
     found, left = _refused(grid, shape, nodes[~may[nodes]])
-    found += _HeldBack(snapshot, outcome, ask).found(left, within)
+    found += _HeldBack(snapshot, outcome, queued).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
     reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
     if rooms:
-        reasons = [waiting.InsufficientNodes(size=ask.gang_size, nodes=rooms), *reasons]
+        reasons = [waiting.InsufficientNodes(size=queued.gang_size, nodes=rooms), *reasons]
     return tuple(reasons)
 
 
-def might(outcome: Pass, ask: Ask, size: int) -> bool:
+def might(outcome: Pass, queued: QueuedRequest, size: int) -> bool:
     """True if a request of `size` members might start next to the result of the pass: worth a trial."""
     snapshot = outcome.snapshot
-    shape = snapshot.grid.shape(ask.request)
-    if over_quota(snapshot, ask, shape) is not None:
+    shape = snapshot.grid.shape(queued.request)
+    if over_quota(snapshot, queued, shape) is not None:
         return False
     fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
-    may = outcome.gate.mask(ask, shape, _within_quota(snapshot, ask, shape, fit))
+    may = outcome.gate.mask(queued, shape, _within_quota(snapshot, queued, shape, fit))
     return int(np.count_nonzero(may)) >= size
 
 
 # --- quotas -----------------------------------------------------------------------------------------------------------
 
 
-def over_quota(snapshot: Snapshot, ask: Ask, shape: Shape) -> Reason | None:
+def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reason | None:
     """The quota refusal of the request, or of its whole gang; allocations within a reservation are not counted."""
-    if not snapshot.rules.tenants or snapshot.kept.home(ask, shape) is not None:
+    if not snapshot.rules.tenants or snapshot.kept.home(queued, shape) is not None:
         return None
     one = amounts_of(shape)
-    amounts = Amounts(*(getattr(one, name) * max(1, ask.gang_size) for name in one.__slots__))
-    return snapshot.quotas.refusal(ask.tenant, ask.owner, amounts)
+    amounts = Amounts(*(getattr(one, name) * max(1, queued.gang_size) for name in one.__slots__))
+    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts)
 
 
-def _within_quota(snapshot: Snapshot, ask: Ask, shape: Shape, fit: Bools) -> Bools:
-    within = snapshot.quotas.mask(snapshot.grid, shape, ask.tenant, ask.owner) if snapshot.rules.tenants else None
+def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
+    within = snapshot.quotas.mask(snapshot.grid, shape, queued.tenant, queued.owner) if snapshot.rules.tenants else None
     return fit.copy() if within is None else fit & within
 
 
@@ -128,14 +128,14 @@ def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
 class _HeldBack:
     """Explains why a request may not start where it fits: a quota, or room kept for another."""
 
-    def __init__(self, snapshot: Snapshot, outcome: Pass | Plan, ask: Ask) -> None:
-        self._snapshot, self._gate, self._now, self._ask = snapshot, outcome.gate, outcome.now, ask
-        self._reserved = snapshot.kept.mask(ask, snapshot.grid.shape(ask.request))
+    def __init__(self, snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) -> None:
+        self._snapshot, self._gate, self._now, self._queued = snapshot, outcome.gate, outcome.now, queued
+        self._reserved = snapshot.kept.mask(queued, snapshot.grid.shape(queued.request))
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
         for number, name, _, _ in snapshot.kept.windows():
             self._reserving[number].append(name)
         self._promised: dict[str, float] = {}  # by node, when the first request ahead starts there
-        mine = _place(snapshot, outcome, ask.workload_id)
+        mine = _place(snapshot, outcome, queued.workload_id)
         for promise in outcome.promises.values():
             if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
                 for allocation in promise.allocations:
@@ -144,11 +144,11 @@ class _HeldBack:
     def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
         """(its nearest node, the reason) of each group of these nodes; `within` [N]: those within quota."""
         grid, groups = self._snapshot.grid, defaultdict[waiting.FreeButKept, list[int]](list)
-        over_quota = waiting.TenantQuotaExceededThere(tenant=self._ask.tenant)
+        over_quota = waiting.TenantQuotaExceededThere(tenant=self._queued.tenant)
         for number in left.tolist():
             groups[self._kept_for(number) if within[number] else over_quota].append(number)
         for kept, (first, *others) in groups.items():
-            free = _free(grid, self._ask, first)
+            free = _free(grid, self._queued, first)
             yield first, replace(kept, node=grid.nodes[first].name, nodes=1 + len(others), free=free)
 
     def _kept_for(self, number: int) -> waiting.FreeButKept:
@@ -159,7 +159,7 @@ class _HeldBack:
         at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
         if at <= self._now:
             return waiting.PreemptingForOthers()
-        if at < self._gate.until(self._ask):
+        if at < self._gate.until(self._queued):
             return waiting.PromisedToOthers(starts_in_s=float(at - self._now))
         first = float(self._snapshot.ahead.first_ends()[number])
         return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)
@@ -188,12 +188,12 @@ def _place(snapshot: Snapshot, outcome: Pass | Plan, workload_id: str) -> int:
     return place if slot >= 0 and len(order) and order.slots[place] == slot else len(order)
 
 
-def _free(grid: Grid, ask: Ask, number: int) -> waiting.Resources:
+def _free(grid: Grid, queued: QueuedRequest, number: int) -> waiting.Resources:
     """The free amounts of the resources that it requests."""
-    shape = grid.shape(ask.request)
-    if ask.request.gpu is None:
+    shape = grid.shape(queued.request)
+    if queued.request.gpu is None:
         return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))
-    if ask.request.gpu.whole:
+    if queued.request.gpu.whole:
         return waiting.Resources(gpus=int(np.count_nonzero(grid.devices_fit(shape, np.array([number])))))
     devices = [device for device, _ in matching(grid, shape, number)]
     return waiting.Resources(gpu_memory_mib=int(grid.free_mib[number, devices].max()))

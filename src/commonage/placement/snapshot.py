@@ -18,7 +18,6 @@ from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
 from commonage.domain.usage import PastHold
 from commonage.placement.ahead import Ahead
-from commonage.placement.asks import Ask, Held
 from commonage.placement.durations import Durations
 from commonage.placement.fairness import Capacity, Usage
 from commonage.placement.fits import Fits
@@ -28,6 +27,7 @@ from commonage.placement.mix import Mix
 from commonage.placement.policies import Policy
 from commonage.placement.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.placement.queue import Order, Queue
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.quota import Quotas
 from commonage.placement.reservations import Kept
 from commonage.placement.shapes import Floats, Ints
@@ -76,8 +76,8 @@ class Snapshot:
             self.usage = Usage(rules.half_life_s, rules.entry_penalty_s)
             for held in self.held.values():
                 self._charge(held)
-            for ask in list(self.queue):
-                self.queue.arrive(ask, self.usage.account(ask.tenant, ask.owner))
+            for queued in list(self.queue):
+                self.queue.arrive(queued, self.usage.account(queued.tenant, queued.owner))
         self._count()
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -99,10 +99,10 @@ class Snapshot:
         share = self.capacity().share(past.amounts)
         self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))
 
-    def arrive(self, ask: Ask) -> None:
+    def arrive(self, queued: QueuedRequest) -> None:
         """Add a waiting request."""
-        sort = self.queue.arrive(ask, self.usage.account(ask.tenant, ask.owner))
-        self.fits.put(sort, ask.request)
+        sort = self.queue.arrive(queued, self.usage.account(queued.tenant, queued.owner))
+        self.fits.put(sort, queued.request)
 
     def leave(self, workload_id: str) -> None:
         """Remove a request that no longer waits."""

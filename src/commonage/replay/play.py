@@ -16,11 +16,11 @@ from commonage.domain.fleet import Node
 from commonage.domain.ids import attempt_id
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
-from commonage.placement.asks import Ask, Held
 from commonage.placement.explain import ever_fits
 from commonage.placement.grid import Grid
 from commonage.placement.plan import Plan, plan
 from commonage.placement.policies.registry import POLICIES, Maker
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.snapshot import Snapshot
 from commonage.replay.figures import Capacity, Figures, Moment, Ran, figures
 from commonage.replay.records import Record, Records
@@ -168,11 +168,11 @@ class _Player:
             fate = self._fates[eviction.workload_id]
             fate.preempted += 1
             self._release(eviction.workload_id, now)
-            self.snapshot.arrive(_ask(fate))
+            self.snapshot.arrive(_queued(fate))
 
     def _arrive(self, record: Record) -> None:
         self.snapshot.arrived(record.request)
-        self.snapshot.arrive(_ask(self._fates[record.id]))
+        self.snapshot.arrive(_queued(self._fates[record.id]))
 
     def _end(self, at: float, _number: int, workload_id: str, tries: int) -> bool:
         fate, held = self._fates[workload_id], self.snapshot.held.get(workload_id)
@@ -201,9 +201,9 @@ class _Player:
         return Played(tuple(ran), tuple(self._moments), capacity)
 
 
-def _ask(fate: _Fate) -> Ask:
+def _queued(fate: _Fate) -> QueuedRequest:
     record = fate.record
-    return Ask(
+    return QueuedRequest(
         workload_id=record.id,
         attempt_id=attempt_id(record.id, fate.tries + 1),
         request=record.request,

@@ -12,10 +12,10 @@ from commonage.domain.fleet import Device, Node, NodeState
 from commonage.domain.ids import attempt_id
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Rules
-from commonage.placement.asks import Ask, Held
 from commonage.placement.explain import explain
 from commonage.placement.grid import Grid
 from commonage.placement.plan import Plan, plan
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -31,22 +31,22 @@ class Scene:
     now: float
     nodes: Sequence[Node]
     held: Sequence[Held]
-    queue: Sequence[Ask]
+    queue: Sequence[QueuedRequest]
     rules: Rules = field(default=PATIENT)
 
     def snapshot(self) -> Snapshot:
         made = Snapshot(self.nodes, self.rules)
         for one in self.held:
             made.hold(one)
-        for ask in self.queue:
-            made.arrive(ask)
+        for queued in self.queue:
+            made.arrive(queued)
         return made
 
     def plan(self) -> Plan:
         return plan(self.snapshot(), self.now)
 
-    def explain(self, ask: Ask) -> Explanation:
-        return explain(self.snapshot(), ask, self.now)
+    def explain(self, queued: QueuedRequest) -> Explanation:
+        return explain(self.snapshot(), queued, self.now)
 
     def grid(self, held: Sequence[Held] | None = None) -> Grid:
         grid = Grid(self.nodes)
@@ -56,7 +56,7 @@ class Scene:
 
     def after(self, outcome: Plan) -> Scene:
         """The world once a plan is carried out."""
-        waiting = [ask for ask in self.queue if ask.workload_id not in outcome.started]
+        waiting = [queued for queued in self.queue if queued.workload_id not in outcome.started]
         evicted = {one.workload_id for one in outcome.evictions}
         held = [one for one in self.held if one.workload_id not in evicted]
         return replace(self, held=[*held, *outcome.started.values()], queue=waiting)
@@ -66,9 +66,9 @@ class Scene:
         return replace(self, now=now, held=[one for one in self.held if one.ends_at is None or one.ends_at > now])
 
 
-def by_age(queue: Sequence[Ask]) -> list[Ask]:
+def by_age(queue: Sequence[QueuedRequest]) -> list[QueuedRequest]:
     """The order in which they stand while all are of one user: by priority, then age."""
-    return sorted(queue, key=lambda ask: (-ask.priority, ask.submitted_at, ask.workload_id))
+    return sorted(queue, key=lambda queued: (-queued.priority, queued.submitted_at, queued.workload_id))
 
 
 DEVICES = st.builds(
@@ -135,13 +135,13 @@ REQUESTS = st.builds(
 
 
 @st.composite
-def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> list[Ask]:
+def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> list[QueuedRequest]:
     few = draw(st.lists(REQUESTS, min_size=1, max_size=4))
-    asks = []
+    queued_requests = []
     for number in range(draw(st.integers(1, most))):
         name = f"w{number:012}"
         user = draw(st.integers(1, users))
-        one = Ask(
+        one = QueuedRequest(
             workload_id=name,
             attempt_id=attempt_id(name, 1),
             request=draw(st.sampled_from(few)),
@@ -154,8 +154,8 @@ def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
         )
         size = draw(st.sampled_from([1, 1, 1, 2])) if gangs else 1
         members = [replace(one, workload_id=f"{name}{part}", attempt_id=f"{name}{part}-1") for part in range(size)]
-        asks += [one] if size == 1 else [replace(member, gang=name, gang_size=size) for member in members]
-    return by_age(asks)
+        queued_requests += [one] if size == 1 else [replace(member, gang=name, gang_size=size) for member in members]
+    return by_age(queued_requests)
 
 
 def _old(held: Held) -> Held:

@@ -14,8 +14,8 @@ from tests.unit.placement.fleets import GIB, NOW, Scene, essence, overdrawn
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Rules
-from commonage.placement.asks import Ask, Held
 from commonage.placement.plan import Plan, plan
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -46,9 +46,9 @@ class Life:
         self.now = NOW
         self.nodes = {node.name: node for node in self._fleet()}
         self.snapshot = Snapshot(list(self.nodes.values()), self.sort.rules)
-        self.waiting: dict[str, Ask] = {}
+        self.waiting: dict[str, QueuedRequest] = {}
         self.held: dict[str, tuple[Held, float]] = {}  # with when it really ends
-        self.asked: dict[str, Ask] = {}
+        self.asked: dict[str, QueuedRequest] = {}
         self.head: tuple[str, float] | None = None
         self.started = self.evicted = 0
 
@@ -69,13 +69,13 @@ class Life:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def arrive(self, count: int = 1, **fields: object) -> list[Ask]:
+    def arrive(self, count: int = 1, **fields: object) -> list[QueuedRequest]:
         """So many equal asks of somebody."""
         gang = self.sort.gangs and count > 1 and self.random.random() < 0.5
         user, first = self.random.randint(1, 3), len(self.asked)
         limits = (5, 10, 30, LONGEST_S, *((None,) if self.sort.endless else ()))
         cpus = self.random.randint(1, 4) * 500
-        base = Ask(
+        base = QueuedRequest(
             workload_id="",
             attempt_id="",
             request=Request(cpus, self.random.randint(1, 8) * GIB, parse_gpus(self.random.choice(GPUS))),
@@ -89,14 +89,14 @@ class Life:
             gang=f"gang-{first}" if gang else None,
             gang_size=count if gang else 1,
         )
-        asks = []
+        queued_requests = []
         for number in range(first, first + count):
             name = f"w{number:012}"
             one = replace(base, workload_id=name, attempt_id=f"{name}-1", **fields)  # type: ignore[arg-type]
             self.asked[name] = self.waiting[name] = one
             self.snapshot.arrive(one)
-            asks.append(one)
-        return asks
+            queued_requests.append(one)
+        return queued_requests
 
     def end(self, workload_id: str) -> None:
         """It is over, and back in the queue if it was only evicted."""
@@ -140,8 +140,8 @@ class Life:
         outcome = plan(self.snapshot, self.now)
         self.check(outcome)
         for name, held in outcome.started.items():
-            ask = self.waiting.pop(name)
-            really = self.random.randint(1, ask.time_limit_s or LONGEST_S)
+            queued = self.waiting.pop(name)
+            really = self.random.randint(1, queued.time_limit_s or LONGEST_S)
             self.snapshot.leave(name)
             self._hold(held, self.now + really)
             self.started += 1
@@ -173,14 +173,14 @@ class Life:
         anew.usage = usage
         for one in scene.held:
             anew.hold(one)
-        for ask in scene.queue:
-            anew.arrive(ask)
+        for queued in scene.queue:
+            anew.arrive(queued)
         assert essence(plan(anew, self.now)) == essence(outcome), "made from scratch, another plan"
         for name, held in outcome.started.items():
-            ask = self.waiting[name]
-            together = [one for one in outcome.started.values() if one.gang == ask.gang] if ask.gang else [held]
-            assert len(together) == ask.gang_size, "a gang is whole or absent"
-            assert len({one.allocation.node for one in together}) == ask.gang_size, "each on a node of its own"
+            queued = self.waiting[name]
+            together = [one for one in outcome.started.values() if one.gang == queued.gang] if queued.gang else [held]
+            assert len(together) == queued.gang_size, "a gang is whole or absent"
+            assert len({one.allocation.node for one in together}) == queued.gang_size, "each on a node of its own"
         for eviction in outcome.evictions:
             victim = self.held[eviction.workload_id][0]
             assert victim.preemptible
@@ -192,10 +192,10 @@ class Life:
     def _head(self, outcome: Plan) -> None:
         """Whoever is first in the order, and could run here at all, is not first for ever."""
         order, queue, grid = outcome.order, self.snapshot.queue, self.snapshot.grid
-        asks = [queue.asks[slot] for slot in order.slots]
+        queued_requests = [queue.queued_requests[slot] for slot in order.slots]
         could = (
             one
-            for one in asks
+            for one in queued_requests
             if one is not None
             and len(queue.gang(one.gang) if one.gang else [one]) == one.gang_size
             and grid.fits_empty(grid.shape(one.request), np.arange(len(grid.nodes))).sum() >= one.gang_size

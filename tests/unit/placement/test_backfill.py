@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.placement.fleets import GIB, NOW, Scene
-from tests.unit.placement.test_plan import ask, held
+from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.tenants import Rules
 from commonage.placement import plan as planner
-from commonage.placement.asks import Ask
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.testing import factories
 
 PATIENT = Rules(policy="best-fit", patience_s=600.0)
@@ -24,7 +24,7 @@ def started(scene: Scene) -> list[str]:
 
 def test_each_of_the_first_is_promised_what_those_before_it_leave() -> None:
     busy = [held(number, "n", {f"GPU-n-{number}": 24 * GIB}, ends_at=NOW + 100 + number) for number in range(2)]
-    queue = [ask(number, "1", limit=50) for number in range(4)]
+    queue = [queued(number, "1", limit=50) for number in range(4)]
     scene = Scene(NOW, [factories.node("n", 2)], busy, queue)
     assert list(promised(scene).values()) == [NOW + 100, NOW + 101, NOW + 150, NOW + 151]
 
@@ -33,14 +33,14 @@ def test_a_gang_is_promised_the_time_when_all_have_a_node() -> None:
     nodes = [factories.node(name, 1) for name in "abc"]
     busy = [held(index, node.name, {f"GPU-{node.name}-0": 24 * GIB}, ends_at=NOW + 100 * index) for index, node in
             enumerate(nodes, 1)]  # fmt: skip
-    gang = [replace(ask(number, "1", limit=50), gang="g", gang_size=2) for number in range(2)]
+    gang = [replace(queued(number, "1", limit=50), gang="g", gang_size=2) for number in range(2)]
     outcome = Scene(NOW, nodes, busy, gang).plan()
     (promise,) = outcome.promises.values()
     assert (promise.at, [allocation.node for allocation in promise.allocations]) == (NOW + 200, ["a", "b"])
 
 
 def test_half_a_gang_is_promised_nothing() -> None:
-    gang = replace(ask(0, "1"), gang="g", gang_size=2)
+    gang = replace(queued(0, "1"), gang="g", gang_size=2)
     assert promised(Scene(NOW, [factories.node("a", 1), factories.node("b", 1)], [], [gang])) == {}
 
 
@@ -50,7 +50,7 @@ def test_behind_the_promises_only_what_ends_before_anything_else_there(
 ) -> None:
     monkeypatch.setattr(planner, "MOST_PROMISES", 0)
     busy = [held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), held(1, "n", ends_at=NOW + 300)]
-    scene = Scene(NOW, [factories.node("n", 1)], busy, [ask(1, "12GiB"), ask(2, "4GiB", limit=limit)])
+    scene = Scene(NOW, [factories.node("n", 1)], busy, [queued(1, "12GiB"), queued(2, "4GiB", limit=limit)])
     assert started(scene) == (["w000000000002"] if starts else [])
 
 
@@ -58,12 +58,12 @@ def test_where_nobody_who_waits_could_go_anything_starts(monkeypatch: pytest.Mon
     monkeypatch.setattr(planner, "MOST_PROMISES", 0)
     busy = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
     nodes = [factories.node("n", 1), factories.node("without")]
-    assert started(Scene(NOW, nodes, [busy], [ask(1, "12GiB"), ask(2)])) == ["w000000000002"]
+    assert started(Scene(NOW, nodes, [busy], [queued(1, "12GiB"), queued(2)])) == ["w000000000002"]
 
 
-def waiting_in_vain(for_s: float) -> list[Ask]:
+def waiting_in_vain(for_s: float) -> list[QueuedRequest]:
     """A large one that has waited so long, and a small one behind it."""
-    large, small = ask(1, "2"), ask(2, "0.5")
+    large, small = queued(1, "2"), queued(2, "0.5")
     return [replace(large, submitted_at=NOW - for_s), replace(small, submitted_at=NOW - for_s + 1)]
 
 

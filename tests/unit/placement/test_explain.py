@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, fleets, play, scenes
-from tests.unit.placement.test_plan import ask, held
+from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.explanations import Confidence
 from commonage.domain.fleet import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.asks import Ask
 from commonage.placement.explain import ever_fits, why_waiting
 from commonage.placement.grid import Grid
 from commonage.placement.plan import plan
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.testing import factories
 
 SLOWLY = settings(max_examples=50, deadline=None)
@@ -69,7 +69,7 @@ def test_what_fits_now_starts_when_it_is_asked_instead(scene: Scene, data: st.Da
 @SLOWLY
 @given(scenes(6), REQUESTS)
 def test_considering_an_ask_says_what_becomes_of_it(scene: Scene, request_: Request) -> None:
-    considered = Ask("", "-1", request_, 0, NOW, None)
+    considered = QueuedRequest("", "-1", request_, 0, NOW, None)
     told = scene.explain(considered)
     real = replace(considered, workload_id="z-new", attempt_id="z-new-1")
     queue = [*scene.queue, real]
@@ -103,7 +103,7 @@ def test_never_means_never(nodes: list[Node], request_: Request) -> None:
 def test_the_bob_who_waits_for_alice() -> None:
     node = factories.node("gpu-1", 1)
     session = replace(held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}), name="session", owner="alice", kind="session")
-    bob = ask(1, "12GiB")
+    bob = queued(1, "12GiB")
     told = Scene(NOW, [node], [session], [bob]).explain(bob)
     assert told.reasons == (
         waiting.InsufficientGpuMemory(
@@ -126,7 +126,7 @@ def test_the_bob_who_waits_for_alice() -> None:
 
 def test_who_runs_on_a_node_with_a_fault_keeps_nobody_waiting() -> None:
     node = replace(factories.node("gpu-1", 1), state=NodeState.FAULTY, reason="its daemon does not answer")
-    told = Scene(NOW, [node], [held(0, "gpu-1")], [ask(1)]).explain(ask(1))
+    told = Scene(NOW, [node], [held(0, "gpu-1")], [queued(1)]).explain(queued(1))
     assert told.reasons == (waiting.NodeFaulty(node="gpu-1", total=1),)
     assert told.holders == ()
     assert told.basis == waiting.NoNodeLargeEnough()
@@ -135,8 +135,8 @@ def test_who_runs_on_a_node_with_a_fault_keeps_nobody_waiting() -> None:
 def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
     node = factories.node("n", 1)
     holder = held(0, "n", {"GPU-n-0": 16 * GIB})
-    only_asks = replace(ask(2, "0.75"), workload_id="")
-    told = Scene(NOW, [node], [holder], [ask(1, "12GiB")]).explain(only_asks)
+    only_asks = replace(queued(2, "0.75"), workload_id="")
+    told = Scene(NOW, [node], [holder], [queued(1, "12GiB")]).explain(only_asks)
     assert (told.is_queued, told.position) == (False, 2)
     assert isinstance(told.reasons[0], waiting.InsufficientGpuMemory)
     assert (told.reasons[0].requested_mib, told.reasons[0].free_mib) == (18 * GIB, 8 * GIB)
@@ -145,7 +145,9 @@ def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
 def test_cpus_that_others_hold() -> None:
     node = replace(factories.node("n", 0), report=replace(factories.node("n", 0).report, cpus_milli=2000))
     big = Request(2000, GIB)
-    told = Scene(NOW, [node], [held(0, "n")], [replace(ask(1), request=big)]).explain(replace(ask(1), request=big))
+    told = Scene(NOW, [node], [held(0, "n")], [replace(queued(1), request=big)]).explain(
+        replace(queued(1), request=big)
+    )
     assert told.reasons == (cpus_shortfall(2000, 1000, 2000),)
     assert told.holders[0].holds == Resources(cpus_milli=1000, memory_mib=GIB)
 
@@ -153,7 +155,7 @@ def test_cpus_that_others_hold() -> None:
 def test_the_start_that_a_time_limit_tells() -> None:
     node = factories.node("gpu-1", 1)
     before = held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
-    one = ask(1, "12GiB")
+    one = queued(1, "12GiB")
     told = Scene(NOW, [node], [before], [one]).explain(one)
     assert told.expected_start_at == NOW + 600
     assert (told.confidence, told.basis) == (Confidence.LIMITS, waiting.EstimateFromTimeLimits())
@@ -163,7 +165,7 @@ def test_the_head_may_be_offered_what_was_promised_to_itself() -> None:
     """Its own promise does not stand in its way when it asks for less."""
     node = factories.node("gpu-1", 1)
     before = held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
-    one = ask(1, "20GiB")
+    one = queued(1, "20GiB")
     assert Scene(NOW, [node], [before], [one]).explain(one).fits_now_gpus == "8192MiB"
 
 
@@ -182,7 +184,7 @@ def test_the_head_may_be_offered_what_was_promised_to_itself() -> None:
 def test_what_is_lacking_in_numbers(
     gpus: str | None, cpus: int, memory: int, shortfalls: Reason, fits_now: str | None, fits_gpus: str | None
 ) -> None:
-    one = ask(1, gpus, cpus=cpus, memory=memory)
+    one = queued(1, gpus, cpus=cpus, memory=memory)
     told = Scene(NOW, [factories.node("n", 2)], [held(0, "n", {"GPU-n-0": 4 * GIB})], [one]).explain(one)
     assert told.reasons[0] == shortfalls
     assert (told.fits_now, told.fits_now_gpus) == (fits_now, fits_gpus)
@@ -193,7 +195,7 @@ def test_a_device_without_compute_left() -> None:
     busy = held(0, "n")
     share = factories.share(node.report.devices[0], memory_mib=1024, compute_milli=900)
     busy = replace(busy, allocation=replace(busy.allocation, shares=(share,)))
-    one = ask(1, "0.25")
+    one = queued(1, "0.25")
     told = Scene(NOW, [node], [busy], [one]).explain(one)
     assert told.reasons == (
         waiting.InsufficientGpuCompute(node="n", total=1, gpu="0", model=None, requested_milli=250, free_milli=100),
@@ -203,7 +205,7 @@ def test_a_device_without_compute_left() -> None:
 
 def test_what_is_free_but_kept() -> None:
     before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 600)
-    queue = [ask(1, "20GiB"), ask(2, "8GiB")]
+    queue = [queued(1, "20GiB"), queued(2, "8GiB")]
     scene = Scene(NOW, [factories.node("n", 1)], [before], queue)
     assert scene.explain(queue[1]).reasons == (
         waiting.PromisedToOthers(node="n", free=Resources(gpu_memory_mib=8 * GIB), starts_in_s=600),
@@ -216,7 +218,7 @@ def test_the_nearest_node_is_named_first() -> None:
         factories.node("b", 1),
         factories.node("c"),
     ]
-    one = ask(1, "2")
+    one = queued(1, "2")
     assert Scene(NOW, nodes, [], [one]).explain(one).reasons == (
         waiting.InsufficientGpus(node="b", total=3, model=None, requested=2, free=1, present=1),
         waiting.NodeDraining(node="a", total=3, by="root"),
@@ -225,7 +227,7 @@ def test_the_nearest_node_is_named_first() -> None:
 
 
 def test_before_any_node_reported() -> None:
-    one = ask(1)
+    one = queued(1)
     scene = Scene(NOW, [], [], [one])
     assert scene.explain(one).reasons == (waiting.NoNodes(),)
     assert why_waiting(scene.snapshot(), scene.plan(), one, 1) == waiting.NoNodes()
@@ -234,7 +236,7 @@ def test_before_any_node_reported() -> None:
 
 def test_one_that_came_after_the_plan_and_fits_lacks_nothing() -> None:
     scene = Scene(NOW, [factories.node("n", 1)], [], [])
-    assert why_waiting(scene.snapshot(), scene.plan(), ask(1, "6GiB"), 1) == waiting.InQueue()
+    assert why_waiting(scene.snapshot(), scene.plan(), queued(1, "6GiB"), 1) == waiting.InQueue()
 
 
 @pytest.mark.parametrize(

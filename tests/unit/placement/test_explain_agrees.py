@@ -10,10 +10,10 @@ from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, play, scenes
 from commonage.domain.explanations import Confidence
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
-from commonage.placement.asks import Ask
 from commonage.placement.explain import explain, why_waiting
 from commonage.placement.filters import FILTERS
 from commonage.placement.plan import plan
+from commonage.placement.queued_requests import QueuedRequest
 
 SLOWLY = settings(max_examples=40, deadline=None)
 BOUNDS = st.builds(
@@ -46,9 +46,9 @@ def ruled(draw: st.DrawFn, most: int = 8) -> Scene:
     return replace(scene, rules=rules)
 
 
-def instead(scene: Scene, ask: Ask, request: Request) -> Scene:
+def instead(scene: Scene, queued: QueuedRequest, request: Request) -> Scene:
     """The scene in which an ask, or each of its gang, asks for something else, as of now."""
-    mine = [one for one in scene.queue if one is ask or (ask.gang and one.gang == ask.gang)]
+    mine = [one for one in scene.queue if one is queued or (queued.gang and one.gang == queued.gang)]
     others = [one for one in scene.queue if one not in mine]
     return replace(scene, queue=[*others, *(replace(one, request=request, submitted_at=NOW) for one in mine)])
 
@@ -58,11 +58,11 @@ def instead(scene: Scene, ask: Ask, request: Request) -> Scene:
 def test_position_start_and_lack_are_those_of_the_plan(scene: Scene) -> None:
     snapshot = scene.snapshot()
     outcome = plan(snapshot, NOW)
-    asks = [snapshot.queue.asks[slot] for slot in outcome.order.slots.tolist()]
-    for place, one in enumerate(asks):
+    queued_requests = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots.tolist()]
+    for place, one in enumerate(queued_requests):
         assert one is not None
         told = explain(snapshot, one, NOW)
-        assert (told.position, told.queue_length) == (place + 1, len(asks))
+        assert (told.position, told.queue_length) == (place + 1, len(queued_requests))
         assert told.startable_now == (one.workload_id in outcome.started)
         assert sum(ahead.count for ahead in told.jobs_ahead) == (0 if told.startable_now else place)
         assert told.startable_now or told.reasons, "who waits lacks something"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.unit.placement.fleets import GIB, NOW, PATIENT, Scene
-from tests.unit.placement.test_plan import ask, held
+from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
 from commonage.domain.fleet import NodeState
@@ -11,10 +11,10 @@ from commonage.domain.reasons import waiting
 from commonage.domain.reasons.waiting import Resource, Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
-from commonage.placement.asks import Held
 from commonage.placement.durations import ENOUGH, Durations
 from commonage.placement.expectation import BY_FEW, BY_HISTORY, BY_WORK, MOST_AHEAD
 from commonage.placement.explain import explain
+from commonage.placement.queued_requests import Held
 from commonage.testing import factories
 
 
@@ -26,7 +26,7 @@ def test_nodes_that_lack_the_same_are_told_of_together() -> None:
     nodes = [factories.node(f"n{number}", 1) for number in range(5)]
     nodes += [factories.node(f"d{number}", 1, state=NodeState.DRAINING) for number in range(2)]
     nodes += [factories.node("cpu")]
-    one = ask(1, "12GiB")
+    one = queued(1, "12GiB")
     told = Scene(NOW, nodes, [busy(number, 14 + number) for number in range(5)], [one]).explain(one)
     assert told.reasons == (
         waiting.InsufficientGpuMemory(
@@ -45,7 +45,7 @@ def test_nodes_that_lack_the_same_are_told_of_together() -> None:
 
 
 def test_devices_that_are_free_on_different_numa_nodes() -> None:
-    one = ask(1, "2")
+    one = queued(1, "2")
     one = replace(one, request=replace(one.request, one_numa=True))
     devices = [factories.device(index, uuid=f"c{index}", numa=index) for index in range(2)]
     told = Scene(NOW, [factories.node("n", devices)], [], [one]).explain(one)
@@ -55,10 +55,10 @@ def test_devices_that_are_free_on_different_numa_nodes() -> None:
 
 
 def test_who_is_ahead_and_why() -> None:
-    mine = replace(ask(5, "1"), owner="eve", tenant="lab", kind="job")
-    urgent = replace(ask(6, "1", priority=10), owner="root", tenant="lab", kind="service")
-    older = [replace(ask(number, "1"), owner="ann", tenant="lab", kind="session") for number in range(1, 3)]
-    own = replace(ask(0, "1"), owner="eve", tenant="lab", kind="job")
+    mine = replace(queued(5, "1"), owner="eve", tenant="lab", kind="job")
+    urgent = replace(queued(6, "1", priority=10), owner="root", tenant="lab", kind="service")
+    older = [replace(queued(number, "1"), owner="ann", tenant="lab", kind="session") for number in range(1, 3)]
+    own = replace(queued(0, "1"), owner="eve", tenant="lab", kind="job")
     scene = Scene(NOW, [factories.node("n", 1)], [held(9, "n", {"GPU-n-0": 24 * GIB})], [mine, urgent, *older, own])
     fair = replace(scene, rules=replace(PATIENT, entry_penalty_s=0.0))
     assert fair.explain(mine).jobs_ahead == (
@@ -75,7 +75,7 @@ def test_who_is_ahead_and_why() -> None:
 
 
 def test_a_quota_speaks_for_itself_and_less_would_start() -> None:
-    one = replace(ask(1, "12GiB"), owner="eve", tenant="course")
+    one = replace(queued(1, "12GiB"), owner="eve", tenant="course")
     rules = replace(PATIENT, tenants=(Tenant("course", quota=Quota(per_user=Bounds(vram_mib=8 * GIB))),))
     told = Scene(NOW, [factories.node("n", 1)], [], [one], rules).explain(one)
     assert told.reasons == (
@@ -84,7 +84,7 @@ def test_a_quota_speaks_for_itself_and_less_would_start() -> None:
 
 
 def test_a_reservation_is_named_with_whose_it_is() -> None:
-    one = ask(1, "12GiB")
+    one = queued(1, "12GiB")
     kept = Reservation("r", "course", NOW - 60, NOW + 1800, Request(1000, GIB, parse_gpus("20GiB")), title="lab class")
     told = Scene(NOW, [factories.node("n", 1)], [], [one], Rules(reservations=(kept,))).explain(one)
     assert told.reasons == (
@@ -97,7 +97,7 @@ def test_a_reservation_is_named_with_whose_it_is() -> None:
 
 def test_a_gang_is_told_what_it_lacks_and_what_all_of_it_could_have() -> None:
     nodes = [factories.node("n0", 1), factories.node("n1", 1)]
-    gang = [replace(ask(number, "16GiB"), gang="g", gang_size=2) for number in (1, 2)]
+    gang = [replace(queued(number, "16GiB"), gang="g", gang_size=2) for number in (1, 2)]
     told = Scene(NOW, nodes, [busy(1, 12)], gang).explain(gang[0])
     assert told.reasons[0] == waiting.InsufficientNodes(size=2, nodes=1)
     assert isinstance(told.reasons[1], waiting.InsufficientGpuMemory)
@@ -111,7 +111,7 @@ def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
     """One that waits for a session without a time limit, of which such are known to have taken so long."""
     session = replace(held(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
     session = replace(session, allocation=replace(session.allocation, at=NOW - ran_s))
-    one = ask(1, "1")
+    one = queued(1, "1")
     snapshot = Scene(NOW, [factories.node("n", 1)], [session], [one]).snapshot()
     for seconds in durations:
         snapshot.durations.ended("session", "", "carol", seconds)
@@ -152,10 +152,10 @@ def test_durations_of_the_narrowest_sort_of_which_enough_is_known() -> None:
 
 def test_far_back_all_work_ahead_is_shared_out() -> None:
     before = held(0, "n", {"GPU-n-0": 24 * GIB}, ends_at=NOW + 600)
-    queue = [ask(number, "1", limit=60) for number in range(MOST_AHEAD + 2)]
+    queue = [queued(number, "1", limit=60) for number in range(MOST_AHEAD + 2)]
     told = Scene(NOW, [factories.node("n", 1)], [before], queue).explain(queue[-1])
     assert (told.confidence, told.basis) == (Confidence.GUESS, BY_WORK)
     assert told.expected_start_at == NOW + 600 + (MOST_AHEAD + 1) * 60
-    endless = [ask(number, "1") for number in range(MOST_AHEAD + 2)]
+    endless = [queued(number, "1") for number in range(MOST_AHEAD + 2)]
     told = Scene(NOW, [factories.node("n", 1)], [before], endless).explain(endless[-1])
     assert (told.confidence, told.expected_start_at) == (Confidence.UNKNOWN, None)

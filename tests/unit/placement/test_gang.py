@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.tenants import Rules
-from commonage.placement.asks import Ask
 from commonage.placement.gang import spread_out
 from commonage.placement.plan import plan
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.placement.shapes import Floats
 from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
@@ -51,7 +51,7 @@ def gang(count: int, size: int) -> Snapshot:
     snapshot = Snapshot([factories.node(f"n{number}", 2, site="a") for number in range(3)], Rules())
     for number in range(count):
         request = factories.request(gpus="1")
-        snapshot.arrive(Ask(f"w{number}", f"a{number}", request, 0, 0.0, gang="g", gang_size=size))
+        snapshot.arrive(QueuedRequest(f"w{number}", f"a{number}", request, 0, 0.0, gang="g", gang_size=size))
     return snapshot
 
 

@@ -41,11 +41,11 @@ def live(seed: int, sort: Sort | None = None, steps: int = 25) -> Life:
         if not life.held and not life.plan().started:
             break
         life.step(arrivals=False)
-    for ask in life.waiting.values():
+    for queued in life.waiting.values():
         grid = life.snapshot.grid
-        fit = grid.fits_empty(grid.shape(ask.request), np.arange(len(grid.nodes)))
-        whole = len(life.snapshot.queue.gang(ask.gang)) == ask.gang_size if ask.gang else True
-        assert not whole or fit.sum() < ask.gang_size, "it could run, and nothing is in its way"
+        fit = grid.fits_empty(grid.shape(queued.request), np.arange(len(grid.nodes)))
+        whole = len(life.snapshot.queue.gang(queued.gang)) == queued.gang_size if queued.gang else True
+        assert not whole or fit.sum() < queued.gang_size, "it could run, and nothing is in its way"
     return life
 
 
@@ -134,15 +134,15 @@ def delays_nobody(scene: Scene) -> None:
         patch.setattr(planner, "MOST_PROMISES", 0)
         snapshot = scene.snapshot()
         outcome = plan(snapshot, NOW)
-        order = [snapshot.queue.asks[slot] for slot in outcome.order.slots]
+        order = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots]
         with snapshot.trial():
             before = {}
-            for ask in order:
-                assert ask is not None
-                if ask.workload_id in outcome.started:
-                    snapshot.start(outcome.started[ask.workload_id])
+            for queued in order:
+                assert queued is not None
+                if queued.workload_id in outcome.started:
+                    snapshot.start(outcome.started[queued.workload_id])
                 else:
-                    before[ask.workload_id] = (ask.request, earliest(snapshot, ask.request))
+                    before[queued.workload_id] = (queued.request, earliest(snapshot, queued.request))
             for request, at in before.values():
                 assert earliest(snapshot, request) <= at
 
@@ -150,22 +150,22 @@ def delays_nobody(scene: Scene) -> None:
 @SLOWLY
 @given(scenes(6), SEEDS)
 def test_who_is_told_that_it_would_start_does_start(scene: Scene, seed: int) -> None:
-    (ask,) = Life(seed).arrive()
-    ask = replace(ask, workload_id="z-new")
-    told = scene.explain(replace(ask, workload_id=""))
-    real = replace(scene, queue=by_age([*scene.queue, ask])).plan()
-    assert told.startable_now == (ask.workload_id in real.started)
+    (queued,) = Life(seed).arrive()
+    queued = replace(queued, workload_id="z-new")
+    told = scene.explain(replace(queued, workload_id=""))
+    real = replace(scene, queue=by_age([*scene.queue, queued])).plan()
+    assert told.startable_now == (queued.workload_id in real.started)
 
 
 # --- do they notice? --------------------------------------------------------------------------------------------------
 
 
-def _no_gate(_self: Gate, _ask: object, _shape: object, fit: Any) -> Any:
+def _no_gate(_self: Gate, _queued: object, _shape: object, fit: Any) -> Any:
     return fit
 
 
 def _alone(self: Pass, index: int) -> Any:
-    return [replace(self.snapshot.queue.asks[self.order.slots[index]], gang_size=1)]  # type: ignore[type-var]
+    return [replace(self.snapshot.queue.queued_requests[self.order.slots[index]], gang_size=1)]  # type: ignore[type-var]
 
 
 @contextmanager

@@ -10,15 +10,15 @@ from commonage.domain.fleet import NodeState
 from commonage.domain.ids import attempt_id
 from commonage.domain.parts import part_of
 from commonage.domain.requests import Request, parse_gpus
-from commonage.placement.asks import Ask, Held
 from commonage.placement.filters import refusal
 from commonage.placement.plan import plan
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.testing import factories
 
 SLOWLY = settings(max_examples=50, deadline=None)
 
 
-def ask(
+def queued(
     number: int,
     gpus: str | None = None,
     *,
@@ -26,10 +26,10 @@ def ask(
     priority: int = 0,
     cpus: int = 1000,
     memory: int = 1024,
-) -> Ask:
+) -> QueuedRequest:
     name = f"w{number:012}"
     request = Request(cpus, memory, parse_gpus(gpus))
-    return Ask(name, attempt_id(name, 1), request, priority, NOW + number / 1000, limit)
+    return QueuedRequest(name, attempt_id(name, 1), request, priority, NOW + number / 1000, limit)
 
 
 def held(
@@ -133,7 +133,7 @@ def test_nobody_behind_delays_what_was_promised(scene: Scene, length: int) -> No
     assert all(later.promises[name].at <= at for name, at in kept.items() if at is not None)
 
 
-def _younger(one: Ask, count: int, priority: int, now: float) -> Ask:
+def _younger(one: QueuedRequest, count: int, priority: int, now: float) -> QueuedRequest:
     name = f"x{count:06}{one.workload_id[7:]}"
     return replace(one, workload_id=name, attempt_id=attempt_id(name, 1), priority=priority, submitted_at=now)
 
@@ -180,13 +180,13 @@ def test_fitting_is_to_meet_no_refusal(scene: Scene, request_: Request) -> None:
 def test_best_fit_over_vram_keeps_the_larger_hole() -> None:
     node = factories.node("n", 2)
     before = held(0, "n", {"GPU-n-1": 12 * GIB})
-    outcome = Scene(NOW, [node], [before], [ask(1, "8GiB")]).plan()
+    outcome = Scene(NOW, [node], [before], [queued(1, "8GiB")]).plan()
     assert [share.device_uuid for share in outcome.starts[0][1].shares] == ["GPU-n-1"]
 
 
 def test_work_without_a_gpu_keeps_away_from_free_devices() -> None:
     nodes = [factories.node("a", 2), factories.node("b")]
-    assert starts(Scene(NOW, nodes, [], [ask(1)])) == {"w000000000001": "b"}
+    assert starts(Scene(NOW, nodes, [], [queued(1)])) == {"w000000000001": "b"}
 
 
 def test_models_are_matched_by_any_part_of_their_name() -> None:
@@ -194,57 +194,57 @@ def test_models_are_matched_by_any_part_of_their_name() -> None:
         factories.device(0, uuid="a", model="NVIDIA A100-SXM4-80GB"),
         factories.device(1, uuid="b", model="NVIDIA L4"),
     ]
-    queue = [ask(1, "a100:1"), ask(2, "l4:4GiB"), ask(3, "H100")]
+    queue = [queued(1, "a100:1"), queued(2, "l4:4GiB"), queued(3, "H100")]
     outcome = Scene(NOW, [factories.node("n", devices)], [], queue).plan()
     assert [allocation.shares[0].device_uuid for _, allocation in outcome.starts] == ["a", "b"]
 
 
 def test_priority_then_age() -> None:
     node = factories.node("n", 1)
-    queue = [ask(1, "1"), ask(2, "1", priority=5), ask(3, "1", priority=-5)]
+    queue = [queued(1, "1"), queued(2, "1", priority=5), queued(3, "1", priority=-5)]
     assert starts(Scene(NOW, [node], [], queue)) == {"w000000000002": "n"}
 
 
 def test_a_small_one_passes_a_large_one_where_nothing_tells_when_that_starts() -> None:
     node = factories.node("n", 1)
     before = held(0, "n", {"GPU-n-0": 16 * GIB})
-    assert starts(Scene(NOW, [node], [before], [ask(1, "12GiB"), ask(2, "8GiB")])) == {"w000000000002": "n"}
+    assert starts(Scene(NOW, [node], [before], [queued(1, "12GiB"), queued(2, "8GiB")])) == {"w000000000002": "n"}
 
 
 def test_a_small_one_passes_only_if_it_ends_before_the_large_one_starts() -> None:
     node = factories.node("n", 1)
     before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
-    queue = [ask(1, "20GiB"), ask(2, "8GiB"), ask(3, "8GiB", limit=200), ask(4, "8GiB", limit=100)]
+    queue = [queued(1, "20GiB"), queued(2, "8GiB"), queued(3, "8GiB", limit=200), queued(4, "8GiB", limit=100)]
     assert starts(Scene(NOW, [node], [before], queue)) == {"w000000000004": "n"}
 
 
 def test_what_fits_beside_the_promise_starts() -> None:
     node = factories.node("n", 1)
     before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
-    queue = [ask(1, "20GiB"), ask(2, "4GiB"), ask(3, "4GiB")]
+    queue = [queued(1, "20GiB"), queued(2, "4GiB"), queued(3, "4GiB")]
     assert starts(Scene(NOW, [node], [before], queue)) == {"w000000000002": "n"}
 
 
 def test_another_device_is_taken_where_the_best_one_is_promised() -> None:
     node = factories.node("n", 2)
     before = [held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), held(1, "n", {"GPU-n-1": 8 * GIB})]
-    outcome = Scene(NOW, [node], before, [ask(1, "20GiB"), ask(2, "6GiB")]).plan()
+    outcome = Scene(NOW, [node], before, [queued(1, "20GiB"), queued(2, "6GiB")]).plan()
     assert [allocation.shares[0].device_uuid for _, allocation in outcome.starts] == ["GPU-n-1"]
 
 
 def test_a_limit_that_is_over_already_promises_from_now() -> None:
     node = factories.node("n", 1)
     before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW - 5)
-    outcome = Scene(NOW, [node], [before], [ask(1, "20GiB")]).plan()
+    outcome = Scene(NOW, [node], [before], [queued(1, "20GiB")]).plan()
     assert outcome.promises["w000000000001"].at == NOW
 
 
 def test_a_node_that_shrank_takes_nothing_until_it_has_room() -> None:
     node = factories.node("n", cpus_milli=2000)
-    assert starts(Scene(NOW, [node], [held(0, "n", cpus=4000)], [ask(1)])) == {}
+    assert starts(Scene(NOW, [node], [held(0, "n", cpus=4000)], [queued(1)])) == {}
 
 
 def test_allocations_on_nodes_nobody_knows_do_no_harm() -> None:
-    assert starts(Scene(NOW, [factories.node("n")], [held(0, "gone", ends_at=NOW + 5)], [ask(1)])) == {
+    assert starts(Scene(NOW, [factories.node("n")], [held(0, "gone", ends_at=NOW + 5)], [queued(1)])) == {
         "w000000000001": "n"
     }

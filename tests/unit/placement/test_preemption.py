@@ -14,10 +14,10 @@ from commonage.domain.fleet import Node
 from commonage.domain.reasons import attempts
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
-from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.preemption import Eviction, Preemption
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.quota import Quotas, amounts_of
 from commonage.placement.space import everywhere, fits_in, free_rows, pick_devices
 from commonage.testing import factories
@@ -51,9 +51,9 @@ class World:
 
     def evict(self, gpus: str | None = None, request: Request | None = None, **fields: object) -> Eviction | None:
         request = request or factories.request(gpus=gpus)
-        base = Ask("w", "new", request, 0, NOW, owner="alice", tenant="bio", kind="session")
-        ask = replace(base, **fields)  # type: ignore[arg-type]  # fields of Ask
-        return self.preemption.victims(ask, self.grid.shape(request), NOW)
+        base = QueuedRequest("w", "new", request, 0, NOW, owner="alice", tenant="bio", kind="session")
+        queued = replace(base, **fields)  # type: ignore[arg-type]  # fields of Ask
+        return self.preemption.victims(queued, self.grid.shape(request), NOW)
 
 
 def gone(eviction: Eviction | None) -> list[str]:

@@ -8,7 +8,7 @@ from tests.unit.placement.fleets import GIB, NOW
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules, Tenant
-from commonage.placement.asks import Ask, Held
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -22,8 +22,8 @@ def fleet(rules: Rules | None = None) -> Snapshot:
     return Snapshot(nodes, rules)
 
 
-def ask(number: int, owner: str = "ann", tenant: str = "lab", **fields: object) -> Ask:
-    base = Ask(f"w{number:03}", f"w{number:03}-1", CORE, 0, NOW + number, owner=owner, tenant=tenant)
+def queued(number: int, owner: str = "ann", tenant: str = "lab", **fields: object) -> QueuedRequest:
+    base = QueuedRequest(f"w{number:03}", f"w{number:03}-1", CORE, 0, NOW + number, owner=owner, tenant=tenant)
     return replace(base, **fields)  # type: ignore[arg-type]
 
 
@@ -35,23 +35,23 @@ def holds(snapshot: Snapshot, owner: str, cores: int, since: float, tenant: str 
 
 
 def order(snapshot: Snapshot, now: float = NOW) -> list[str]:
-    return [snapshot.queue.asks[slot].workload_id for slot in snapshot.order(now).slots]  # type: ignore[union-attr]
+    return [snapshot.queue.queued_requests[slot].workload_id for slot in snapshot.order(now).slots]  # type: ignore[union-attr]
 
 
-def stand(snapshot: Snapshot, *asks: Ask) -> list[str]:
-    for one in asks:
+def stand(snapshot: Snapshot, *queued_requests: QueuedRequest) -> list[str]:
+    for one in queued_requests:
         snapshot.arrive(one)
     return order(snapshot)
 
 
 def test_higher_priority_then_age() -> None:
-    assert stand(fleet(), ask(1), ask(2, priority=10), ask(3, priority=-10)) == ["w002", "w001", "w003"]
+    assert stand(fleet(), queued(1), queued(2, priority=10), queued(3, priority=-10)) == ["w002", "w001", "w003"]
 
 
 def test_who_used_little_comes_before_who_used_much() -> None:
     snapshot = fleet()
     holds(snapshot, "ann", 10, NOW - HOUR)
-    assert stand(snapshot, ask(1, "ann"), ask(2, "bob")) == ["w002", "w001"]
+    assert stand(snapshot, queued(1, "ann"), queued(2, "bob")) == ["w002", "w001"]
 
 
 def test_what_was_used_is_forgotten_in_time() -> None:
@@ -63,8 +63,8 @@ def test_what_was_used_is_forgotten_in_time() -> None:
 
 
 def test_of_two_with_much_to_do_each_gets_every_other_place() -> None:
-    anns = [ask(number, "ann") for number in range(4)]
-    bobs = [ask(10 + number, "bob") for number in range(4)]
+    anns = [queued(number, "ann") for number in range(4)]
+    bobs = [queued(10 + number, "bob") for number in range(4)]
     told = stand(fleet(Rules(age_credit=0.0)), *anns, *bobs)
     assert told == ["w000", "w010", "w001", "w011", "w002", "w012", "w003", "w013"]
 
@@ -73,22 +73,22 @@ def test_a_tenant_with_twice_the_weight_gets_two_places_for_one() -> None:
     rules = Rules(tenants=(Tenant("bio", weight=2.0), Tenant("lab")), age_credit=0.0)
     told = stand(
         fleet(rules),
-        *(ask(number, "ann", "bio") for number in range(4)),
-        *(ask(10 + number, "bob", "lab") for number in range(2)),
+        *(queued(number, "ann", "bio") for number in range(4)),
+        *(queued(10 + number, "bob", "lab") for number in range(2)),
     )
     assert told == ["w000", "w010", "w001", "w002", "w011", "w003"]
 
 
 def test_a_large_ask_costs_its_owner_more_places_than_a_small_one() -> None:
-    large = ask(0, "ann", request=Request(5000, GIB))
-    told = stand(fleet(Rules(age_credit=0.0)), large, ask(1, "ann"), *(ask(10 + n, "bob") for n in range(6)))
+    large = queued(0, "ann", request=Request(5000, GIB))
+    told = stand(fleet(Rules(age_credit=0.0)), large, queued(1, "ann"), *(queued(10 + n, "bob") for n in range(6)))
     assert told.index("w001") == 6, "five cores of Bob's first"
 
 
 def test_members_of_a_crowded_tenant_share_its_part() -> None:
     """Three users of one tenant, one of another: after the first round the lonely one is served as often as they."""
-    crowd = [ask(10 * user + number, f"user-{user}") for user in range(3) for number in range(3)]
-    lonely = [ask(90 + number, "zoe", "other") for number in range(9)]
+    crowd = [queued(10 * user + number, f"user-{user}") for user in range(3) for number in range(3)]
+    lonely = [queued(90 + number, "zoe", "other") for number in range(9)]
     told = stand(fleet(Rules(age_credit=0.0)), *crowd, *lonely)
     tenants = ["other" if name >= "w090" else "lab" for name in told]
     assert [tenants[:8].count("lab"), tenants[:16].count("lab")] == [5, 9]
@@ -99,19 +99,19 @@ def test_waiting_counts_as_much_as_the_rules_say() -> None:
     for waited, first in ((0.9 * HOUR, "w002"), (1.1 * HOUR, "w001")):
         snapshot = fleet(Rules(entry_penalty_s=0.0, age_credit=0.01, half_life_s=1e9))
         holds(snapshot, "ann", 10, NOW - 180)  # a tenth of the fleet; counted for her, and for her tenant
-        one, other = ask(1, "ann", submitted_at=NOW - waited), ask(2, "bob", "other", submitted_at=NOW)
+        one, other = queued(1, "ann", submitted_at=NOW - waited), queued(2, "bob", "other", submitted_at=NOW)
         assert stand(snapshot, one, other)[0] == first
 
 
 def test_equal_ones_stand_by_age_and_id() -> None:
     rules = Rules(entry_penalty_s=0.0, age_credit=0.0)
-    asks = [ask(number, f"user-{9 - number}", submitted_at=NOW + number // 2) for number in range(6)]
-    assert stand(fleet(rules), *reversed(asks)) == [one.workload_id for one in asks]
+    queued_requests = [queued(number, f"user-{9 - number}", submitted_at=NOW + number // 2) for number in range(6)]
+    assert stand(fleet(rules), *reversed(queued_requests)) == [one.workload_id for one in queued_requests]
 
 
 def test_a_gang_stands_where_its_first_member_stands() -> None:
-    gang = [ask(number, "ann", gang="g", gang_size=3) for number in range(3)]
-    told = stand(fleet(Rules(age_credit=0.0)), *gang, *(ask(10 + number, "bob") for number in range(3)))
+    gang = [queued(number, "ann", gang="g", gang_size=3) for number in range(3)]
+    told = stand(fleet(Rules(age_credit=0.0)), *gang, *(queued(10 + number, "bob") for number in range(3)))
     assert told == ["w000", "w001", "w002", "w010", "w011", "w012"]
 
 
@@ -132,7 +132,7 @@ def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: l
             kept.leave(name)
             del there[name]
         else:
-            there[name] = ask(number, owner, tenant, priority=priority)  # type: ignore[arg-type]
+            there[name] = queued(number, owner, tenant, priority=priority)  # type: ignore[arg-type]
             kept.arrive(there[name])
         if looks:
             order(kept)
@@ -145,7 +145,7 @@ def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: l
 def test_sorts_are_given_anew_when_nobody_asks_them() -> None:
     snapshot = fleet()
     for number in range(500):
-        snapshot.arrive(ask(number, request=Request(1000 + number, GIB)))
+        snapshot.arrive(queued(number, request=Request(1000 + number, GIB)))
         snapshot.leave(f"w{number:03}")
         order(snapshot)
     assert len(snapshot.queue.requests) == 1

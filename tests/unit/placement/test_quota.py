@@ -13,8 +13,8 @@ from commonage.domain.reasons import refusals, waiting
 from commonage.domain.reasons.waiting import Resource
 from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
-from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
+from commonage.placement.queued_requests import Held
 from commonage.placement.quota import Quotas, Standing, amounts_of
 from commonage.testing import factories
 

@@ -14,11 +14,11 @@ from commonage.domain.fleet import Node, NodeState
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation
-from commonage.placement.asks import Ask, Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
 from commonage.placement.mix import Mix
 from commonage.placement.policies.registry import POLICIES
+from commonage.placement.queued_requests import Held, QueuedRequest
 from commonage.placement.reservations import Kept, feasible
 from commonage.testing import factories
 
@@ -62,9 +62,9 @@ class World:
     ) -> Held | None:
         number = next(NUMBERS)
         limit_s = None if limit is None else int(limit)
-        ask = Ask(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
+        queued = QueuedRequest(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
         shape = self.grid.shape(request)
-        allowed, home = self.kept.mask(ask, shape), self.kept.home(ask, shape)
+        allowed, home = self.kept.mask(queued, shape), self.kept.home(queued, shape)
         costs = self.policy.costs(shape)
         costs = costs if allowed is None else np.where(allowed, costs, np.inf)
         if home is not None and np.isfinite(costs[home]).any():
@@ -72,13 +72,13 @@ class World:
         if not np.isfinite(costs).any():
             return None
         node = int(np.argmin(costs))
-        devices = self.kept.devices(ask, shape, node)
+        devices = self.kept.devices(queued, shape, node)
         if devices is None:
-            with self.kept.aside(ask, shape, node):
+            with self.kept.aside(queued, shape, node):
                 devices = self.policy.devices(shape, node)
-        allocation = self.grid.allocation(shape, node, devices, ask.attempt_id, self.now)
+        allocation = self.grid.allocation(shape, node, devices, queued.attempt_id, self.now)
         ends_at = None if limit is None else self.now + limit
-        held = Held(allocation, ask.workload_id, "", ask.owner, "job", ends_at, ask.tenant)
+        held = Held(allocation, queued.workload_id, "", queued.owner, "job", ends_at, queued.tenant)
         self.grid.take(allocation)
         self.holdings.take(held)
         self.kept.take(held)
@@ -168,12 +168,12 @@ def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
 def test_room_that_is_kept_is_home_to_what_it_is_enough_for() -> None:
     world = two_devices()
     assert world.reserve(course(1)) is None
-    ask = Ask("w", "a", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
-    more = replace(ask, request=factories.request(gpus="8GiB"))
-    shape, larger = world.grid.shape(ask.request), world.grid.shape(more.request)
-    assert world.kept.home(ask, shape) is None
+    queued = QueuedRequest("w", "a", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
+    more = replace(queued, request=factories.request(gpus="8GiB"))
+    shape, larger = world.grid.shape(queued.request), world.grid.shape(more.request)
+    assert world.kept.home(queued, shape) is None
     world.until(NOW + HOUR)
-    home, devices = world.kept.home(ask, shape), world.kept.devices(ask, shape, 0)
+    home, devices = world.kept.home(queued, shape), world.kept.devices(queued, shape, 0)
     assert home is not None
     assert home.all()
     assert devices is not None
@@ -230,10 +230,10 @@ def test_a_shortfall_shows_when_a_device_is_lost() -> None:
 
 def test_without_reservations_nothing_is_masked() -> None:
     world = two_devices()
-    ask = Ask("w", "a", factories.request(), 0, NOW)
-    assert world.kept.mask(ask, world.grid.shape(ask.request)) is None
-    assert world.kept.clear(ask, world.grid.shape(ask.request)) is None
-    assert world.kept.home(ask, world.grid.shape(ask.request)) is None
+    queued = QueuedRequest("w", "a", factories.request(), 0, NOW)
+    assert world.kept.mask(queued, world.grid.shape(queued.request)) is None
+    assert world.kept.clear(queued, world.grid.shape(queued.request)) is None
+    assert world.kept.home(queued, world.grid.shape(queued.request)) is None
 
 
 REQUESTS = st.builds(Request, st.sampled_from([500, 1000]), st.sampled_from([GIB, 2 * GIB]), GPUS)
@@ -285,11 +285,13 @@ def test_kept_anew_it_is_what_it_became_step_by_step(
         world.start(request, tenant, None if limit is None else limit * HOUR)
     kept = world.kept
     sorts = [(request, limit, tenant) for request, *_ in stops for limit in (None, 3600, 9000) for tenant in "xy"]
-    asks = [Ask("w", "a", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts]
-    seen = [kept.mask(ask, world.grid.shape(ask.request)) for ask in asks]
+    queued_requests = [
+        QueuedRequest("w", "a", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts
+    ]
+    seen = [kept.mask(queued, world.grid.shape(queued.request)) for queued in queued_requests]
     kept._places.renumber()
     kept._begin_anew()
-    for ask, before in zip(asks, seen, strict=True):
-        now = kept.mask(ask, world.grid.shape(ask.request))
+    for queued, before in zip(queued_requests, seen, strict=True):
+        now = kept.mask(queued, world.grid.shape(queued.request))
         assert (before is None) == (now is None)
         assert before is None or now is None or np.array_equal(before, now)

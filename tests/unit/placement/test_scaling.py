@@ -103,21 +103,21 @@ def test_who_waits_is_told_of_what_was_asked_for() -> None:
 
 
 @given(
-    asks=st.lists(st.sampled_from(["1", "2", "0.5", "0.25", "6GiB", "H100:1", ""]), max_size=30),
+    queued_requests=st.lists(st.sampled_from(["1", "2", "0.5", "0.25", "6GiB", "H100:1", ""]), max_size=30),
     coming=st.integers(0, 4),
     busy=st.integers(0, 4),
     idle=st.integers(0, 4),
     leaving=st.integers(0, 4),
 )
 def test_never_fewer_than_the_least_nor_more_than_the_most(
-    asks: list[str], coming: int, busy: int, idle: int, leaving: int
+    queued_requests: list[str], coming: int, busy: int, idle: int, leaving: int
 ) -> None:
     policy = FleetPolicy("burst", KIND, least=1, most=6, idle_s=600)
     members = [Member(f"c{number}", coming=True) for number in range(coming)]
     members += [Member(f"b{number}") for number in range(busy)]
     members += [Member(f"i{number}", idle_since=0.0) for number in range(idle)]
     members += [Member(f"l{number}", leaving=True) for number in range(leaving)]
-    found = decide(policy, members, [one for ask in asks for one in waiting(ask)], NOW)
+    found = decide(policy, members, [one for queued in queued_requests for one in waiting(queued)], NOW)
     stay = len(members) - leaving + found.add - len(found.remove)
     assert not (found.add and found.remove)
     assert stay >= 1 or len(members) + found.add >= policy.most
@@ -125,9 +125,9 @@ def test_never_fewer_than_the_least_nor_more_than_the_most(
     assert all(name.startswith("i") for name in found.remove)
 
 
-@given(asks=st.lists(st.sampled_from(["1", "2", "0.5", "6GiB"]), min_size=1, max_size=20))
-def test_all_of_it_fits_on_what_comes(asks: list[str]) -> None:
-    requests = [one.request for ask in asks for one in waiting(ask)]
+@given(queued_requests=st.lists(st.sampled_from(["1", "2", "0.5", "6GiB"]), min_size=1, max_size=20))
+def test_all_of_it_fits_on_what_comes(queued_requests: list[str]) -> None:
+    requests = [one.request for queued in queued_requests for one in waiting(queued)]
     wanted, served = nodes_for(requests, POLICY, 0, 100)
     assert served == len(requests)
     assert nodes_for(requests, POLICY, wanted, 100) == (0, 0)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from commonage.domain.fleet import Node
 from commonage.domain.tenants import Rules
-from commonage.placement.asks import Ask
 from commonage.placement.explain import explain
 from commonage.placement.grid import Grid
 from commonage.placement.plan import plan
+from commonage.placement.queued_requests import QueuedRequest
 from commonage.placement.shapes import Bools
 from commonage.placement.sites import SitePolicy, Sites
 from commonage.placement.snapshot import Snapshot
@@ -125,13 +125,13 @@ def test_what_could_start_somewhere_is_never_kept_waiting_elsewhere(
 def test_a_plan_takes_the_site_that_is_free_and_an_explanation_names_the_one_it_waits_at() -> None:
     snapshot = Snapshot(fleet("a", "b"), Rules(sites=(("b", 1.0), ("a", 1.0))))
     for number in range(3):
-        snapshot.arrive(Ask(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
+        snapshot.arrive(QueuedRequest(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
     outcome = plan(snapshot, 10.0)
     assert [allocation.node for _, allocation in outcome.starts] == ["n1", "n0"]
     for workload_id, held in outcome.started.items():
         snapshot.leave(workload_id)
         snapshot.hold(held)
-    ask = snapshot.queue.get("w2")
-    assert ask is not None
-    told = explain(snapshot, ask, 11.0)
+    queued = snapshot.queue.get("w2")
+    assert queued is not None
+    told = explain(snapshot, queued, 11.0)
     assert (told.position, told.site) == (1, "b")

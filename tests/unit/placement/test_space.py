@@ -9,9 +9,9 @@ from tests.unit.placement.fleets import REQUESTS, fleets
 
 from commonage.domain.fleet import Node
 from commonage.domain.requests import Request
-from commonage.placement.asks import Held
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings
+from commonage.placement.queued_requests import Held
 from commonage.placement.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows
 
 FIELDS = ("cpus", "memory", "free_mib", "free_milli")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from commonage.cli.connection import asks_server
+from commonage.cli.connection import calls_server
 from commonage.cli.credentials import Server
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
@@ -58,7 +58,7 @@ isolation_option = click.option(
 @isolation_option
 @click.option("-v", "--verbose", is_flag=True, help="Show every line of the build.")
 @click.argument("context", type=_FOLDER, required=False)
-@asks_server
+@calls_server
 def build(server: Server, name: str, context: Path | None, **options: Any) -> None:
     """Build an image on this machine. CONTEXT is the folder that a Containerfile takes files from.
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import httpx2
 
-from commonage.cli.connection import asks_server, connect
+from commonage.cli.connection import calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
@@ -42,7 +42,7 @@ _MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker
 @isolation_option
 @click.option("-v", "--verbose", is_flag=True, help="Show every line of the push.")
 @as_json
-@asks_server
+@calls_server
 def push(server: Server, name: str, source: str | None, as_json: bool, **options: Any) -> None:
     """Push an image to the site's registry, and offer it to the members of its tenant.
 

@@ -11,7 +11,7 @@ from commonage.domain.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class QueuedRequest:
     """A queued workload. Its time limit is in seconds; None: it may run for ever."""
 
     workload_id: str
