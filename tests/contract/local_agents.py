@@ -20,7 +20,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.fleet import Device, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
-from commonage.ports.agents import Agents, Heard, Told
+from commonage.ports.agents import Agents, Heard, OnProgress
 from commonage.ports.devices import Hold
 
 
@@ -136,7 +136,7 @@ class LocalAgents(Agents):
     async def release(self, node_id: str, attempt_id: str) -> None:
         self.released.append((self._names[node_id], attempt_id))
 
-    async def pull(self, node_id: str, image: str, told: Told) -> None:
+    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
         daemon = self._daemon(self._names[node_id])
 
         def have() -> None:

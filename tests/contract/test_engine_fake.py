@@ -13,7 +13,7 @@ from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.fleet import NodeReport
 from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import LogLine, Measurement, Phase, StartRequest, Status
-from commonage.ports.agents import Told, unheard
+from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.execs import OUT, Terminal
 from commonage.testing.behaviour import TERMINATED, Aside, Behaviour
 from commonage.testing.engine_contract import EngineContract
@@ -253,7 +253,9 @@ class MeasuresTheDead(FakeEngine):
 
 
 class SwallowsBrokenEnvironments(FakeEngine):
-    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+    async def prepare(
+        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+    ) -> None:
         try:
             await super().prepare(environment, node, told)
         except EngineFailure:

@@ -28,7 +28,7 @@ from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
 from commonage.link.messages import Hello, Report
 from commonage.link.peer import Peer, line_of, read_frame, said
-from commonage.ports.agents import Heard, Told
+from commonage.ports.agents import Heard, OnProgress
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing import factories
 
@@ -106,7 +106,7 @@ class Node:
         self._task: asyncio.Task[None] | None = None
 
     def _answer(self, name: str) -> Any:
-        async def answer(question: Any, told: Told) -> Any:
+        async def answer(question: Any, told: OnProgress) -> Any:
             self.asked.append(question)
             given = self.answers.get(name, messages.Nothing())
             if isinstance(given, Exception):
@@ -536,7 +536,7 @@ async def test_progress_is_told_and_who_gives_up_is_not_waited_for(site: Site) -
     ended = asyncio.Event()
     half = attempts.PullingImage(image="lab/torch:1", pulled_bytes=50, total_bytes=100)
 
-    async def pull(told: Told) -> messages.Nothing:
+    async def pull(told: OnProgress) -> messages.Nothing:
         told(half, 0.5)
         try:
             await asyncio.sleep(3600)
@@ -556,7 +556,7 @@ async def test_progress_is_told_and_who_gives_up_is_not_waited_for(site: Site) -
 
 
 async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
-    async def pull(_told: Told) -> messages.Nothing:
+    async def pull(_told: OnProgress) -> messages.Nothing:
         await asyncio.sleep(3600)
         return messages.Nothing()
 

@@ -20,7 +20,7 @@ from commonage.link.execs import (
     content_of,
 )
 from commonage.link.peer import Hears, Peer
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 from commonage.ports.execs import ExecStream, NotRunning
 
 _LOOKS, _LOOK_S = 25, 0.2
@@ -54,7 +54,7 @@ class Execs:
         if line is not None:
             what(line)
 
-    async def answer(self, request: ExecRequest, _told: Told) -> ExecEnd:
+    async def answer(self, request: ExecRequest, _told: OnProgress) -> ExecEnd:
         """Run the command to its end. Cancelling it means that the client is gone: the command is then ended."""
         peer = self._peer
         line = self._lines[request.id] = _Line(peer, request.id)

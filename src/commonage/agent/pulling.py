@@ -14,7 +14,7 @@ from commonage.agent.docker import DaemonRefused, DaemonSilent, DockerDaemon, sp
 from commonage.domain.errors import EngineFailure
 from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.containers.fetching import progress_of, refusal_of
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 _SILENCE_S = 120.0
 _AT_ONCE = 16
@@ -29,7 +29,7 @@ class Puller:
         # Separate threads: a pull takes minutes, and other work of the agent in threads must not wait for it.
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pulling")
 
-    async def ensure(self, image: str, told: Told) -> None:
+    async def ensure(self, image: str, told: OnProgress) -> None:
         """Pull the image if needed.
 
         Raises EngineFailure with the daemon's message; retryable if it may be temporary.
@@ -37,7 +37,7 @@ class Puller:
         if not await asyncio.to_thread(self._daemon.has_image, image):
             await self._fetches.do(image, partial(self._fetch, image), told)
 
-    async def _fetch(self, image: str, told: Told) -> None:
+    async def _fetch(self, image: str, told: OnProgress) -> None:
         loop = asyncio.get_running_loop()
         stop = threading.Event()
 

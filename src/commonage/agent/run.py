@@ -42,7 +42,7 @@ from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
 from commonage.link.peer import Answer as Answering
 from commonage.link.peer import Hears, Peer
-from commonage.ports.agents import CUT_OFF_AFTER_S, NodeNetwork, Told
+from commonage.ports.agents import CUT_OFF_AFTER_S, NodeNetwork, OnProgress
 from commonage.ports.devices import Hold
 
 _log = logging.getLogger(__name__)
@@ -263,40 +263,40 @@ class Agent:
     def _owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         return owners_of(pids, self._containers.of_attempts())
 
-    async def _measure(self, _: messages.Nothing, _told: Told) -> messages.Measured:
+    async def _measure(self, _: messages.Nothing, _told: OnProgress) -> messages.Measured:
         running = list(self._containers.running.values())
         found = await asyncio.to_thread(lambda: [measure(one.attempt_id, one.pid) for one in running])
         return messages.Measured(tuple(one for one in found if one is not None))
 
-    async def _whose(self, pids: messages.Pids, _told: Told) -> messages.Owned:
+    async def _whose(self, pids: messages.Pids, _told: OnProgress) -> messages.Owned:
         return messages.Owned(tuple(await asyncio.to_thread(self._owners, pids.each)))
 
-    async def _confine(self, hold: Hold, _told: Told) -> messages.Variables:
+    async def _confine(self, hold: Hold, _told: OnProgress) -> messages.Variables:
         return messages.Variables(tuple((await self._devices.confine(hold)).items()))
 
-    async def _release(self, attempts: messages.Attempts, _told: Told) -> messages.Nothing:
+    async def _release(self, attempts: messages.Attempts, _told: OnProgress) -> messages.Nothing:
         await self._devices.release(attempts.ids)
         return messages.Nothing()
 
-    async def _mount(self, asked: messages.Mounts, _told: Told) -> messages.Mounted:
+    async def _mount(self, asked: messages.Mounts, _told: OnProgress) -> messages.Mounted:
         have = partial(self._mounts.have, asked.attempt_id, asked.each)
         return messages.Mounted(await asyncio.get_running_loop().run_in_executor(self._mounting, have))
 
-    async def _unmount(self, attempts: messages.Attempts, _told: Told) -> messages.Nothing:
+    async def _unmount(self, attempts: messages.Attempts, _told: OnProgress) -> messages.Nothing:
         try:
             await asyncio.get_running_loop().run_in_executor(self._mounting, self._mounts.remove, attempts.ids)
         except OSError as error:
             raise EngineFailure(f"the folders of {', '.join(attempts.ids)} cannot be unmounted: {error}") from error
         return messages.Nothing()
 
-    async def _pull(self, image: messages.Image, told: Told) -> messages.Nothing:
+    async def _pull(self, image: messages.Image, told: OnProgress) -> messages.Nothing:
         await self._puller.ensure(image.name, told)
         return messages.Nothing()
 
-    async def _fence(self, attempts: messages.Attempts, _told: Told) -> messages.Attempts:
+    async def _fence(self, attempts: messages.Attempts, _told: OnProgress) -> messages.Attempts:
         return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
 
-    async def _go_on(self, going: messages.Going, _told: Told) -> messages.Nothing:
+    async def _go_on(self, going: messages.Going, _told: OnProgress) -> messages.Nothing:
         made = self._made.get(going.number)
         if made is None or time.monotonic() - made > CUT_OFF_AFTER_S:  # it may have been requeued elsewhere since
             return messages.Nothing()
@@ -306,14 +306,14 @@ class Agent:
         self._changed.set()
         return messages.Nothing()
 
-    async def _reaches(self, place: messages.Place, _told: Told) -> messages.Reached:
+    async def _reaches(self, place: messages.Place, _told: OnProgress) -> messages.Reached:
         return messages.Reached(await answers(place.address, SWARM_PORT, refused=False))
 
-    async def _note_held(self, allocations: messages.Allocations, _told: Told) -> messages.Nothing:
+    async def _note_held(self, allocations: messages.Allocations, _told: OnProgress) -> messages.Nothing:
         await self._devices.note_held(allocations.each)
         return messages.Nothing()
 
-    async def _resume(self, device: messages.Device, _told: Told) -> messages.Nothing:
+    async def _resume(self, device: messages.Device, _told: OnProgress) -> messages.Nothing:
         await self._devices.resume(device.uuid)
         return messages.Nothing()
 

@@ -205,7 +205,7 @@ class Fleet:
             nodes = [self._taken_in(engine, report, now) for engine, report in reports.values()]
             silent = [node for name, node in self._live_state.nodes.items() if name not in reports]
             silent = [node for node in silent if node.name not in self._suspects]
-            await self._keep([*nodes, *(self._unheard(node, now) for node in silent)], now)
+            await self._keep([*nodes, *(self._ignore_progress(node, now) for node in silent)], now)
 
     def _taken_in(self, engine: Engine, report: NodeReport, now: float) -> Node:
         seen = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)
@@ -215,7 +215,7 @@ class Fleet:
             seen = replace(seen, observed_at=observed_at, drained_by=known.drained_by, leave_by=known.leave_by)
         return judged(seen)
 
-    def _unheard(self, node: Node, now: float) -> Node:
+    def _ignore_progress(self, node: Node, now: float) -> Node:
         """The state of a node that no engine reported: unschedulable at once, lost after a while."""
         silent = now - node.observed_at
         if node.state is NodeState.LOST:

@@ -31,7 +31,7 @@ from commonage.link.listener import Caller, Listener
 from commonage.link.messages import Call, Report
 from commonage.link.peer import Answer, LinkLost, Peer
 from commonage.link.tunnels import Tunnels
-from commonage.ports.agents import Drains, Heard, NodeNetwork, Told
+from commonage.ports.agents import Drains, Heard, NodeNetwork, OnProgress
 from commonage.ports.devices import Hold
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -197,7 +197,7 @@ class LinkedAgents:
         link.peer.say("heard", messages.ReportHeard(report.number))
         self._news.set()
 
-    async def _renew(self, link: _Link, request: messages.SigningRequest, _told: Told) -> messages.Certificate:
+    async def _renew(self, link: _Link, request: messages.SigningRequest, _told: OnProgress) -> messages.Certificate:
         pem = await asyncio.to_thread(self._authority.renew, request.csr, link.node, link.node_id, link.serial)
         given = x509.load_pem_x509_certificate(pem.encode())
         # From now on this certificate decides: the previous one may be dropped when it expires.
@@ -205,7 +205,7 @@ class LinkedAgents:
         _log.info("the agent of %s has a new certificate", link.node)
         return messages.Certificate(pem, given.not_valid_after_utc.timestamp())
 
-    async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: Told) -> messages.Nothing:
+    async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: OnProgress) -> messages.Nothing:
         """A node reports that it has left the site. Its certificate says which node it is."""
         if self._drains is None:
             raise EngineFailure("nobody here keeps account of nodes")
@@ -348,7 +348,7 @@ class LinkedAgents:
         """Unmount the folders of an attempt."""
         await self._peer(node_id).ask(messages.UNMOUNT, messages.Attempts((attempt_id,)))
 
-    async def pull(self, node_id: str, image: str, told: Told) -> None:
+    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
         """Pull the image on the node."""
         await self._peer(node_id).ask(messages.PULL, messages.Image(image), told)
 

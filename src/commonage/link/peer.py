@@ -19,7 +19,7 @@ from commonage.domain.codec import Json, Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.link.messages import SILENCE_S, Call
-from commonage.ports.agents import Told, unheard
+from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import NotConfined
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _CLOSE_WITHIN_S = 1.0
 BROKEN = (OSError, EOFError, ValueError, RecursionError, Unreadable)
 """The errors that reading a frame may raise."""
 
-Answer = Callable[[Any, Told], Awaitable[object]]
+Answer = Callable[[Any, OnProgress], Awaitable[object]]
 """Handles a request and returns its answer; may report progress. An exception is sent to the requester."""
 Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
 """The messages that this side accepts: by name, the type of the message and its handler."""
@@ -94,7 +94,7 @@ class _Asked:
     """A pending request."""
 
     answer: asyncio.Future[Json]
-    told: Told
+    told: OnProgress
 
 
 class Peer:
@@ -123,7 +123,7 @@ class Peer:
         """Send a message. After the end of the link it is lost."""
         self._send(said(name, message))
 
-    async def ask(self, call: Call[Q, A], question: Q, told: Told = unheard) -> A:
+    async def ask(self, call: Call[Q, A], question: Q, told: OnProgress = ignore_progress) -> A:
         """Send a request and wait.
 
         Raises the other side's error as an EngineFailure; LinkLost, also after a timeout.

@@ -26,12 +26,12 @@ CONTAINER_BRIDGE = "docker_gwbridge"
 """The bridge by which containers of a Swarm leave their node; all tenants share it."""
 FEWEST_NEIGHBORS = 3
 """With fewer nodes a majority means little: then only the control plane's answer counts."""
-Told = Callable[[Reason, float | None], None]
+OnProgress = Callable[[Reason, float | None], None]
 """Called with the present step and its progress (0..1)."""
 
 
-def unheard(_reason: Reason, _progress: float | None) -> None:
-    """A `Told` for callers that do not need progress."""
+def ignore_progress(_reason: Reason, _progress: float | None) -> None:
+    """A `OnProgress` for callers that do not need progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Agents(Protocol):
         """Undo all that `mount` did for this attempt. Running containers keep their mounts."""
         ...
 
-    async def pull(self, node_id: str, image: str, told: Told) -> None:
+    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
         """Pull the image onto the node. Raises EngineFailure with the daemon's message."""
         ...
 

@@ -12,7 +12,7 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.fleet import NodeReport
 from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, ProcessOwner, StartRequest, Status
-from commonage.ports.agents import Told, unheard
+from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal
 
 
@@ -100,7 +100,9 @@ class Engine(Protocol):
         """The nodes of the site, with their total resources and their faults."""
         ...
 
-    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+    async def prepare(
+        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+    ) -> None:
         """Prepare the environment before it is needed, on this node of the site or (None) on all schedulable nodes.
 
         Returns when it is ready; raises EngineFailure if it cannot be prepared. `told` receives the progress.

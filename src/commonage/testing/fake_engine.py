@@ -18,7 +18,7 @@ from commonage.domain.fleet import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment, StoppedBeforeStart
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, Phase, ProcessOwner, StartRequest, Status
-from commonage.ports.agents import Told, unheard
+from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, NotRunning, Terminal
@@ -269,7 +269,9 @@ class FakeEngine(Engine):
         self._check()
         return list(self._nodes.values())
 
-    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+    async def prepare(
+        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+    ) -> None:
         """Ready after `prepare_s`, or failed if it is in `broken_environments`."""
         self._check()
         self.prepared.append((environment.name, node))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from commonage.domain.reasons import Reason
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 @dataclass(slots=True, eq=False)
 class _Job(Generic[T]):
     task: asyncio.Task[T] = field(init=False)
-    listeners: list[Told] = field(default_factory=list)
+    listeners: list[OnProgress] = field(default_factory=list)
 
     def tell(self, reason: Reason, progress: float | None) -> None:
         for told in list(self.listeners):
@@ -33,7 +33,7 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._jobs: dict[str, _Job[T]] = {}
 
-    async def do(self, name: str, work: Callable[[Told], Coroutine[None, None, T]], told: Told) -> T:
+    async def do(self, name: str, work: Callable[[OnProgress], Coroutine[None, None, T]], told: OnProgress) -> T:
         """Do the work, or wait for it if it is in progress already. A cancelled waiter leaves the work to the others.
 
         Returns what the work returns, raises what it raises.

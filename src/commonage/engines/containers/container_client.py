@@ -12,7 +12,7 @@ from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.statuses import StartRequest
 from commonage.engines.common.runs import Exit
 from commonage.engines.containers.table import Run
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 
 class Away(EngineFailure):
@@ -84,7 +84,7 @@ class ContainerClient(Protocol):
         """
         ...
 
-    async def launch(self, run: Run, told: Told) -> None:
+    async def launch(self, run: Run, told: OnProgress) -> None:
         """Pull its image and start its container.
 
         Idempotent: called again after a crash, after Away, and after any temporary failure (`is_retryable`).

@@ -9,14 +9,14 @@ from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons.attempts import RetryingStart
 from commonage.engines.containers.container_client import Away, ContainerClient
 from commonage.engines.containers.table import Run
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds before each retry: enough for a registry cleanup, or for freeing disk space."""
 _log = logging.getLogger(__name__)
 
 
-async def launch_patiently(run: Run, container_client: ContainerClient, told: Told) -> None:
+async def launch_patiently(run: Run, container_client: ContainerClient, told: OnProgress) -> None:
     """Launch it. Raises permanent errors and Away at once, and a temporary error after the last retry."""
     for pause_s in PAUSES_S:
         try:

@@ -22,7 +22,7 @@ from commonage.engines.containers.mounts import see_to_folders
 from commonage.engines.containers.program import Inside, Program, program_of
 from commonage.engines.containers.table import Run
 from commonage.files.beneath import Beneath
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 ENTRY = (Path(__file__).parent / "entry.sh").read_text(encoding="utf-8")
 """First program in each container: runs the attempt's command, at most once."""
@@ -53,7 +53,7 @@ def check(request: StartRequest) -> None:
     program_of(request, Inside("", frozenset()), {}, {})
 
 
-async def have_files(run: Run, place: Place, owner: Owner, told: Told) -> None:
+async def have_files(run: Run, place: Place, owner: Owner, told: OnProgress) -> None:
     """Put the files that were sent along in the folder of the job. Raises EngineFailure."""
     request = run.request
     if request.bundle_path is None:

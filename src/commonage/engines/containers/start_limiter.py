@@ -17,7 +17,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.table import Run
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 MOST_S = 30.0
 """Seconds after which a session that does not answer yet no longer delays others."""
@@ -29,7 +29,7 @@ _LOOK_S = 0.25
 class _Place:
     """A place in a node's queue: `first` jobs were ahead of it when it came."""
 
-    told: Told
+    told: OnProgress
     waits: Reason
     first: int
 
@@ -47,7 +47,7 @@ class StartLimiter:
         self._lines: dict[str, list[_Place]] = {}
         self._coming_up: set[str] = set()
 
-    async def take(self, run: Run, node: str, cores: int, told: Told) -> None:
+    async def take(self, run: Run, node: str, cores: int, told: OnProgress) -> None:
         """Wait until this attempt may start on its node; idempotent. Only sessions wait."""
         if run.request.kind is not Kind.SESSION or run.id in self._coming_up:
             return

@@ -30,7 +30,7 @@ from commonage.engines.docker.translate import container_name
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.times import instant
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 _OOM_NEWS_S = 0.3
 _OOM_LOOKS = 2
@@ -63,7 +63,7 @@ class DockerContainerClient:
         """None: each container has its own address, and so all ports."""
         return None
 
-    async def launch(self, run: Run, told: Told) -> None:
+    async def launch(self, run: Run, told: OnProgress) -> None:
         """Pull its image and start its container."""
         await self._images.ensure(run.request.environment, told)
         await self._launcher.launch(run, told)

@@ -38,7 +38,7 @@ from commonage.engines.dockerd.images import Images
 from commonage.engines.dockerd.relays import Relays
 from commonage.engines.dockerd.words import ours
 from commonage.files.beneath import Beneath
-from commonage.ports.agents import Told, unheard
+from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -161,7 +161,9 @@ class DockerEngine(ContainerEngine):
 
     # --- the port: environments ---------------------------------------------------------------------------
 
-    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+    async def prepare(
+        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+    ) -> None:
         """Pull its image to the single node."""
         await self._images.ensure(environment, told)
 

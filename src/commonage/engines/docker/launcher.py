@@ -31,7 +31,7 @@ from commonage.engines.dockerd.errors import Refused
 from commonage.engines.dockerd.networks import Network
 from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
 from commonage.engines.dockerd.words import LABEL, Folders
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Devices, Hold
 
 _AT_ONCE = 16
@@ -67,7 +67,7 @@ class Launcher:
         if devices is not None and run.request.allocation.shares:
             await self._in_thread(lambda: devices.release(run.id))
 
-    async def launch(self, run: Run, told: Told) -> None:
+    async def launch(self, run: Run, told: OnProgress) -> None:
         """Start the attempt's container. Idempotent. Raises EngineFailure.
 
         After a DaemonUnreachable the result is unknown: ask again.

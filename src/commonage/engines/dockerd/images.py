@@ -19,10 +19,10 @@ from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.containers.container_client import Away
 from commonage.engines.containers.fetching import progress_of
 from commonage.engines.dockerd.connection import Connection
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 from commonage.ports.registry import RegistryAccount
 
-Have = Callable[[str, Told], Awaitable[None]]
+Have = Callable[[str, OnProgress], Awaitable[None]]
 """Makes an image of this name available where it is needed, and reports progress."""
 
 _FIRST_WORD_S = 15.0
@@ -50,7 +50,7 @@ class Images:
         """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
-    async def ensure(self, environment: Environment, told: Told, have: Have | None = None) -> None:
+    async def ensure(self, environment: Environment, told: OnProgress, have: Have | None = None) -> None:
         """Make the image of the environment available, here or by `have`.
 
         Raises EngineFailure, with the environment's name, if that fails. Away is passed on unchanged: ask again.
@@ -78,12 +78,12 @@ class Images:
     ) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
 
-    async def have_here(self, image: str, told: Told) -> None:
+    async def have_here(self, image: str, told: OnProgress) -> None:
         """Make it available at our daemon. Raises EngineFailure."""
         if await self._client.image(image) is None:
             await self._fetch(image, told)
 
-    async def _fetch(self, image: str, told: Told) -> None:
+    async def _fetch(self, image: str, told: OnProgress) -> None:
         if self._pull == "never":
             raise EngineFailure(
                 f"there is no image {image} on this machine, and images are not fetched here (docker_pull = never): "
@@ -92,7 +92,7 @@ class Images:
         told(PullingImage(image=image), None)
         await self._fetches.do(image, partial(self._pull_image, image), told)
 
-    async def _pull_image(self, image: str, told: Told) -> None:
+    async def _pull_image(self, image: str, told: OnProgress) -> None:
         layers: dict[str, tuple[int, int]] = {}
         patience = _FIRST_WORD_S
         async with aclosing(self._client.pull(image, self._account)) as messages:  # type: ignore[type-var]  # a generator in practice

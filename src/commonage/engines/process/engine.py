@@ -46,7 +46,7 @@ from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.table import Run, Table
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
-from commonage.ports.agents import Told, unheard
+from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -241,7 +241,7 @@ class ProcessEngine(RunsEngine[Run]):
         if coming is not None:
             await asyncio.wait([asyncio.wrap_future(coming)], timeout=_WAIT_FOR_WARMTH_S)
 
-    async def _unpack(self, run: Run, told: Told) -> None:
+    async def _unpack(self, run: Run, told: OnProgress) -> None:
         """Unpack the files that were sent along; retry for a while if the disk is full or fails."""
         if run.request.bundle_path is None:
             return
@@ -355,7 +355,9 @@ class ProcessEngine(RunsEngine[Run]):
 
     # --- the port: environments ---------------------------------------------------------------------------
 
-    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+    async def prepare(
+        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+    ) -> None:
         """Create it on the single node."""
         python = await self._environments.ensure(environment, told)
         if Kind.SESSION in environment.kinds:

@@ -31,7 +31,7 @@ from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnviro
 from commonage.domain.statuses import StartRequest
 from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.process.uv import Step, make_environment
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 _READY = ".ready"
 _SESSIONS = ".sessions"
@@ -114,7 +114,7 @@ class Environments:
         self._stands(environment.name, EnvironmentState.READY)
         return PythonPlace(folder / "bin", folder)
 
-    async def ensure(self, environment: Environment, told: Told) -> PythonPlace:
+    async def ensure(self, environment: Environment, told: OnProgress) -> PythonPlace:
         """Return the environment, building it if needed.
 
         Calls `told` with its progress. Raises EngineFailure; the next call tries again.
@@ -125,7 +125,7 @@ class Environments:
         folder = self._folder(environment)
         return await self._builds.do(folder.name, partial(self._build, environment, folder), told)
 
-    async def _build(self, environment: Environment, folder: Path, told: Told) -> PythonPlace:
+    async def _build(self, environment: Environment, folder: Path, told: OnProgress) -> PythonPlace:
         name = environment.name
 
         def tell(step: str, progress: float | None) -> None:

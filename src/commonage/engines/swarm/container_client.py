@@ -42,7 +42,7 @@ from commonage.engines.swarm.statuses import (
     waiting_reason,
 )
 from commonage.engines.swarm.tasks import Tasks
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 _KILLED = 137
 # The entry reads a wish within a second; its effect shows on a shared folder a moment later.
@@ -117,7 +117,7 @@ class SwarmContainerClient:
 
     # --- launching ----------------------------------------------------------------------------------------------
 
-    async def launch(self, run: Run, told: Told) -> None:
+    async def launch(self, run: Run, told: OnProgress) -> None:
         """Create its service, if it does not exist."""
         if run.id in self._services:
             return

@@ -45,7 +45,7 @@ from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.engines.swarm.watching import Watcher
 from commonage.files.beneath import Beneath
-from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, Told, unheard
+from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal
 from commonage.wire.docs import docs_page
 
@@ -275,7 +275,9 @@ class SwarmEngine(ContainerEngine):
 
     # --- the port: environments ---------------------------------------------------------------------------
 
-    async def prepare(self, environment: Environment, node: str | None = None, told: Told = unheard) -> None:
+    async def prepare(
+        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+    ) -> None:
         """Pull its image to one node, or to all that take work."""
         await self._launcher.have_image(environment, node, told)
 

@@ -35,7 +35,7 @@ from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes import SwarmNode
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import Surroundings, service_names, service_spec
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Hold
 
 _AT_ONCE = 32
@@ -78,19 +78,19 @@ class Launcher:
 
     # --- images -------------------------------------------------------------------------------------------------
 
-    async def have_image(self, environment: Environment, node: str | None, told: Told) -> None:
+    async def have_image(self, environment: Environment, node: str | None, told: OnProgress) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
         names = self._fleet.with_agents() if node is None else [node]
         swarm_nodes = [self._fleet.swarm_node(name) for name in names]
 
-        async def have(image: str, told: Told) -> None:
+        async def have(image: str, told: OnProgress) -> None:
             if not swarm_nodes:
                 await self._images.have_here(image, told)
             await asyncio.gather(*(self._fetch(swarm_node, image, told) for swarm_node in swarm_nodes))
 
         await self._images.ensure(environment, told, have)
 
-    async def _fetch(self, swarm_node: SwarmNode, image: str, told: Told) -> None:
+    async def _fetch(self, swarm_node: SwarmNode, image: str, told: OnProgress) -> None:
         agents = self._fleet.agent_of(swarm_node.name)
         if agents is not None:
             # Checked each time: an image may have been removed since.
@@ -119,7 +119,7 @@ class Launcher:
 
     # --- services -----------------------------------------------------------------------------------------------
 
-    async def launch(self, run: Run, told: Told) -> str:
+    async def launch(self, run: Run, told: OnProgress) -> str:
         """Create the attempt's service; return its id. Raises EngineFailure.
 
         After a DaemonUnreachable the result is unknown: ask again.
@@ -140,7 +140,7 @@ class Launcher:
             self._deliveries.forget_configs()
             return await self._launch(run, swarm_node, told)
 
-    async def _launch(self, run: Run, swarm_node: SwarmNode, told: Told) -> str:
+    async def _launch(self, run: Run, swarm_node: SwarmNode, told: OnProgress) -> str:
         network = await self._networks.of(run.request.tenant)
         held = await self._confine(run.request, swarm_node)
         gateway = self._fleet.gateway_of(swarm_node.name) or network.gateway

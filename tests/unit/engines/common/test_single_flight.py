@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from commonage.engines.common.single_flight import SingleFlight
-from commonage.ports.agents import Told, unheard
+from commonage.ports.agents import OnProgress, ignore_progress
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ class Slow:
     def __init__(self) -> None:
         self.begun, self.goes_on = 0, asyncio.Event()
 
-    async def work(self, told: Told) -> None:
+    async def work(self, told: OnProgress) -> None:
         self.begun += 1
         told("half of it", 0.5)
         await self.goes_on.wait()
@@ -34,13 +34,13 @@ async def test_all_who_wait_share_one_and_hear_of_it() -> None:
     slow.goes_on.set()
     await asyncio.gather(*waiting)
     assert (slow.begun, heard) == (1, ["half of it"] * 3 + ["all of it"] * 3)
-    await single_flight.do("image", slow.work, unheard)
+    await single_flight.do("image", slow.work, ignore_progress)
     assert slow.begun == 2, "anew, as it may have been undone since"
 
 
 async def test_who_no_longer_waits_leaves_it_to_the_others() -> None:
     slow, single_flight = Slow(), SingleFlight[None]()
-    first, second = (asyncio.create_task(single_flight.do("image", slow.work, unheard)) for _ in range(2))
+    first, second = (asyncio.create_task(single_flight.do("image", slow.work, ignore_progress)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     slow.goes_on.set()
@@ -49,18 +49,20 @@ async def test_who_no_longer_waits_leaves_it_to_the_others() -> None:
 
 
 async def test_all_who_wait_hear_why_it_failed() -> None:
-    async def work(told: Told) -> None:
+    async def work(told: OnProgress) -> None:
         await asyncio.sleep(0)
         raise OSError("no space left")
 
     single_flight = SingleFlight[None]()
-    ended = await asyncio.gather(*(single_flight.do("image", work, unheard) for _ in range(2)), return_exceptions=True)
+    ended = await asyncio.gather(
+        *(single_flight.do("image", work, ignore_progress) for _ in range(2)), return_exceptions=True
+    )
     assert [str(one) for one in ended] == ["no space left"] * 2
 
 
 async def test_what_is_under_way_ends_with_it() -> None:
     slow, single_flight = Slow(), SingleFlight[None]()
-    waiting = asyncio.create_task(single_flight.do("image", slow.work, unheard))
+    waiting = asyncio.create_task(single_flight.do("image", slow.work, ignore_progress))
     await asyncio.sleep(0)
     await single_flight.close()
     with pytest.raises(asyncio.CancelledError):

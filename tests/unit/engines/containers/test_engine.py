@@ -23,7 +23,7 @@ from commonage.engines.containers.box import Claim
 from commonage.engines.containers.container_client import Absent, Away, Gone, Lives, Look, Over, Signal
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.table import Run
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 pytestmark = pytest.mark.anyio
 PASSES = EngineFailure("the registry cannot be reached", retryable=True)
@@ -50,7 +50,7 @@ class FakeContainerClient:
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         return None
 
-    async def launch(self, run: Run, told: Told) -> None:
+    async def launch(self, run: Run, told: OnProgress) -> None:
         self.launched += 1
         if self.failing:
             raise self.failing.popleft()

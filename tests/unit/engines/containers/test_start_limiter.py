@@ -15,7 +15,7 @@ from commonage.engines.common.runs import Runs
 from commonage.engines.containers import start_limiter
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run, Table
-from commonage.ports.agents import unheard
+from commonage.ports.agents import ignore_progress
 
 pytestmark = pytest.mark.anyio
 
@@ -128,5 +128,5 @@ async def test_who_is_stopped_while_it_waits_takes_no_turn(scene: Scene) -> None
 async def test_a_start_that_is_tried_again_takes_one_turn(scene: Scene) -> None:
     first = scene.run("a")
     for _ in range(3):
-        await asyncio.wait_for(scene.start_limiter.take(first, "m", 1, unheard), 10)
+        await asyncio.wait_for(scene.start_limiter.take(first, "m", 1, ignore_progress), 10)
     await asyncio.wait_for(scene.taking(scene.run("b")), 10)

@@ -14,7 +14,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.engines.process import environments as module
 from commonage.engines.process.environments import Environments
-from commonage.ports.agents import Told
+from commonage.ports.agents import OnProgress
 
 pytestmark = pytest.mark.anyio
 LAB = Environment("lab", "Lab", requirements=("numpy==2",))
@@ -28,7 +28,7 @@ class Uv:
         self.breaks = False
 
     async def make(
-        self, folder: Path, requirements: Sequence[str], variables: Mapping[str, str], held: int, told: Told
+        self, folder: Path, requirements: Sequence[str], variables: Mapping[str, str], held: int, told: OnProgress
     ) -> None:
         assert not folder.exists()
         (folder / "bin").mkdir(parents=True)

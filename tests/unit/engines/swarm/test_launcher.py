@@ -41,7 +41,7 @@ from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.files.beneath import Beneath
-from commonage.ports.agents import Heard, Told, unheard
+from commonage.ports.agents import Heard, OnProgress, ignore_progress
 from commonage.ports.devices import Hold
 from commonage.ports.registry import RegistryAccount
 
@@ -144,7 +144,7 @@ class FakeAgents:
             self.connected = False
             raise EngineFailure("nothing was heard of the agent for 15 s", retryable=True)
 
-    async def pull(self, node_id: str, image: str, told: Told) -> None:
+    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
         self._asked("pull")
         if self.refusal is not None:
             raise self.refusal
@@ -223,7 +223,7 @@ async def scene(tmp_path: Path) -> Scene:
 async def test_the_agent_is_asked_for_the_image_each_time(scene: Scene) -> None:
     environment = Environment("e", "E", image=IMAGE)
     for _ in range(2):
-        await scene.launcher.have_image(environment, "worker1", unheard)
+        await scene.launcher.have_image(environment, "worker1", ignore_progress)
     assert scene.agents.pulled == [IMAGE, IMAGE], "somebody may have removed it meanwhile"
 
 
@@ -240,8 +240,8 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
     scene.agents.connected = False
     scene.hear()
     with pytest.raises(AgentAway):
-        await scene.launcher.have_image(Environment("e", "E", image=IMAGE), "worker1", unheard)
-    await scene.launcher.have_image(Environment("e", "E", image="far.test/away:1"), "worker1", unheard)
+        await scene.launcher.have_image(Environment("e", "E", image=IMAGE), "worker1", ignore_progress)
+    await scene.launcher.have_image(Environment("e", "E", image="far.test/away:1"), "worker1", ignore_progress)
     assert scene.agents.pulled == []
 
 
@@ -252,14 +252,14 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
 async def test_a_link_that_breaks_is_waited_for(scene: Scene, call: str) -> None:
     scene.agents.breaks_at = call
     with pytest.raises(AgentAway, match="nothing was heard"):
-        await scene.container_client.launch(scene.run(shares=(GPU,)), unheard)
+        await scene.container_client.launch(scene.run(shares=(GPU,)), ignore_progress)
     assert not scene.swarm.made
 
 
 async def test_what_the_agent_says_itself_is_not_its_absence(scene: Scene) -> None:
     scene.agents.refusal = EngineFailure("the disk of the Docker daemon is full", retryable=True)
     with pytest.raises(EngineFailure, match="disk") as caught:
-        await scene.container_client.launch(scene.run(), unheard)
+        await scene.container_client.launch(scene.run(), ignore_progress)
     assert caught.value.is_retryable
     assert not isinstance(caught.value, AgentAway)
 
@@ -273,7 +273,9 @@ async def test_a_container_is_sent_to_its_nodes_agent_or_else_to_the_relay(
 ) -> None:
     scene.agents.gateway = gateway
     scene.hear()
-    await scene.container_client.launch(scene.run(variables=(("HUB", "http://127.0.0.1:8081/hub/api"),)), unheard)
+    await scene.container_client.launch(
+        scene.run(variables=(("HUB", "http://127.0.0.1:8081/hub/api"),)), ignore_progress
+    )
     [spec] = scene.swarm.made.values()
     assert f"HUB=http://{seen}:8081/hub/api" in spec["TaskTemplate"]["ContainerSpec"]["Env"]
 
@@ -285,7 +287,7 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = scene.run(shares=(GPU,), secrets=(("KEY", "sesame"),))
-    await scene.container_client.launch(run, unheard)
+    await scene.container_client.launch(run, ignore_progress)
     refused = task("pending", err="no suitable node (insufficient resources on 1 node)")
     scene.swarm.all_tasks = [{**refused, "NodeID": "", "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
@@ -307,7 +309,7 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
 async def test_a_stop_while_its_service_is_made_leaves_none(scene: Scene) -> None:
     scene.swarm.held_up.clear()
     run = scene.run(kind=Kind.SESSION)
-    launching = asyncio.create_task(scene.container_client.launch(run, unheard))
+    launching = asyncio.create_task(scene.container_client.launch(run, ignore_progress))
     await scene.swarm.asked.wait()
     launching.cancel()
     with suppress(asyncio.CancelledError):
@@ -322,18 +324,18 @@ async def test_a_stop_while_its_service_is_made_leaves_none(scene: Scene) -> Non
 
 async def test_a_second_try_finds_what_the_first_one_made(scene: Scene) -> None:
     run = scene.run(kind=Kind.SESSION)
-    first = await scene.launcher.launch(run, unheard)
-    assert await scene.launcher.launch(run, unheard) == first
+    first = await scene.launcher.launch(run, ignore_progress)
+    assert await scene.launcher.launch(run, ignore_progress) == first
     run.ended.set()  # its turn is over, though nobody told the live state
     other = scene.run(kind=Kind.SESSION, attempt_id="w-2")
-    assert await scene.launcher.launch(other, unheard) != first, "the name is taken, and by another attempt"
+    assert await scene.launcher.launch(other, ignore_progress) != first, "the name is taken, and by another attempt"
 
 
 async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(scene: Scene) -> None:
     scene.swarm.mute = True
     run = scene.run(kind=Kind.SESSION)
     with pytest.raises(DaemonUnreachable):
-        await scene.container_client.launch(run, unheard)
+        await scene.container_client.launch(run, ignore_progress)
     scene.swarm.all_tasks = [{**task("running"), "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
     assert isinstance(await scene.container_client.look(run), Lives)
@@ -350,7 +352,7 @@ async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(s
 )
 async def test_only_what_swarm_says_has_ended_is_removed_later(scene: Scene, state: str, removed: list[str]) -> None:
     run = scene.run()
-    await scene.container_client.launch(run, unheard)
+    await scene.container_client.launch(run, ignore_progress)
     run.status = Status("w-1", Phase.ENDED, time.time(), exit_code=143)
     scene.swarm.all_tasks = [{**task(state), "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
@@ -369,14 +371,14 @@ def delivered(scene: Scene, kind: str) -> dict[str, Json]:
 
 async def test_secrets_come_from_the_swarm_and_go_with_the_attempt(scene: Scene) -> None:
     run = scene.run(secrets=(("KEY", "sesame"),))
-    await scene.container_client.launch(run, unheard)
+    await scene.container_client.launch(run, ignore_progress)
     [(secret, spec)] = delivered(scene, "secrets").items()
     assert base64.b64decode(spec["Data"]) == b"export KEY='sesame'\n"
     [service] = scene.swarm.made.values()
     [reference] = service["TaskTemplate"]["ContainerSpec"]["Secrets"]
     assert (reference["SecretID"], reference["File"]["Mode"]) == (secret, 0o400)
     assert not (run.box.path / "secrets").exists()
-    await scene.launcher.launch(run, unheard)
+    await scene.launcher.launch(run, ignore_progress)
     assert list(delivered(scene, "secrets")) == [secret], "a second try finds what the first one made"
     await scene.container_client.remove(run)
     assert delivered(scene, "secrets") == {}
@@ -386,11 +388,11 @@ async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene)
     run = scene.run(secrets=(("KEY", "sesame"),))
     scene.agents.breaks_at = "mount"
     with pytest.raises(AgentAway):
-        await scene.container_client.launch(run, unheard)
+        await scene.container_client.launch(run, ignore_progress)
     [before] = delivered(scene, "secrets")
     scene.agents.breaks_at, scene.agents.connected = "", True
     scene.hear()
-    await scene.container_client.launch(run, unheard)
+    await scene.container_client.launch(run, ignore_progress)
     [after] = delivered(scene, "secrets")
     assert after != before
 
@@ -427,7 +429,7 @@ async def test_what_a_crash_left_in_the_swarm_is_removed(scene: Scene) -> None:
 
 async def test_secrets_that_are_too_large_say_so(scene: Scene) -> None:
     with pytest.raises(EngineFailure, match="500 KiB") as caught:
-        await scene.container_client.launch(scene.run(secrets=(("KEY", "x" * 600_000),)), unheard)
+        await scene.container_client.launch(scene.run(secrets=(("KEY", "x" * 600_000),)), ignore_progress)
     assert not caught.value.is_retryable
 
 
@@ -436,7 +438,7 @@ async def test_secrets_that_are_too_large_say_so(scene: Scene) -> None:
 
 async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
     run = scene.run()
-    await scene.container_client.launch(run, unheard)
+    await scene.container_client.launch(run, ignore_progress)
     [service] = scene.swarm.made.values()
     mounts = service["TaskTemplate"]["ContainerSpec"]["Mounts"]
     binds = {one["Target"]: one["Source"] for one in mounts if one["Type"] == "bind"}
@@ -454,12 +456,12 @@ async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
 async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
     other = {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}
     scene.fleet.heard = {}
-    await scene.container_client.launch(scene.run(), unheard)
+    await scene.container_client.launch(scene.run(), ignore_progress)
     [service] = scene.swarm.made.values()
     assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
     scene.fleet.swarm_nodes = swarm_nodes_of([NODE, other])
     with pytest.raises(EngineFailure, match="commonage node join"):
-        await scene.launcher.launch(scene.run(), unheard)
+        await scene.launcher.launch(scene.run(), ignore_progress)
     assert all("no agent" in fault for report in scene.fleet.reports() for fault in report.faults[:1])
     allowed = Fleet(cast(Client, scene.swarm), None, without_agents=True)
     allowed.swarm_nodes = scene.fleet.swarm_nodes
