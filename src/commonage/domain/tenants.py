@@ -134,7 +134,8 @@ class Rules:
 
     `half_life_s`: the time in which past usage decays by half. `entry_penalty_s`: each start is charged for this time
     at once. `age_credit`: the part of the whole fleet, held for an hour, that equals an hour of waiting.
-    `guaranteed_s`: no attempt is preempted before it ran this long. `patience_s`: how long the head of the queue may
+    `guaranteed_s`: no attempt is preempted before it ran this long. `head_of_queue_timeout_s`: how long the head of the
+    queue may
     wait without a start estimate before a node is reserved for it. `sites`: names in the order of preference, each with
     the price of a GPU hour there; `site_policy`: the choice among several sites that could start something.
     """
@@ -146,7 +147,7 @@ class Rules:
     entry_penalty_s: float = 600.0
     age_credit: float = 0.01
     guaranteed_s: float = 600.0
-    patience_s: float = 600.0
+    head_of_queue_timeout_s: float = 600.0
     sites: tuple[tuple[str, float], ...] = ()
     site_policy: str = "first-free"
 

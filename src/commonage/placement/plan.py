@@ -200,7 +200,7 @@ class Pass:
             promise = self._evict(queued_requests, shape)
         if promise is None and when is not None:
             promise = self.gate.promise(queued_requests, shape, when)
-        patient = self.now - queued_requests[0].submitted_at <= self.snapshot.rules.patience_s
+        patient = self.now - queued_requests[0].submitted_at <= self.snapshot.rules.head_of_queue_timeout_s
         if promise is None and starts and self._keeps and not patient:
             promise = self.gate.keep(queued_requests, shape, self.snapshot.fits.empty[sort])
             self._keeps = promise is None

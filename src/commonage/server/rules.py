@@ -26,7 +26,7 @@ def rules_of(settings: Settings, environments: Collection[str], sites: Collectio
         entry_penalty_s=float(settings.entry_penalty),
         age_credit=settings.age_credit,
         guaranteed_s=float(settings.guaranteed_runtime),
-        patience_s=float(settings.patience),
+        head_of_queue_timeout_s=float(settings.head_of_queue_timeout),
     )
 
 

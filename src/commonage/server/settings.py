@@ -322,7 +322,7 @@ class _Settings(BaseModel):
         "Nothing is preempted before it ran so long.",
         Row("a duration, like 10m, or 0", "Whose turn it is"),
     )
-    patience: SecondsOrNone = _setting(
+    head_of_queue_timeout: SecondsOrNone = _setting(
         600,
         "After so long the first that waits, and of which nobody can say when it starts, has a node kept for it.",
         Row("a duration, like 10m, or 0", "Whose turn it is"),

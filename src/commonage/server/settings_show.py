@@ -73,7 +73,14 @@ def _reference() -> Iterator[str]:
 
 _MEMORY = ("memory", "default_memory", "max_bundle", "bundle_space_per_user", "bundle_space_per_tenant")
 _CPUS = ("cpus", "default_cpus")
-_DURATIONS = ("warn_before", "half_life", "entry_penalty", "guaranteed_runtime", "patience", "keep_bundles")
+_DURATIONS = (
+    "warn_before",
+    "half_life",
+    "entry_penalty",
+    "guaranteed_runtime",
+    "head_of_queue_timeout",
+    "keep_bundles",
+)
 
 
 def _written(name: str, value: Any) -> Any:

@@ -21,7 +21,7 @@ from commonage.testing import factories
 
 NOW = 1000.0
 GIB = 1024
-PATIENT = Rules(patience_s=1e9, policy="best-fit")
+PATIENT = Rules(head_of_queue_timeout_s=1e9, policy="best-fit")
 
 
 @dataclass(frozen=True)

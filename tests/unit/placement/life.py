@@ -20,10 +20,16 @@ from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
 LONGEST_S = 60  # nothing runs longer, whether its time limit says so or nobody knows
-PATIENCE_S = 20.0
+HEAD_OF_QUEUE_TIMEOUT_S = 20.0
 GRACE_S = 5.0
-MOST_AS_HEAD_S = PATIENCE_S + 2 * LONGEST_S + 2 * GRACE_S
-RULES = Rules(policy="best-fit", patience_s=PATIENCE_S, guaranteed_s=10.0, half_life_s=300.0, entry_penalty_s=30.0)
+MOST_AS_HEAD_S = HEAD_OF_QUEUE_TIMEOUT_S + 2 * LONGEST_S + 2 * GRACE_S
+RULES = Rules(
+    policy="best-fit",
+    head_of_queue_timeout_s=HEAD_OF_QUEUE_TIMEOUT_S,
+    guaranteed_s=10.0,
+    half_life_s=300.0,
+    entry_penalty_s=30.0,
+)
 GPUS = (None, None, "0.25", "1/3", "0.5", "6GiB", "1", "1", "2", "3", "A100:1", "A100:20GiB")
 
 

@@ -11,7 +11,7 @@ from commonage.placement import plan as planner
 from commonage.placement.queued_requests import QueuedRequest
 from commonage.testing import factories
 
-PATIENT = Rules(policy="best-fit", patience_s=600.0)
+PATIENT = Rules(policy="best-fit", head_of_queue_timeout_s=600.0)
 
 
 def promised(scene: Scene) -> dict[str, float | None]:

@@ -41,8 +41,8 @@ def ruled(draw: st.DrawFn, most: int = 8) -> Scene:
     scene = draw(scenes(most, users=3, gangs=True))
     tenants = tuple(Tenant(f"lab-{number}", quota=draw(QUOTAS)) for number in range(draw(st.integers(0, 2))))
     reservations = draw(st.lists(RESERVATIONS, max_size=2, unique_by=lambda one: one.id))
-    patience = draw(st.sampled_from([1e9, 0.0]))
-    rules = Rules(tenants, tuple(reservations), policy="best-fit", patience_s=patience)
+    head_of_queue_timeout = draw(st.sampled_from([1e9, 0.0]))
+    rules = Rules(tenants, tuple(reservations), policy="best-fit", head_of_queue_timeout_s=head_of_queue_timeout)
     return replace(scene, rules=rules)
 
 

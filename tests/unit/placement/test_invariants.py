@@ -78,7 +78,7 @@ def first_start(seed: int, sort: Sort) -> float:
 
 def large_starts(seed: int, endless: bool = True) -> None:
     sort = Sort(replace(RULES, entry_penalty_s=0.0, age_credit=1.0), endless, gangs=False, losses=False)
-    assert first_start(seed, sort) <= RULES.patience_s + 2 * LONGEST_S + 20
+    assert first_start(seed, sort) <= RULES.head_of_queue_timeout_s + 2 * LONGEST_S + 20
 
 
 @SLOWLY

@@ -77,7 +77,7 @@ def test_rules_as_they_are_written(tmp_path: Path) -> None:
         Tenant("org:students", quota=Quota(Bounds(vram_mib=80 * 1024), lending=Bounds(vram_mib=40 * 1024))),
     )
     assert (rules.policy, rules.half_life_s, rules.entry_penalty_s) == ("best-fit", 3 * 86400.0, 0.0)
-    assert (rules.guaranteed_s, rules.patience_s, rules.age_credit) == (1200.0, 600.0, 0.01)
+    assert (rules.guaranteed_s, rules.head_of_queue_timeout_s, rules.age_credit) == (1200.0, 600.0, 0.01)
     assert settings.node_labels == {"zone": "basement", "nvidia.com/nvlink": "yes"}
 
 
