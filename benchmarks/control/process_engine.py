@@ -20,7 +20,7 @@ import click
 
 from benchmarks.report import BenchmarkError, Figure, as_json, median, percentile, progress, show
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.engine import ProcessEngine

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.placement.fragmentation import Fragmentation
 from benchmarks.placement.gorandom import GoRandom
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.placement.grid import Grid
 from commonage.placement.mix import Mix

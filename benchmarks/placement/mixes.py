@@ -18,7 +18,7 @@ from benchmarks.placement.placement import seeds_option, traces_option
 from benchmarks.placement.policies import POLICIES
 from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import GpuRequest, Request
 from commonage.placement.policies.registry import DEFAULT, Maker
 from commonage.replay.policies import maker_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.nodes import Device, Node, NodeReport, NodeState
 from commonage.domain.requests import Request
 from commonage.replay.records import request_of, rows_of
 

@@ -18,7 +18,7 @@ from benchmarks.placement.inflation import Outcome, prepare, run
 from benchmarks.placement.openb import read_list, read_nodes
 from benchmarks.placement.policies import POLICIES
 from benchmarks.placement.published import published_130
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.placement.policies.registry import DEFAULT
 from commonage.replay.policies import maker_of

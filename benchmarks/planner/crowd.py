@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from commonage.domain.fleet import Allocation, Device, Node, NodeReport, NodeState
 from commonage.domain.ids import IdSequence, attempt_id
+from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeState
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 

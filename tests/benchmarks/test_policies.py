@@ -17,7 +17,7 @@ from benchmarks.placement.policies.fgd import Fgd
 from benchmarks.placement.policies.gpu_clustering import GpuClustering
 from benchmarks.placement.policies.gpu_packing import GpuPacking
 from benchmarks.placement.policies.random_choice import RandomChoice
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.placement.mix import Mix
 from commonage.placement.policies import registry

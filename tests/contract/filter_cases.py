@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.unit.engines.containers.test_program import request
 
-from commonage.domain.fleet import Allocation, Share
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind

@@ -17,7 +17,7 @@ from tests.contract.swarm import Swarm
 
 from commonage.agent.mounting import Mounts
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Device, NodeReport
+from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.ports.agents import Agents, Heard, OnProgress

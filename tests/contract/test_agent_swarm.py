@@ -20,7 +20,7 @@ from tests.contract.swarm import MANAGER, Swarm, swarm_of
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Device, Share
+from commonage.domain.nodes import Device, Share
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.gpus.detect import share_devices
 from commonage.gpus.isolation.devices import Sharing
 from commonage.gpus.simulated import SimulatedDevices, parse_simulated

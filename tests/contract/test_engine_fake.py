@@ -10,8 +10,8 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError, EngineFailure
-from commonage.domain.fleet import NodeReport
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import LogLine, Measurement, Phase, StartRequest, Status
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.execs import OUT, Terminal

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.test_engine_process import HERE
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Share
+from commonage.domain.nodes import Share
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.common.runs import Runs
 from commonage.engines.process.engine import ProcessEngine

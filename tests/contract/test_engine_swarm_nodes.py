@@ -13,7 +13,7 @@ from tests.contract.swarm import VRAM_MIB, Swarm, swarm_of
 from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from tests.unit.control.world import ROOT, Site
 
-from commonage.domain.fleet import Device, NodeState, Share
+from commonage.domain.nodes import Device, NodeState, Share
 from commonage.domain.reasons import attempts
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind

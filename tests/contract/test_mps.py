@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.fleet import Device, Isolation, Share
+from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpus.isolation.mps import Mps
 from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined

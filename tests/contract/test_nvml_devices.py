@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
-from commonage.domain.fleet import Allocation, Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 

@@ -23,7 +23,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Unauthenticated, Unavailable
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import parse_gpus
 from commonage.domain.usage import Prices

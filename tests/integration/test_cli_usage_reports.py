@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.integration.api_world import Api, Devices, served
 
 from commonage.cli import main
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories

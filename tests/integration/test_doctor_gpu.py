@@ -51,7 +51,7 @@ PROGRAM_OF_TEST = """
 import json, os, sys
 from dataclasses import asdict
 from pathlib import Path
-from commonage.domain.fleet import Isolation
+from commonage.domain.nodes import Isolation
 from commonage.engines.process.cgroups import Cgroups, Hierarchy
 from commonage.gpus.isolation.cooperative import Cooperative
 from commonage.gpus.isolation.driver_limit import DriverLimit

@@ -17,7 +17,7 @@ from commonage.cli.show import shares
 from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Isolation
+from commonage.domain.nodes import Isolation
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.gpus.detect import share_devices

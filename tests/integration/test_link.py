@@ -20,7 +20,7 @@ from commonage.agent.config import AgentConfig
 from commonage.agent.contact import answers
 from commonage.agent.dialling import Dialler, NotLetIn, client_context
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Allocation, NodeReport, Share
+from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
 from commonage.domain.statuses import Measurement
 from commonage.link import messages

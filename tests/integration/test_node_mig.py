@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from tests.contract.test_engine_process import HERE
 
 from commonage.cli import main
-from commonage.domain.fleet import Device, Node, NodeReport, NodeState, Share
+from commonage.domain.nodes import Device, Node, NodeReport, NodeState, Share
 from commonage.engines.common.runs import Exit, Runs
 from commonage.gpus.none import NoDevices
 from commonage.ports.store import Batch

@@ -30,7 +30,7 @@ from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import NodeState
+from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import Kind, State, Workload

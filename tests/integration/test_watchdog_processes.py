@@ -17,7 +17,7 @@ from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.requests import parse_gpus

@@ -30,7 +30,7 @@ from tests.integration.test_link import Node, refusal, until
 from commonage.agent.steps_host import Host
 from commonage.agent.swarm_identity import prove, swarm_node
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Measurement
 from commonage.engines.swarm.membership import SwarmManager
 from commonage.joining.fetch import NAME, JoinClient, Refusal

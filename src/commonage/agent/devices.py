@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 
 from commonage.agent.config import AgentConfig
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.domain.fleet import Allocation, Device
+from commonage.domain.nodes import Allocation, Device
 from commonage.domain.statuses import ProcessOwner
 from commonage.gpus.detect import AMD_DRIVER, Opened, share_devices
 from commonage.gpus.isolation.devices import Sharing, Wanted

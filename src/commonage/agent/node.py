@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.agent.config import AgentConfig
-from commonage.domain.fleet import Device, NodeReport
+from commonage.domain.nodes import Device, NodeReport
 from commonage.engines.common.disk import tight_disk
 
 _MIB = 1024 * 1024

@@ -11,7 +11,7 @@ from commonage.control.look import Standing
 from commonage.control.node_states import reason_for
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
-from commonage.domain.fleet import Share
+from commonage.domain.nodes import Share
 from commonage.domain.principals import Principal
 from commonage.domain.requests import Request
 from commonage.domain.statuses import LogLine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from commonage.control.live_state import LiveState
-from commonage.domain.fleet import NodeState
+from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import TooFewNodes
 from commonage.domain.tenants import Amounts

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from commonage.control.attribution import Round, attribute, joined
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import ProcessOwner
 from commonage.ports.agents import Heard, RemoteDevices
 from commonage.ports.devices import Devices, DeviceSample

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from commonage.domain.fleet import Device, Share
+from commonage.domain.nodes import Device, Share
 from commonage.domain.reasons.notes import ProcessInfo, UnattributedGpuMemory
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Device, Node
+from commonage.domain.nodes import Device, Node
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.workloads import Workload
 from commonage.placement.queued_requests import Held

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from commonage.control.live_state import LiveState
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Node
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Happening, Record, step
+from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage_reports import UsageReport

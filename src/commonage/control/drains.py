@@ -16,9 +16,9 @@ from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Node, NodeState
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import StopRequested, Vanished
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved

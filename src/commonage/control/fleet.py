@@ -28,8 +28,8 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.explanations import Holder
-from commonage.domain.fleet import Device, Node, NodeReport, NodeState
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import Device, Node, NodeReport, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason

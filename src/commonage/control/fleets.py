@@ -17,9 +17,9 @@ from commonage.control.live_state import LiveState, queued_request_of
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import Coming, FleetPolicy, FleetView, Machine
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason, notes

@@ -18,7 +18,6 @@ from commonage.control.settings import ControlSettings
 from commonage.control.writer import Writer
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import NodeState
 from commonage.domain.images import (
     PUBLIC,
     Image,
@@ -29,6 +28,7 @@ from commonage.domain.images import (
     repository_of,
     scope_of,
 )
+from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import ImageRegistered, ImageUnregistered
 from commonage.domain.workloads import State

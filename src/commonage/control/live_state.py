@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.fleet import Node
 from commonage.domain.fleets import Coming, FleetPolicy
 from commonage.domain.ids import attempt_id
+from commonage.domain.nodes import Node
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
 from commonage.domain.workloads import Kind, Spec, State, Workload

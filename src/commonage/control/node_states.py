@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.notes import NodeUndecided
 from commonage.domain.workloads import Workload

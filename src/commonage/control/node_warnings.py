@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import Fate, NodeHasFault, NodeMustBeEmpty, NodeNotResponding, NodeUndecided
 from commonage.domain.workloads import Kind, Workload

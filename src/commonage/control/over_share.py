@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.control.attribution import Round
-from commonage.domain.fleet import Allocation, Device
+from commonage.domain.nodes import Allocation, Device
 from commonage.domain.parts import part_of
 from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import GpuRequest

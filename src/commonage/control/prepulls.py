@@ -18,9 +18,9 @@ from commonage.control.live_state import LiveState
 from commonage.control.waiting import wait_at_most
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, start_failure
-from commonage.domain.fleet import Node, NodeState
 from commonage.domain.images import Image, environments_of
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import AskingNode, NoEngineForSite, OnNodes
 from commonage.ports.clock import Clock

@@ -21,9 +21,9 @@ from commonage.control.windows import Window
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Node
 from commonage.domain.ids import IdSequence
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason

@@ -15,8 +15,8 @@ from commonage.control.attribution import Round, attribute, parts_of, unknown_pi
 from commonage.control.fleet import Fleet
 from commonage.control.live_state import LiveState
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleet import Allocation, Share
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from commonage.control.attribution import Round, parts_of, utilisation_of
 from commonage.control.live_state import LiveState
 from commonage.control.writer import Writer
-from commonage.domain.fleet import Allocation, Share
 from commonage.domain.ids import workload_of
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import LastUse, Measurement
 from commonage.domain.usage_reports import Figures, Measured, UsageReport, completed, grown, likeness_of, sum_of
 from commonage.domain.workloads import Attempt, Workload

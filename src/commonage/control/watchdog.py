@@ -18,9 +18,9 @@ from commonage.control.over_share import Excess, Excesses, OverSharePolicy, who_
 from commonage.control.settings import ControlSettings
 from commonage.control.writer import Writer
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Device
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import StopRequested
+from commonage.domain.nodes import Device
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
 from commonage.domain.requests import GpuRequest

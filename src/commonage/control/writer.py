@@ -20,10 +20,10 @@ from commonage.control.live_state import LiveState
 from commonage.control.signals import Signal
 from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
-from commonage.domain.fleet import Node
 from commonage.domain.images import Image
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Effect, Happening
+from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Workload

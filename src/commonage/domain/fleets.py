@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device, Isolation, Node, NodeReport, NodeState
+from commonage.domain.nodes import Device, Isolation, Node, NodeReport, NodeState
 from commonage.domain.reasons import Reason
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", re.ASCII)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.domain.requests import GpuRequest
 
 INSTANCE_TOLERANCE_MILLI = 10

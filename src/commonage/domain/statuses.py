@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.volumes import Mount
 from commonage.domain.workloads import Kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.requests import Request
 from commonage.domain.volumes import VolumeRequest

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from commonage.domain.fleet import Device, Share
+from commonage.domain.nodes import Device, Share
 from commonage.gpus.environment import MIB, share_environment
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, ProcessMemory
 

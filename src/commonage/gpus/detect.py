@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.domain.quantities import format_memory
 from commonage.gpus.amd import AmdDevices
 from commonage.gpus.isolation.devices import IsolatedDevices, Sharing

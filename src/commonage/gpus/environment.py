@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from commonage.domain.fleet import Isolation, Share
+from commonage.domain.nodes import Isolation, Share
 
 DEFAULT_CONTEXT_MIB = 512
 """MiB that a process's CUDA context takes of a GPU before it allocates anything, if it was not measured.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from commonage.domain.fleet import Device, Share
+from commonage.domain.nodes import Device, Share
 from commonage.gpus.environment import share_environment
 from commonage.ports.devices import Devices, DeviceSample
 

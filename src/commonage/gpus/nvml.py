@@ -18,7 +18,7 @@ from typing import Any
 
 import pynvml
 
-from commonage.domain.fleet import Allocation, Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 from commonage.gpus import nvml_errors
 from commonage.gpus.device_faults import DeviceFaults, Life, boot_id
 from commonage.gpus.environment import share_environment

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from commonage.domain.fleet import INSTANCE_INDEX, Device
+from commonage.domain.nodes import INSTANCE_INDEX, Device
 from commonage.gpus.device_faults import DeviceFaults, Life
 from commonage.gpus.environment import MIB
 from commonage.gpus.nvml_health import health_of, recovery_of

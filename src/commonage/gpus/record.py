@@ -19,7 +19,7 @@ from typing import Any
 import pynvml
 
 from commonage import __version__
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.gpus.nvml import NvmlDevices
 from commonage.gpus.nvml_library import key_of
 

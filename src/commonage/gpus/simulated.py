@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Allocation, Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.quantities import parse_memory
 from commonage.gpus.environment import share_environment
 from commonage.ports.devices import Devices, DeviceSample, ProcessMemory

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 
 MOST_SLOTS = 64
 _PART = re.compile(r"(?:(?P<model>[A-Za-z0-9][\w ./+-]{0,62}?)\s*=\s*)?(?P<count>\d{1,3})", re.ASCII)

@@ -21,8 +21,8 @@ from typing import Any
 from cryptography import x509
 
 from commonage.domain.errors import CommonageError, EngineFailure
-from commonage.domain.fleet import Allocation, NodeReport
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link import messages, remembered
 from commonage.link.ca import Authority

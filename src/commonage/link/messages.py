@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from commonage.domain.fleet import Allocation, NodeReport
+from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 

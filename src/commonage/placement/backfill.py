@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.tenants import Reservation
 from commonage.placement.ahead import Ahead
 from commonage.placement.claims import Claim, Claims

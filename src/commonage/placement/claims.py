@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.placement.ahead import Ahead
 from commonage.placement.grid import Grid
 from commonage.placement.shapes import NEVER, Floats, Ints, Shape

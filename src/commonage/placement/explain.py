@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 
 from commonage.domain.explanations import Confidence, Explanation, Holder
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
 from commonage.placement.expectation import expect

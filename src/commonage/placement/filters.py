@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from commonage.domain.fleet import Device, Node, NodeState
+from commonage.domain.nodes import Device, Node, NodeState
 from commonage.domain.reasons import waiting
 from commonage.placement.grid import Grid, lacking, most_together
 from commonage.placement.shapes import NEVER, Bools, Ints, Shape, model_matches

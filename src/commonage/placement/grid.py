@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonage.domain.fleet import Allocation, Device, Node, NodeState, Share
+from commonage.domain.nodes import Allocation, Device, Node, NodeState, Share
 from commonage.domain.parts import part_of
 from commonage.domain.requests import Request
 from commonage.placement.shapes import Bools, DeviceKind, Ints, Shape, shape_of

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.tenants import Reservation
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
 from commonage.placement.backfill import MOST_PROMISES, ROUNDING_S, Gate, Promise

@@ -22,7 +22,7 @@ from functools import partial
 
 import numpy as np
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.tenants import Reservation
 from commonage.placement.grid import Grid, Rows

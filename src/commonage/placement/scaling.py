@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from commonage.domain.fleet import Node
 from commonage.domain.fleets import Coming, FleetPolicy
+from commonage.domain.nodes import Node
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request

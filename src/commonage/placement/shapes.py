@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.domain.parts import part_of
 from commonage.domain.requests import GpuRequest, Request
 

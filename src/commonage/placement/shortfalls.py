@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from commonage.domain.fleet import NodeState
+from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
 from commonage.placement.filters import FILTERS, Filter, TakesWork, matching, usable

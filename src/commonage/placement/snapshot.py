@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
 from commonage.domain.usage import PastHold

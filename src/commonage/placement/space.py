@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.placement.grid import Grid, most_together
 from commonage.placement.shapes import Bools, Ints, Shape
 

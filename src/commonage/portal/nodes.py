@@ -13,7 +13,7 @@ from starlette.routing import Route
 from commonage.control.control import Control
 from commonage.control.device_alarms import device_of
 from commonage.control.windows import deadline_of
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal
 from commonage.portal import device_rows, live
 from commonage.portal.auth import HOME, Visitor

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import EnvironmentState
-from commonage.domain.fleet import Isolation, NodeState
+from commonage.domain.nodes import Isolation, NodeState
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal.auth import Visitor
 from commonage.wire.origins import session_url

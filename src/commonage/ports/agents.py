@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from commonage.domain.fleet import Allocation, NodeReport
+from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from commonage.domain.errors import EngineFailure, Unavailable
-from commonage.domain.fleet import Allocation, Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 
 
 class DevicesUnavailable(Unavailable):

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Protocol
 
 from commonage.domain.environments import Environment, EnvironmentStatus
-from commonage.domain.fleet import NodeReport
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, ProcessOwner, StartRequest, Status
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from commonage.domain.events import Event
-from commonage.domain.fleet import Node
 from commonage.domain.images import Image
+from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastHold, Usage
 from commonage.domain.usage_reports import UsageReport

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.nodes import Device, Node, NodeReport, NodeState
 from commonage.domain.quantities import parse_memory
 
 _LAB = re.compile(

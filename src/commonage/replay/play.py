@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 
-from commonage.domain.fleet import Node
 from commonage.domain.ids import attempt_id
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
 from commonage.placement.explain import ever_fits

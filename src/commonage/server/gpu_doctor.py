@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.fleet import Device, Isolation
+from commonage.domain.nodes import Device, Isolation
 from commonage.gpus.detect import open_devices
 from commonage.gpus.isolation.claims import Claims
 from commonage.gpus.isolation.cooperative import Cooperative

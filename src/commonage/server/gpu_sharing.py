@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Device, Isolation, Share
+from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpus.environment import share_environment
 from commonage.gpus.isolation.level import Level
 from commonage.ports.devices import Hold

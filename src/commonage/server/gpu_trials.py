@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Device, Isolation, Share
+from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpus.cuda.probe import digits
 from commonage.gpus.environment import share_environment
 from commonage.gpus.isolation.level import Level

@@ -13,7 +13,7 @@ from typing import Any
 
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
+from commonage.domain.nodes import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.volumes import VolumeRequest

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import bindparam, delete, select
 from sqlalchemy.engine import Connection
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.store import codec
 from commonage.store.changes import Changes
 from commonage.store.database import Database

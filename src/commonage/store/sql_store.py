@@ -12,8 +12,8 @@ from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import Unavailable
 from commonage.domain.events import Event
-from commonage.domain.fleet import Node
 from commonage.domain.images import Image
+from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage import PastHold, Usage
 from commonage.domain.usage_reports import UsageReport

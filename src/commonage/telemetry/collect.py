@@ -13,8 +13,8 @@ from commonage import __version__
 from commonage.control.control import Control
 from commonage.control.fleet import NodeView
 from commonage.domain.environments import EnvironmentState
-from commonage.domain.fleet import NodeState
 from commonage.domain.ids import workload_of
+from commonage.domain.nodes import NodeState
 from commonage.domain.workloads import TERMINAL, Kind, State
 from commonage.telemetry.device_series import put_device
 from commonage.telemetry.families import MIB, Families

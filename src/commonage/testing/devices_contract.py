@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commonage.domain.fleet import Allocation, Device, Isolation, Share
+from commonage.domain.nodes import Allocation, Device, Isolation, Share
 from commonage.ports.devices import Devices, Hold
 
 _LIMITS = (

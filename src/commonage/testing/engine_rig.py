@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from commonage.domain.environments import Environment
-from commonage.domain.fleet import Allocation
 from commonage.domain.ids import IdSequence, attempt_id
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import LogLine, Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
 from commonage.ports.engine import Engine

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from commonage.domain.environments import Environment
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleet import Allocation, Device, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.images import Image, Kernel, Provenance
+from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons.waiting import InQueue
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
 from commonage.domain.events import Event
-from commonage.domain.fleet import Node
 from commonage.domain.images import Image
+from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastHold, Usage
 from commonage.domain.usage_reports import UsageReport

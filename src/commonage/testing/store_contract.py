@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Filter, Store

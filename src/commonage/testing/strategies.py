@@ -10,9 +10,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
 from commonage.domain.ids import attempt_id
 from commonage.domain.images import Image, Kernel, Provenance, Removal, SourceFile
+from commonage.domain.nodes import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import ExitCode, StartFailed
 from commonage.domain.reasons.waiting import InQueue, RetryScheduled

@@ -18,7 +18,7 @@ from typing import Any
 from tests.fakes.gpus.toolkit import make_devices
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
-from commonage.domain.fleet import Device, Isolation, Share
+from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpus.isolation.claims import Claims
 from commonage.gpus.isolation.contexts import Contexts
 from commonage.gpus.isolation.cooperative import Cooperative

@@ -16,7 +16,7 @@ from typing import Any
 
 import pynvml
 
-from commonage.domain.fleet import Allocation, Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 from commonage.ports.devices import DeviceSample, Hold
 
 SOURCES = Path(__file__).with_name("source")

@@ -13,7 +13,7 @@ from commonage.agent import devices as module
 from commonage.agent.config import AgentConfig
 from commonage.agent.devices import AgentDevices
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Allocation, Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.dockerd.gpus import services_fault
 from commonage.gpus.detect import Opened

@@ -9,7 +9,7 @@ import pytest
 from commonage.api import encode
 from commonage.control.look import Standing
 from commonage.domain.explanations import Explanation, Holder
-from commonage.domain.fleet import Isolation
+from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import Running
 from commonage.domain.reasons.waiting import NoNodes, Resources

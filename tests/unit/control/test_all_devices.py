@@ -12,7 +12,7 @@ from tests.unit.control.world import ANN, ROOT, Site, job
 from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import attribute
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import Allocation, NodeReport
+from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner

@@ -9,7 +9,7 @@ from tests.unit.control.world import ANN, BOB, ROOT, Site, job
 from commonage.control.device_alarms import device_of
 from commonage.domain.errors import Forbidden, NotFound
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.requests import parse_gpus

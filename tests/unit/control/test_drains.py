@@ -12,7 +12,7 @@ from commonage.control.node_states import judged, reason_for
 from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeLost, NodeRemoved, Running, Stopping
 from commonage.domain.reasons.notes import (

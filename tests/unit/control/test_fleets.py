@@ -15,8 +15,8 @@ from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import NodeState
 from commonage.domain.fleets import FleetPolicy, FleetView, Machine, MachineKind
+from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.notes import PoolNodeAdded, PoolNodeRemoved
 from commonage.domain.reasons.waiting import NodeRequested, UserQuotaExceeded
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant

@@ -11,8 +11,8 @@ from commonage.control.submission import Submission
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import NodeReport
 from commonage.domain.images import Image, Kernel
+from commonage.domain.nodes import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import EnvironmentFailed, OnNodes, PreparingEnvironment, PullingImage
 from commonage.domain.reasons.notes import ImageRegistered

@@ -8,7 +8,7 @@ from commonage.control.live_state import LiveState
 from commonage.control.timers import Timers, Verdict, judge
 from commonage.control.writer import Writer
 from commonage.domain.errors import Unavailable
-from commonage.domain.fleet import NodeState
+from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.domain.reasons.waiting import Other
 from commonage.domain.requests import parse_gpus

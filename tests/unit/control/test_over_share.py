@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from commonage.control.attribution import Round, Use
 from commonage.control.over_share import Excess, Excesses, who_needs_it
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import parse_gpus
 from commonage.ports.devices import DeviceSample

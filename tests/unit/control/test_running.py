@@ -9,8 +9,8 @@ from commonage.control.control import Control
 from commonage.control.submission import Submission
 from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.events import EventKind
-from commonage.domain.fleet import NodeState
 from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.requests import parse_gpus

@@ -13,7 +13,7 @@ from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleet import Allocation, Share
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.ports.devices import Devices, DeviceSample

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commonage.domain.fleet import Allocation
 from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
     AllocationGiven,
@@ -18,6 +17,7 @@ from commonage.domain.lifecycle import (
     Withheld,
     step,
 )
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import RetryPolicy, State, StopCause, StopRequest, Workload

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.codec import Unreadable, from_json, to_json
-from commonage.domain.fleet import Device, Isolation, NodeReport
+from commonage.domain.nodes import Device, Isolation, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link.messages import Report
 from commonage.ports.devices import DeviceSample

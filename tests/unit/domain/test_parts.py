@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commonage.domain.fleet import Device, Share
+from commonage.domain.nodes import Device, Share
 from commonage.domain.parts import Part, part_of
 from commonage.domain.requests import GpuRequest, parse_gpus
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.amdsmi import NO_PERM, TIMEOUT, FakeAmdSmi, Gpu
 
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.gpus import amd, detect
 from commonage.gpus.amd import AmdDevices, load_library
 from commonage.gpus.simulated import SimulatedDevices

@@ -3,7 +3,7 @@
 import pytest
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.gpus import detect
 from commonage.gpus.detect import check_wanted, describe, open_devices
 from commonage.gpus.none import NoDevices

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Isolation, Share
+from commonage.domain.nodes import Isolation, Share
 from commonage.gpus.environment import DEFAULT_CONTEXT_MIB, MIB, share_environment
 
 FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"

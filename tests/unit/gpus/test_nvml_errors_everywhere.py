@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.gpus.nvml import NvmlDevices
 from commonage.gpus.replayed import Replayed, read_record
 from commonage.ports.devices import DevicesUnavailable

@@ -3,7 +3,7 @@
 import pytest
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.domain.parts import part_of
 from commonage.domain.requests import parse_gpus
 from commonage.gpus.slots import Slots, parse_slots

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import ProcessOwner
 from commonage.link import remembered
 from commonage.ports.agents import Heard

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from commonage.domain.explanations import Explanation
-from commonage.domain.fleet import Device, Node, NodeState
 from commonage.domain.ids import attempt_id
+from commonage.domain.nodes import Device, Node, NodeState
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Rules
 from commonage.placement.explain import explain

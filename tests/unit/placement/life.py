@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 from tests.unit.placement.fleets import GIB, NOW, Scene, essence, overdrawn
 
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Rules
 from commonage.placement.plan import Plan, plan

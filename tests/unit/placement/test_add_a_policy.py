@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commonage.domain.fleet import Device, Node, NodeReport, NodeState
+from commonage.domain.nodes import Device, Node, NodeReport, NodeState
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.grid import Grid
 from commonage.placement.mix import Mix

@@ -8,7 +8,7 @@ from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, fleets, play,
 from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.explanations import Confidence
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request, parse_gpus

@@ -6,7 +6,7 @@ from tests.unit.placement.fleets import GIB, NOW, PATIENT, Scene
 from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
-from commonage.domain.fleet import NodeState
+from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import waiting
 from commonage.domain.reasons.waiting import Resource, Resources
 from commonage.domain.requests import Request, parse_gpus

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, NOW, fleets
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts
 from commonage.placement.fairness import MOST_HALF_LIVES, Capacity, Usage
 from commonage.placement.grid import Grid

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import REQUESTS, fleets
 
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request
 from commonage.placement.fairness import Capacity
 from commonage.placement.fits import Fits

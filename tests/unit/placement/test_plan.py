@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, by_age, essence, overdrawn, queues, scenes
 
-from commonage.domain.fleet import NodeState
 from commonage.domain.ids import attempt_id
+from commonage.domain.nodes import NodeState
 from commonage.domain.parts import part_of
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.filters import refusal

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import GIB, NOW, fleets
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.reasons import attempts
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant

@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import refusals, waiting
 from commonage.domain.reasons.waiting import Resource
 from commonage.domain.requests import GpuRequest

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import GPUS, NOW, fleets
 
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.tenants import Rules
 from commonage.placement.explain import explain
 from commonage.placement.grid import Grid

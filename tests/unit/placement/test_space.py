@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import REQUESTS, fleets
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.placement.grid import Grid
 from commonage.placement.holdings import Holdings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from commonage.control.live_state import ask_for
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.reasons.waiting import InsufficientDisk
 from commonage.domain.workloads import Kind
 from commonage.placement.explain import explain

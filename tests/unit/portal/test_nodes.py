@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.portal import ADMIN, Portal
 from tests.unit.portal.conftest import Person
 
-from commonage.domain.fleet import Isolation
+from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.workloads import Kind

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Node, NodeState
+from commonage.domain.nodes import Node, NodeState
 from commonage.replay.lab import at_work, lab, with_more_devices, with_more_nodes
 
 

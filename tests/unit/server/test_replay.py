@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from commonage.cli.app import app
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.workloads import State
 from commonage.ports.store import Batch
 from commonage.store import upgrade as schema

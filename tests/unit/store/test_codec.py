@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.reasons.attempts import StoppedBy
 from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopRequest
 from commonage.store import codec

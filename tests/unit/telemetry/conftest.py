@@ -7,7 +7,7 @@ import pytest
 from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Control, World
-from commonage.domain.fleet import NodeState
+from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State
 from commonage.gpus.none import NoDevices

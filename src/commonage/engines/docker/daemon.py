@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Device, NodeReport
+from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.statuses import Capabilities
 from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.common.table import InThread

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
 from commonage.engines.common.unpacking import Unpacker
 from commonage.engines.containers.engine import ContainerEngine

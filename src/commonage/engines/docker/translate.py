@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from commonage.domain.fleet import Share
+from commonage.domain.nodes import Share
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.program import Program
 from commonage.engines.docker.settings import DockerSettings

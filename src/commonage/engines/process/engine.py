@@ -22,7 +22,7 @@ from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, start_failure
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from commonage.domain.fleet import Device, NodeReport
+from commonage.domain.nodes import Device, NodeReport
 from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.process.settings import ProcessSettings
 from commonage.ports.devices import Devices, DevicesUnavailable

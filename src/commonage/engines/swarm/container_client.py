@@ -27,7 +27,7 @@ from commonage.engines.containers.preparing import check
 from commonage.engines.containers.table import Run
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.known_nodes import KnownNodes
 from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.statuses import (
@@ -73,14 +73,14 @@ class SwarmContainerClient:
     def __init__(
         self,
         client: Client,
-        fleet: Fleet,
+        known_nodes: KnownNodes,
         tasks: Tasks,
         launcher: Launcher,
         settings: SwarmSettings,
         in_thread: InThread,
     ) -> None:
         self._client = client
-        self._fleet = fleet
+        self._known_nodes = known_nodes
         self._tasks = tasks
         self._launcher = launcher
         self._in_thread = in_thread
@@ -134,10 +134,10 @@ class SwarmContainerClient:
         self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
         node, node_id = run.request.allocation.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.box.ran_at)
-        forgotten = is_orphaned(task) and self._fleet.is_down(node_id)
-        if has_ended(task) and not forgotten and not self._fleet.was_fenced(run.id, node):
+        forgotten = is_orphaned(task) and self._known_nodes.is_down(node_id)
+        if has_ended(task) and not forgotten and not self._known_nodes.was_fenced(run.id, node):
             return Over(ran_at, partial(self._end, run, task))
-        if why := self._fleet.why_lost(run.id, node_id, node):
+        if why := self._known_nodes.why_lost(run.id, node_id, node):
             return Over(ran_at, partial(self._give_up, run, why))
         if runs(task) or ran_at is not None:  # the box shows it before Swarm does
             return self._running(run, task, ran_at)
@@ -162,13 +162,13 @@ class SwarmContainerClient:
     def _running(self, run: Run, task: Json, ran_at: float | None) -> Look:
         if not run.request.wants_port:
             return Lives(ran_at or changed_at(task))
-        swarm_node = self._fleet.by_id.get(str(task.get("NodeID", "")))
+        swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", "")))
         if swarm_node is None:
             return Waiting(Starting(node=run.request.allocation.node))
         return Lives(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
 
     async def _waiting(self, run: Run, task: Json) -> Look:
-        swarm_node = self._fleet.by_id.get(str(task.get("NodeID", ""))) or self._fleet.swarm_nodes.get(
+        swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", ""))) or self._known_nodes.swarm_nodes.get(
             run.request.allocation.node
         )
         declares = swarm_node is not None and swarm_node.vram_mib is not None
@@ -204,7 +204,7 @@ class SwarmContainerClient:
             # An attempt that was seen running has run, whatever it did to its box since: it may still run.
             if await self._in_thread(run.box.claim_never) and not run.is_running:
                 return Exit(None, why, time.time())
-        if not await self._fleet.have_ended(run.id, run.request.allocation.node):
+        if not await self._known_nodes.have_ended(run.id, run.request.allocation.node):
             with suppress(OSError):
                 await self._in_thread(partial(run.box.stop, "kill"))
             await self._until_it_ends(run.box)
@@ -242,9 +242,9 @@ class SwarmContainerClient:
         if now < service.force_at:
             return
         node = run.request.allocation.node
-        if (agents := self._fleet.agent_of(node)) is not None:
+        if (agents := self._known_nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.fence(self._fleet.id_of(node), [run.id])
+                await agents.fence(self._known_nodes.id_of(node), [run.id])
         await self._client.remove_service(service.id)
 
     async def remove(self, run: Run) -> None:
@@ -287,12 +287,12 @@ class SwarmContainerClient:
     async def release(self, run: Run) -> None:
         """Release at its node's agent; an agent that is away does so by itself when it returns."""
         node = run.request.allocation.node
-        if (agents := self._fleet.agent_of(node)) is not None:
+        if (agents := self._known_nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.unmount(self._fleet.id_of(node), run.id)
+                await agents.unmount(self._known_nodes.id_of(node), run.id)
             if run.request.allocation.shares:
                 with suppress(EngineFailure):
-                    await agents.release(self._fleet.id_of(node), run.id)
+                    await agents.release(self._known_nodes.id_of(node), run.id)
 
 
 async def _given_back(why: Reason) -> Exit:

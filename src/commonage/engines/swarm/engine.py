@@ -19,7 +19,7 @@ from pathlib import Path
 
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
 from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.common.unpacking import Unpacker
@@ -37,7 +37,7 @@ from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.doctor import notes_of
-from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.known_nodes import KnownNodes
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes import NO_SHARED_FOLDER
@@ -83,7 +83,7 @@ class SwarmEngine(ContainerEngine):
         super().__init__(site, "swarm", data.absolute() / "swarm", self._settings.max_log_mib, self._outside)
         self._unpacker = Unpacker(self._settings.bundle_max_mib)
         self._client = Client(self._settings.url)
-        self._fleet = Fleet(self._client, agents, without_agents=self._settings.without_agents)
+        self._known_nodes = KnownNodes(self._client, agents, without_agents=self._settings.without_agents)
         self._images = Images(self._client, site, self._settings.pull, self._settings.account)
         self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MOST_RELAYED)
         self._sweeps: SwarmContainerClient | None = None
@@ -94,28 +94,28 @@ class SwarmEngine(ContainerEngine):
 
     def capabilities(self) -> Capabilities:
         """Capabilities. Volume sizes are limited if the node's agent reports that its daemon can do so."""
-        bounded, unbounded = self._fleet.that_bound_volumes()
+        bounded, unbounded = self._known_nodes.that_bound_volumes()
         return Capabilities(
             "swarm",
-            isolates_users=self._fleet.has_agents,
+            isolates_users=self._known_nodes.has_agents,
             limits_memory=True,
             limits_cpu=True,
             mounts=True,
             bounded_on=bounded,
             unbounded_on=unbounded,
-            notes=(*self._notes, *self._fleet.notes()),
+            notes=(*self._notes, *self._known_nodes.notes()),
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
         """The nodes of the Swarm."""
         with suppress(EngineFailure):
-            await self._fleet.refresh()
+            await self._known_nodes.refresh()
         return await self._in_thread(self._reports)
 
     def _reports(self) -> list[NodeReport]:
         free, faults = free_on(self._shared)
-        if self._fleet.fault:
-            faults = (self._fleet.fault, *faults)
+        if self._known_nodes.fault:
+            faults = (self._known_nodes.fault, *faults)
         tight = tight_disk(free, self._settings.disk_low_mib, f"the site's folder {self._shared}")
         return [
             replace(
@@ -124,11 +124,11 @@ class SwarmEngine(ContainerEngine):
                 disk_free_mib=min((one for one in (free, report.disk_free_mib) if one is not None), default=None),
                 tight=report.tight or tight,
             )
-            for report in self._fleet.reports()
+            for report in self._known_nodes.reports()
         ]
 
     def _faults_of_sharing(self, node: str) -> Sequence[str]:
-        here = self._fleet.by_id.get(self._here)
+        here = self._known_nodes.by_id.get(self._here)
         if self._folder.parent == self._shared and here is not None and node != here.name:
             return (NO_SHARED_FOLDER,)
         return ()
@@ -145,7 +145,7 @@ class SwarmEngine(ContainerEngine):
         address = settings.address or str(swarm["NodeAddr"])
         self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._shared)
         await self._relays.open_at(address, self._admits)
-        if (agents := self._fleet.agents) is not None:
+        if (agents := self._known_nodes.agents) is not None:
             agents.let_reach([f"{address}:{port}" for port in settings.reaches])
             sources = tuple(dict.fromkeys([address, *addresses_here(), *settings.sources]))
             agents.set_network(NodeNetwork(settings.reaches, settings.ports, sources))
@@ -153,7 +153,7 @@ class SwarmEngine(ContainerEngine):
         workspaces = Beneath(self._shared) / "workspaces"
         place = Place(name, workspaces, shared_variables(os.environ), self._unpacker, here=False)
         uses = Dependencies(
-            self._client, self._fleet, Deliveries(self._client, name), self._images, self._networks, self._start_limiter,  # noqa: E501
+            self._client, self._known_nodes, Deliveries(self._client, name), self._images, self._networks, self._start_limiter,  # noqa: E501
             self._in_thread,
         )  # fmt: skip
         launcher = Launcher(place, settings, uses)
@@ -162,11 +162,11 @@ class SwarmEngine(ContainerEngine):
         self._launcher = launcher
         self._seen_tasks = Tasks(self._client, name)
         self._container_client = SwarmContainerClient(
-            self._client, self._fleet, self._seen_tasks, launcher, settings, self._in_thread
+            self._client, self._known_nodes, self._seen_tasks, launcher, settings, self._in_thread
         )  # fmt: skip
         await self._look_at_swarm()
         await self._take_up(requests, self._container_client)
-        watcher = Watcher(self._table, self._seen_tasks, self._fleet, self._in_thread)
+        watcher = Watcher(self._table, self._seen_tasks, self._known_nodes, self._in_thread)
         self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
         self._sweeps = self._container_client
         self._keep("remove services", partial(watcher.sweep, self._container_client))
@@ -179,7 +179,7 @@ class SwarmEngine(ContainerEngine):
     def _admits(self, peer: str) -> bool:
         """True if the relays accept this address: of a node, or of a container on this node."""
         local = network_at(CONTAINER_BRIDGE)
-        return self._fleet.has_address(peer) or (local is not None and ip_address(peer) in local)
+        return self._known_nodes.has_address(peer) or (local is not None and ip_address(peer) in local)
 
     def _see_that_it_is_upgraded(self) -> None:
         """Raise EngineFailure if the shared folder still has files that only the control plane may write."""
@@ -210,7 +210,7 @@ class SwarmEngine(ContainerEngine):
 
     async def _look_at_swarm(self) -> None:
         """Read our objects in the Swarm, and its nodes. Raises EngineFailure."""
-        await self._fleet.look()  # the caller looks at all running attempts
+        await self._known_nodes.look()  # the caller looks at all running attempts
         for service in await self._client.services(ours(self._installation)):
             self._container_client.note(_attempt_of(service), str(service["ID"]))
         await self._seen_tasks.ask()
@@ -243,9 +243,11 @@ class SwarmEngine(ContainerEngine):
     async def measure(self) -> Sequence[Measurement]:
         """Current usage of each running attempt, as far as agents report it."""
         running = {run.id: run.request.allocation.node for run in self._table if run.is_running}
-        asked = [(agents, node) for node in sorted(set(running.values())) if (agents := self._fleet.agent_of(node))]
+        asked = [
+            (agents, node) for node in sorted(set(running.values())) if (agents := self._known_nodes.agent_of(node))
+        ]
         answers = await asyncio.gather(
-            *(agents.measure(self._fleet.id_of(node)) for agents, node in asked), return_exceptions=True
+            *(agents.measure(self._known_nodes.id_of(node)) for agents, node in asked), return_exceptions=True
         )
         found = []
         for (_, node), answer in zip(asked, answers, strict=True):
@@ -258,20 +260,20 @@ class SwarmEngine(ContainerEngine):
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Owners of these processes of the control plane's node."""
-        here = self._fleet.by_id.get(self._here)
-        agents = self._fleet.agent_of(here.name) if here is not None else None
+        here = self._known_nodes.by_id.get(self._here)
+        agents = self._known_nodes.agent_of(here.name) if here is not None else None
         return [] if here is None or agents is None else await agents.owners(here.id, pids)
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Run a command through the agent of its node, because only that reaches its container."""
         node = run.request.allocation.node
-        agents = self._fleet.agent_of(node)
+        agents = self._known_nodes.agent_of(node)
         if agents is None:
             why = (
                 f"has no agent that answers, by which alone its containers are reached ({docs_page('operate/agents')})"
             )
             raise EngineFailure(f"nothing can be run beside {run.id}: its node {node} {why}", retryable=True)
-        return await agents.exec(self._fleet.id_of(node), run.id, command, terminal)
+        return await agents.exec(self._known_nodes.id_of(node), run.id, command, terminal)
 
     # --- the port: environments ---------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
 from commonage.engines.dockerd.words import LABEL, Folders, ours
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.deliveries import Deliveries
-from commonage.engines.swarm.fleet import AgentAway, Fleet
+from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes
 from commonage.engines.swarm.mounting import mounted
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes import SwarmNode
@@ -47,7 +47,7 @@ class Dependencies:
     """Dependencies of a launcher."""
 
     client: Client
-    fleet: Fleet
+    known_nodes: KnownNodes
     deliveries: Deliveries
     images: Images
     networks: Networks
@@ -61,7 +61,7 @@ class Launcher:
     def __init__(self, place: Place, settings: SwarmSettings, uses: Dependencies) -> None:
         self._place = place
         self._settings = settings
-        self._client, self._fleet, self._deliveries = uses.client, uses.fleet, uses.deliveries
+        self._client, self._known_nodes, self._deliveries = uses.client, uses.known_nodes, uses.deliveries
         self._images, self._networks = uses.images, uses.networks
         self._start_limiter, self._in_thread = uses.start_limiter, uses.in_thread
         self._at_once = asyncio.Semaphore(_AT_ONCE)
@@ -80,8 +80,8 @@ class Launcher:
 
     async def have_image(self, environment: Environment, node: str | None, told: OnProgress) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
-        names = self._fleet.with_agents() if node is None else [node]
-        swarm_nodes = [self._fleet.swarm_node(name) for name in names]
+        names = self._known_nodes.with_agents() if node is None else [node]
+        swarm_nodes = [self._known_nodes.swarm_node(name) for name in names]
 
         async def have(image: str, told: OnProgress) -> None:
             if not swarm_nodes:
@@ -91,14 +91,14 @@ class Launcher:
         await self._images.ensure(environment, told, have)
 
     async def _fetch(self, swarm_node: SwarmNode, image: str, told: OnProgress) -> None:
-        agents = self._fleet.agent_of(swarm_node.name)
+        agents = self._known_nodes.agent_of(swarm_node.name)
         if agents is not None:
             # Checked each time: an image may have been removed since.
             with self._talking_to(swarm_node):
                 await agents.pull(swarm_node.id, image, told)
             return
         account = self._settings.account
-        if swarm_node.name in self._fleet.heard and account is not None and account.is_for(image):
+        if swarm_node.name in self._known_nodes.heard and account is not None and account.is_for(image):
             raise AgentAway(f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer")
         # Its daemon pulls it when the container is created. An invalid image name is detected here.
         await self._client.image(image)
@@ -109,7 +109,7 @@ class Launcher:
         try:
             yield
         except EngineFailure as error:
-            agents = self._fleet.agents
+            agents = self._known_nodes.agents
             linked = agents is not None and any(
                 one.node_id == swarm_node.id and one.connected for one in agents.heard()
             )
@@ -125,7 +125,7 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         request = run.request
-        swarm_node = self._fleet.swarm_node(request.allocation.node)
+        swarm_node = self._known_nodes.swarm_node(request.allocation.node)
         await self.have_image(request.environment, swarm_node.name, told)
         await have_files(run, self._place, self._owner, told)
         await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, told)
@@ -143,7 +143,7 @@ class Launcher:
     async def _launch(self, run: Run, swarm_node: SwarmNode, told: OnProgress) -> str:
         network = await self._networks.of(run.request.tenant)
         held = await self._confine(run.request, swarm_node)
-        gateway = self._fleet.gateway_of(swarm_node.name) or network.gateway
+        gateway = self._known_nodes.gateway_of(swarm_node.name) or network.gateway
         inside = Inside(gateway, frozenset(self._settings.reaches), run.port or PORT)
         program = program_of(run.request, inside, self._place.shared, held)
         workspace = await self._in_thread(partial(self._have_folders, run, program))
@@ -158,12 +158,12 @@ class Launcher:
             user=(self._owner.uid, self._owner.gid),
             node=swarm_node.id,
             declares_vram=swarm_node.vram_mib is not None,
-            volume_quota=self._fleet.bounds_volumes(swarm_node.name),
+            volume_quota=self._known_nodes.bounds_volumes(swarm_node.name),
             port=run.port,
         )
         spec: Json = service_spec(run.request, program, around, self._settings)
         with self._talking_to(swarm_node):
-            spec = await mounted(spec, run.id, program, self._fleet, swarm_node)
+            spec = await mounted(spec, run.id, program, self._known_nodes, swarm_node)
         told(AssignedToNode(node=swarm_node.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create(run.request, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
@@ -203,7 +203,7 @@ class Launcher:
     async def _confine(self, request: StartRequest, swarm_node: SwarmNode) -> Mapping[str, str]:
         if not request.allocation.shares:
             return {}
-        agents = self._fleet.agent_of(swarm_node.name)
+        agents = self._known_nodes.agent_of(swarm_node.name)
         if agents is not None:
             with self._talking_to(swarm_node):
                 return await agents.confine(

@@ -13,11 +13,13 @@ from commonage.domain.errors import EngineFailure
 from commonage.engines.containers import box
 from commonage.engines.containers.program import Program
 from commonage.engines.dockerd.connection import Json
-from commonage.engines.swarm.fleet import AgentAway, Fleet
+from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes
 from commonage.engines.swarm.nodes import SwarmNode
 
 
-async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, swarm_node: SwarmNode) -> Json:
+async def mounted(
+    spec: Json, attempt_id: str, program: Program, known_nodes: KnownNodes, swarm_node: SwarmNode
+) -> Json:
     """Return the service description, with the folders mounted and named as they are on the node.
 
     Raises EngineFailure; AgentAway if there is an agent that does not answer.
@@ -29,11 +31,11 @@ async def mounted(spec: Json, attempt_id: str, program: Program, fleet: Fleet, s
         for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"]
         if one["Type"] == "bind" and one["Source"] != program.mps_pipe
     ]
-    agents = fleet.agent_of(swarm_node.name)
+    agents = known_nodes.agent_of(swarm_node.name)
     if agents is None:
-        if swarm_node.name in fleet.heard:
+        if swarm_node.name in known_nodes.heard:
             raise AgentAway(f"the agent of {swarm_node.name}, which mounts the folders of workloads, does not answer")
-        if why := fleet.why_unmounted(swarm_node.name):
+        if why := known_nodes.why_unmounted(swarm_node.name):
             raise EngineFailure(f"{swarm_node.name} takes no work: {why}", retryable=True)
         return made
     asked = list(zip(_names(binds, program), (str(one["Source"]) for one in binds), strict=True))

@@ -1,11 +1,11 @@
-"""Nodes of the Swarm, as the Swarm and their agents report them. Pure; used by `fleet`."""
+"""Nodes of the Swarm, as the Swarm and their agents report them. Pure; used by `known_nodes`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from commonage.domain.fleet import Device, NodeReport
+from commonage.domain.nodes import Device, NodeReport
 from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.translate import VRAM
 from commonage.ports.agents import Heard

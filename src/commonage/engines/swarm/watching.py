@@ -13,7 +13,7 @@ from commonage.domain.statuses import Phase
 from commonage.engines.common.table import InThread
 from commonage.engines.containers.table import Run, Table
 from commonage.engines.swarm.container_client import SwarmContainerClient
-from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.known_nodes import KnownNodes
 from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
@@ -32,10 +32,10 @@ _log = logging.getLogger(__name__)
 class Watcher:
     """The watcher. `settle` determines the state of one attempt; `back` is called when Swarm answers again."""
 
-    def __init__(self, table: Table, tasks: Tasks, fleet: Fleet, in_thread: InThread) -> None:
+    def __init__(self, table: Table, tasks: Tasks, known_nodes: KnownNodes, in_thread: InThread) -> None:
         self._table = table
         self._tasks = tasks
-        self._fleet = fleet
+        self._known_nodes = known_nodes
         self._in_thread = in_thread
         self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
         self._endings: dict[str, float] = {}  # when the box of a running attempt first showed an end
@@ -55,7 +55,9 @@ class Watcher:
         while True:
             with iterations.rest():
                 await asyncio.sleep(_NODES_S)
-            await self._fleet.answer_paused({run.id for run in self._table if run.status.phase is not Phase.ENDED})
+            await self._known_nodes.answer_paused(
+                {run.id for run in self._table if run.status.phase is not Phase.ENDED}
+            )
 
     async def keep(
         self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], iterations: Iterations
@@ -63,15 +65,15 @@ class Watcher:
         """Watch until cancelled."""
         while True:
             try:
-                if self._fleet.fault:
+                if self._known_nodes.fault:
                     await back()
                     _log.warning("Docker Swarm answers again")
-                    self._fleet.answers()
+                    self._known_nodes.answers()
                 pause = await self._turn(settle)
             except EngineFailure as error:
-                if not self._fleet.fault:
+                if not self._known_nodes.fault:
                     _log.error("%s", error)
-                self._fleet.is_away(str(error))
+                self._known_nodes.is_away(str(error))
                 pause = _AWAY_S
             with iterations.rest(), suppress(TimeoutError):
                 await asyncio.wait_for(self._tasks.hurried.wait(), pause)
@@ -86,7 +88,7 @@ class Watcher:
         # The contents of a box are not trusted forever.
         ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
         if now() >= self._nodes_at:
-            if await self._fleet.look():
+            if await self._known_nodes.look():
                 moved |= {run.id for run in live}
             self._nodes_at = now() + _NODES_S
         if self._tasks.hurried.is_set() or ending:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from commonage.domain.fleet import Device
+from commonage.domain.nodes import Device
 from commonage.gpus.isolation.level import is_nvidia
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from commonage.domain.fleet import Device, Isolation
+from commonage.domain.nodes import Device, Isolation
 from commonage.files.injected import PYTHON
 from commonage.gpus.isolation.level import Level
 from commonage.ports.devices import Hold

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from commonage.domain.fleet import Allocation, Device, Isolation, Share
+from commonage.domain.nodes import Allocation, Device, Isolation, Share
 from commonage.gpus.environment import share_environment
 from commonage.gpus.isolation.claims import Claims
 from commonage.gpus.isolation.contexts import Contexts

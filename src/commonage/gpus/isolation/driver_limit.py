@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pynvml
 
-from commonage.domain.fleet import Device, Isolation
+from commonage.domain.nodes import Device, Isolation
 from commonage.gpus.environment import MIB
 from commonage.gpus.isolation.level import Level, is_nvidia
 from commonage.gpus.isolation.session import handle_of, nvml, words

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from commonage.domain.fleet import Device, Isolation
+from commonage.domain.nodes import Device, Isolation
 from commonage.gpus.isolation.level import Level, is_nvidia
 from commonage.ports.devices import Hold
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from commonage.domain.errors import Conflict, InvalidInput
-from commonage.domain.fleet import INSTANCE_INDEX, Device
+from commonage.domain.nodes import INSTANCE_INDEX, Device
 
 OFF = "off"
 _PROFILE = re.compile(r"\d{1,2}g\.\d{1,4}gb(?:\+[a-z0-9.]+)*|\d{1,3}", re.ASCII)

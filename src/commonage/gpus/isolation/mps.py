@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from commonage.domain.fleet import Device, Isolation
+from commonage.domain.nodes import Device, Isolation
 from commonage.gpus.cuda.probe import digits
 from commonage.gpus.isolation.level import Level, is_nvidia
 from commonage.gpus.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon

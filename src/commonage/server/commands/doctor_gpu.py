@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleet import Isolation
+from commonage.domain.nodes import Isolation
 from commonage.gpus.record import record as record_devices
 from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.gpu_doctor import Look, look, measure_all, try_all

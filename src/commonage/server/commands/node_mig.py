@@ -11,7 +11,7 @@ import socket
 import click
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.engines.common.runs import Runs
 from commonage.gpus.detect import open_devices
 from commonage.gpus.isolation.mig_split import Gpu, carry_out, gpu_of, parse_profiles, plan

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.quantities import format_duration, parse_duration
 from commonage.domain.tenants import Rules
 from commonage.placement.policies.registry import DEFAULT, POLICIES, Maker

@@ -9,7 +9,7 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Allocation, Isolation, Share
+from commonage.domain.nodes import Allocation, Isolation, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
 from commonage.domain.statuses import Phase, StartRequest, Status

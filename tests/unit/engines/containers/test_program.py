@@ -4,7 +4,7 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Allocation, Share
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, Program, program_of, shared_variables

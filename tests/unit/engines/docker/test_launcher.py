@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.engines.containers.test_program import request
 
-from commonage.domain.fleet import Allocation, Share
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.common.runs import Runs
 from commonage.engines.containers.preparing import Place

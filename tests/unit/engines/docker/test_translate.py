@@ -7,7 +7,7 @@ import pytest
 from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleet import Allocation, Share
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.docker.settings import DockerSettings

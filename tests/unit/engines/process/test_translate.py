@@ -7,7 +7,7 @@ import pytest
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Allocation
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.translate import Place, Program, confined, program_of, shared_variables, url_of

@@ -39,8 +39,8 @@ class Lost:
         agents.fence = self._fence
         status = {"State": "down", "Message": "heartbeat failure"}
         node = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": status, "Spec": {}}
-        self.scene.fleet.swarm_nodes = swarm_nodes_of([node] if there else [])
-        self.scene.fleet.by_id = {one.id: one for one in self.scene.fleet.swarm_nodes.values()}
+        self.scene.known_nodes.swarm_nodes = swarm_nodes_of([node] if there else [])
+        self.scene.known_nodes.by_id = {one.id: one for one in self.scene.known_nodes.swarm_nodes.values()}
         self.run: Run = self.scene.run()
         self.run.box.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), stop=True)
 

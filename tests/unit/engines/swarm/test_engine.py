@@ -46,7 +46,10 @@ async def test_no_other_node_takes_work_while_the_data_folder_is_what_is_shared(
     def faults(data: Path, shared: Path) -> list[bool]:
         engine = SwarmEngine("site", data, shared, settings=SwarmSettings(without_agents=True))
         engine._here = "node-1"
-        engine._fleet.swarm_nodes, engine._fleet.by_id = swarm_nodes, {one.id: one for one in swarm_nodes.values()}
+        engine._known_nodes.swarm_nodes, engine._known_nodes.by_id = (
+            swarm_nodes,
+            {one.id: one for one in swarm_nodes.values()},
+        )
         return [any("shared_dir is not set" in fault for fault in one.faults) for one in engine._reports()]
 
     assert faults(tmp_path, tmp_path) == [False, True]

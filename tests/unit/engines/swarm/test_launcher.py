@@ -17,7 +17,7 @@ from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import Allocation, NodeReport, Share
+from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.statuses import Phase, StartRequest, Status
@@ -35,7 +35,7 @@ from commonage.engines.dockerd.networks import Network
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries
-from commonage.engines.swarm.fleet import AgentAway, Fleet
+from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
@@ -180,27 +180,27 @@ class Scene:
         client: Any = self.swarm
         agents: Any = self.agents
         networks: Any = FakeNetworks()
-        self.fleet = Fleet(client, agents)
-        self.fleet.swarm_nodes = swarm_nodes_of([NODE])
-        self.fleet.by_id = {"node-1": self.fleet.swarm_nodes["worker1"]}
+        self.known_nodes = KnownNodes(client, agents)
+        self.known_nodes.swarm_nodes = swarm_nodes_of([NODE])
+        self.known_nodes.by_id = {"node-1": self.known_nodes.swarm_nodes["worker1"]}
         self.hear()
         place = Place("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, here=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
         uses = Dependencies(
-            client, self.fleet, Deliveries(client, "0123456789abcdef"), Images(client, "site", "missing", account),
+            client, self.known_nodes, Deliveries(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
             networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
         )  # fmt: skip
         self.launcher = Launcher(place, settings, uses)
         self.tasks = Tasks(client, "0123456789abcdef")
         self.container_client = SwarmContainerClient(
-            client, self.fleet, self.tasks, self.launcher, settings, asyncio.to_thread
+            client, self.known_nodes, self.tasks, self.launcher, settings, asyncio.to_thread
         )
         self._runs = Runs(folder / "runs", Beneath(folder) / "shared")
         self._runs.open()
 
     def hear(self) -> None:
         """As the engine does every second."""
-        self.fleet.heard = {one.node: one for one in self.agents.heard()}
+        self.known_nodes.heard = {one.node: one for one in self.agents.heard()}
 
     def run(self, **changes: Any) -> Run:
         """A new attempt."""
@@ -455,20 +455,20 @@ async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
 
 async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
     other = {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}
-    scene.fleet.heard = {}
+    scene.known_nodes.heard = {}
     await scene.container_client.launch(scene.run(), ignore_progress)
     [service] = scene.swarm.made.values()
     assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
-    scene.fleet.swarm_nodes = swarm_nodes_of([NODE, other])
+    scene.known_nodes.swarm_nodes = swarm_nodes_of([NODE, other])
     with pytest.raises(EngineFailure, match="commonage node join"):
         await scene.launcher.launch(scene.run(), ignore_progress)
-    assert all("no agent" in fault for report in scene.fleet.reports() for fault in report.faults[:1])
-    allowed = Fleet(cast(Client, scene.swarm), None, without_agents=True)
-    allowed.swarm_nodes = scene.fleet.swarm_nodes
+    assert all("no agent" in fault for report in scene.known_nodes.reports() for fault in report.faults[:1])
+    allowed = KnownNodes(cast(Client, scene.swarm), None, without_agents=True)
+    allowed.swarm_nodes = scene.known_nodes.swarm_nodes
     assert [one.faults for one in allowed.reports()] == [(), ()]
 
 
 async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
-    scene.fleet.heard = {name: replace(one, mounts=False) for name, one in scene.fleet.heard.items()}
-    [report] = scene.fleet.reports()
+    scene.known_nodes.heard = {name: replace(one, mounts=False) for name, one in scene.known_nodes.heard.items()}
+    [report] = scene.known_nodes.reports()
     assert "run `commonage node join` for it again" in report.faults[0]

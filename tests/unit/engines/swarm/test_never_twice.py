@@ -19,9 +19,9 @@ from tests.unit.engines.swarm.test_nodes import node
 
 from commonage.agent.contact import Vote
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.fleet import Fleet
+from commonage.engines.swarm.known_nodes import KnownNodes
 from commonage.ports.agents import Agents, Heard
 
 TICK_S, REPORT_S, LINK_S, SWARM_S = 0.5, 2.0, 6.0, 6.0
@@ -66,10 +66,10 @@ class Site:
         }
         self.told: dict[str, Heard] = {}
         self.introduced: tuple[str, ...] = ()
-        self.fleet = self._fleet()
+        self.known_nodes = self._known_nodes()
 
-    def _fleet(self) -> Fleet:
-        return Fleet(cast(Client, self), cast(Agents, self))
+    def _known_nodes(self) -> KnownNodes:
+        return KnownNodes(cast(Client, self), cast(Agents, self))
 
     # --- what is between them -------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Site:
     def _begin(self, phase: Phase) -> None:
         was_up = self.phase.control and CONTROL not in self.phase.off
         if not was_up and phase.control and CONTROL not in phase.off:
-            self.fleet, self.introduced = self._fleet(), ()
+            self.known_nodes, self.introduced = self._known_nodes(), ()
             self.told = {name: replace(one, connected=False, came=self.now) for name, one in self.told.items()}
         if CONTROL in self.phase.off and CONTROL not in phase.off:
             for one in self.swarm_nodes.values():  # a manager that comes back gives all their time
@@ -133,15 +133,15 @@ class Site:
             name: replace(one, connected=one.connected and self.now - one.came < LINK_S)
             for name, one in self.told.items()
         }
-        await self.fleet.look()
+        await self.known_nodes.look()
         for one in self.swarm_nodes.values():
-            if not one.begun_anew and self.fleet.why_lost(one.name, one.name, one.name):
+            if not one.begun_anew and self.known_nodes.why_lost(one.name, one.name, one.name):
                 try:
-                    await self.fleet.have_ended(one.name, one.name)
+                    await self.known_nodes.have_ended(one.name, one.name)
                 except EngineFailure:
                     continue
                 one.begun_anew = True
-        await self.fleet.answer_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
+        await self.known_nodes.answer_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
 
     async def nodes(self) -> list[dict[str, Any]]:
         found = []
@@ -240,7 +240,7 @@ def test_half_of_a_site_begins_elsewhere_and_more_than_half_does_not() -> None:
     gone = Phase(SURELY_S, off=frozenset({"m1", "m2", "m3"}))
     site = lost(4, gone)
     assert not any(one.begun_anew for one in site.swarm_nodes.values())
-    faults = [" ".join(one.faults) for one in site.fleet.reports() if one.gone]
+    faults = [" ".join(one.faults) for one in site.known_nodes.reports() if one.gone]
     assert len(faults) == 3
     assert all("commonage node rm --force m" in one for one in faults)
 
@@ -273,6 +273,6 @@ def test_a_node_without_an_agent_is_waited_for_until_an_admin_says_that_it_is_of
     site = lost(2, Phase(SURELY_S, parted=cable), agentless={"m1"})
     assert site.swarm_nodes["m1"].attempt == "running"
     assert not site.swarm_nodes["m1"].begun_anew
-    [report] = [one for one in site.fleet.reports() if one.name == "m1"]
+    [report] = [one for one in site.known_nodes.reports() if one.name == "m1"]
     assert report.gone
     assert "commonage node rm --force m1" in " ".join(report.faults)

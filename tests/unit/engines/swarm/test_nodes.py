@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from commonage.domain.fleet import Device, NodeReport
+from commonage.domain.nodes import Device, NodeReport
 from commonage.engines.dockerd.security import MAY_GAIN, may_gain
 from commonage.engines.swarm.doctor import examined, notes_of
 from commonage.engines.swarm.nodes import Wait, notes_on, report_of, swarm_nodes_of

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from tests.unit.engines.swarm.test_nodes import node
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.engines.swarm.nodes import SwarmNode, Wait, swarm_nodes_of
 from commonage.engines.swarm.partition_detector import PartitionDetector, introduced
 from commonage.ports.agents import HOLDS_ON_S, Agents, Heard

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.engines.containers.test_program import request
 
-from commonage.domain.fleet import Allocation, Share
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.reasons import attempts
 from commonage.engines.containers.box import Claim, End
 from commonage.engines.swarm.statuses import (

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.engines.containers.test_program import request
 
 from commonage.agent.containers import CPUS_LABEL
-from commonage.domain.fleet import Allocation, Share
+from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.program import Inside, program_of

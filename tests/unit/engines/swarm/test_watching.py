@@ -23,14 +23,14 @@ async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tm
     async def is_back() -> None:
         back.set()
 
-    scene.fleet.is_away("the Docker daemon does not answer")
-    await scene.fleet.refresh()
+    scene.known_nodes.is_away("the Docker daemon does not answer")
+    await scene.known_nodes.refresh()
     watcher, iterations = (
-        Watcher(Table(), scene.tasks, scene.fleet, asyncio.to_thread),
+        Watcher(Table(), scene.tasks, scene.known_nodes, asyncio.to_thread),
         Iterations("watch tasks", lambda: 0.0),
     )
     watching = asyncio.create_task(watcher.keep(settle, is_back, iterations))
     async with asyncio.timeout(5):
         await back.wait()
-    assert scene.fleet.fault == ""
+    assert scene.known_nodes.fault == ""
     watching.cancel()

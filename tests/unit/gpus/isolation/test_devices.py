@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.fleet import Device, Isolation, Share
+from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpus.isolation.claims import Claims
 from commonage.gpus.isolation.contexts import Contexts
 from commonage.gpus.isolation.cooperative import Cooperative

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.fleet import Device, Share
+from commonage.domain.nodes import Device, Share
 from commonage.gpus.isolation.claims import Claims
 from commonage.gpus.isolation.contexts import Contexts, measure_context
 from commonage.gpus.isolation.holds import Holds

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.unit.placement.fleets import GIB
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.grid import Grid
 from commonage.placement.mix import Mix

@@ -6,7 +6,7 @@ import numpy as np
 from tests.unit.placement.fleets import GIB
 from tests.unit.placement.policies.nodes import choose, make, put, stop
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.placement.grid import Grid
 from commonage.placement.mix import Mix

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.unit.placement.fleets import REQUESTS, fleets
 from tests.unit.placement.policies.rules import places_what_fits, sees_what_is_new
 
-from commonage.domain.fleet import Node
+from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.placement.policies.registry import DEFAULT, POLICIES
 

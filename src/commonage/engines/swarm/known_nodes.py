@@ -8,7 +8,7 @@ from contextlib import suppress
 from ipaddress import IPv4Address
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.fleet import NodeReport
+from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
 from commonage.engines.containers.container_client import Away, Gone
@@ -24,7 +24,7 @@ class AgentAway(Away):
     waiting = WaitingForAgent()
 
 
-class Fleet:
+class KnownNodes:
     """The nodes of the site.
 
     `without_agents`: nodes without an agent take work, too.
