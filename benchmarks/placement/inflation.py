@@ -1,4 +1,4 @@
-"""The experiment by which placement policies are compared: ever more is asked of a fleet from which nothing departs.
+"""The experiment by which placement policies are compared: ever more is asked of a cluster from which nothing departs.
 
 As in "Beware of Fragmentation" (USENIX ATC 2023): a list of workloads is shuffled and filled up with draws from it
 until the GPUs asked for are 130% of those there are; they come one at a time, and what does not fit is dropped. Called
@@ -133,7 +133,7 @@ def run(trial: Trial, make: Maker, seed: int) -> Outcome:
 def _counting(arrivals: Sequence[Request], capacity: int, level: int) -> Bools:
     """[arrivals]: those at which so many per cent of the GPUs have been asked for, rounded.
 
-    On small fleets one arrival may jump over a level: then those with the nearest per cent count for it.
+    On small clusters one arrival may jump over a level: then those with the nearest per cent count for it.
     """
     percent = np.rint(np.cumsum([gpu_milli(request) for request in arrivals]) / capacity * 100)
     away = np.abs(percent - level)

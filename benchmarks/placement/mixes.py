@@ -24,7 +24,7 @@ from commonage.placement.policies.registry import DEFAULT, Maker
 from commonage.replay.policies import maker_of
 
 BASELINE = "fgd"
-SMALL_FLEET = 200
+SMALL_NODE_POOL = 200
 """Up to this number of nodes, a mix gets four times as many seeds."""
 
 Mix = list[Request]
@@ -65,7 +65,7 @@ def mixes(traces: Path, seeds: list[int], only: str, policy: tuple[str, Maker], 
             if only not in name:
                 continue
             progress(name)
-            tried = seeds if len(nodes) > SMALL_FLEET else range(seeds[0], seeds[0] + 4 * len(seeds))
+            tried = seeds if len(nodes) > SMALL_NODE_POOL else range(seeds[0], seeds[0] + 4 * len(seeds))
             trials = [(prepare(nodes, mix, seed), seed) for seed in tried]
             baseline, ours = (
                 fmean(run(trial, make, seed).allocation_130 for trial, seed in trials)

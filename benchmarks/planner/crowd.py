@@ -1,4 +1,4 @@
-"""A large fleet and a long queue, made up from a seed, for measuring how long the planner takes.
+"""A large cluster and a long queue, made up from a seed, for measuring how long the planner takes.
 
 Four models of GPUs, some hundred sorts of requests, users in tenants, time limits from ten minutes to none. Called by
 passes.py.
@@ -43,7 +43,7 @@ class Crowd:
         return self._workload(self._random.choice(self._sorts), at)
 
     def first(self) -> Iterator[Workload]:
-        """Small ones to fill the fleet with."""
+        """Small ones to fill the cluster with."""
         for _ in range(RUNNING * len(self.nodes)):
             yield self._workload(Request(4000, 8192, parse_gpus(self._random.choice(SMALL))), NOW - 100_000)
 

@@ -1,4 +1,5 @@
-"""How long the planner takes over a large fleet and a long queue, as the schedule loop calls it: live state, then plan.
+"""How long the planner takes over a large cluster and a long queue, as the schedule loop calls it: live state, then
+plan.
 
 The benchmark `schedule` prints it. Each size is measured in a process of its own, so that its memory counts alone.
 """

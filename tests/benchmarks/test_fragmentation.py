@@ -1,4 +1,4 @@
-"""What of a fleet the typical workloads cannot use."""
+"""What of a cluster the typical workloads cannot use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import REQUESTS, fleets
+from tests.unit.placement.clusters import REQUESTS, clusters
 
 from benchmarks.placement.fragmentation import Fragmentation
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
@@ -56,15 +56,15 @@ def test_devices_of_another_model_are_of_no_use() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
-def test_remembered_is_what_would_be_computed(fleet: list, asked: list[Request], data: st.DataObject) -> None:
-    grid = Grid(fleet)
+@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
+def test_remembered_is_what_would_be_computed(cluster: list, asked: list[Request], data: st.DataObject) -> None:
+    grid = Grid(cluster)
     mix = Mix.of(asked, 1.0)
     measure = Fragmentation(grid, mix)
     for number, request in enumerate(asked):
         measure.by_node()
         shape = grid.shape(request)
-        places = np.flatnonzero(grid.fits(shape, np.arange(len(fleet))))
+        places = np.flatnonzero(grid.fits(shape, np.arange(len(cluster))))
         if len(places):
             node = int(data.draw(st.sampled_from(list(places))))
             hold(grid, node, request, list(first_fitting(grid, shape, node)), str(number))

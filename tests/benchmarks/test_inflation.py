@@ -1,4 +1,4 @@
-"""The placement experiment on a small fleet: what comes, in which order, and what is noted."""
+"""The placement experiment on a small cluster: what comes, in which order, and what is noted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import Request, parse_gpus
 from commonage.replay.lab import lab
 
-FLEET = lab("8x4")
+CLUSTER = lab("8x4")
 SMALL = [Request(1000, 1024, parse_gpus(gpus)) for gpus in ("0.5", "0.25", "1", "2", "0.7", None)]
 
 
@@ -24,7 +24,7 @@ def asked(requests: list[Request]) -> int:
 @pytest.mark.parametrize("times", [1, 30])
 def test_a_short_list_is_filled_up_and_a_long_one_cut(times: int) -> None:
     workloads = SMALL * times
-    trial = prepare(FLEET, workloads, 42)
+    trial = prepare(CLUSTER, workloads, 42)
     assert set(trial.arrivals) <= set(workloads)
     assert 1300 * 32 - 1000 < asked(list(trial.arrivals)) < 1300 * 32 + 1000
     short = not Counter(workloads) - Counter(trial.arrivals)
@@ -32,11 +32,11 @@ def test_a_short_list_is_filled_up_and_a_long_one_cut(times: int) -> None:
 
 
 def test_the_seed_decides_all() -> None:
-    first, same, other = (prepare(FLEET, SMALL, seed) for seed in (42, 42, 43))
+    first, same, other = (prepare(CLUSTER, SMALL, seed) for seed in (42, 42, 43))
     assert first == same
     assert first.arrivals != other.arrivals
     assert [node.name for node in first.nodes] != [node.name for node in other.nodes]
-    assert sorted(node.name for node in first.nodes) == [node.name for node in FLEET]
+    assert sorted(node.name for node in first.nodes) == [node.name for node in CLUSTER]
 
 
 def test_a_list_that_already_asks_for_just_as_much_stays_as_it_is() -> None:
@@ -46,14 +46,14 @@ def test_a_list_that_already_asks_for_just_as_much_stays_as_it_is() -> None:
 
 def test_nothing_to_measure_is_said() -> None:
     with pytest.raises(InvalidInput, match="no workload that asks for one"):
-        prepare(FLEET, [Request()], 42)
+        prepare(CLUSTER, [Request()], 42)
     with pytest.raises(InvalidInput, match="there is no GPU"):
         prepare([], SMALL, 42)
 
 
 def test_allocation_failures_and_fragmentation_are_noted() -> None:
     halves = [Request(1000, 1024, parse_gpus("0.5"))]
-    outcome = run(prepare(FLEET, halves, 42), POLICIES["best-fit"], 42)
+    outcome = run(prepare(CLUSTER, halves, 42), POLICIES["best-fit"], 42)
     # 64 halves find place; of the 83 that come the rest does not. Those at 100%, rounded, are the 64th alone.
     assert (outcome.allocation_100, outcome.allocation_130) == (100.0, 100.0)
     assert outcome.failed == 83 - 64
@@ -63,7 +63,7 @@ def test_allocation_failures_and_fragmentation_are_noted() -> None:
 
 def test_what_is_idle_and_of_no_use_is_fragmented() -> None:
     workloads = [Request(1000, 1024, parse_gpus("0.7"))]
-    outcome = run(prepare(FLEET, workloads, 42), POLICIES["fgd"], 42)
+    outcome = run(prepare(CLUSTER, workloads, 42), POLICIES["fgd"], 42)
     assert outcome.allocation_130 == pytest.approx(70.0)
     assert outcome.fragmented_130 == pytest.approx(30.0)
 
@@ -71,7 +71,7 @@ def test_what_is_idle_and_of_no_use_is_fragmented() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_trial_again_ends_the_same(policy: str) -> None:
     def play() -> Outcome:
-        return run(prepare(FLEET, SMALL, 3), POLICIES[policy], 3)
+        return run(prepare(CLUSTER, SMALL, 3), POLICIES[policy], 3)
 
     first, again = play(), play()
     assert (first.allocation_130, first.failed) == (again.allocation_130, again.failed)

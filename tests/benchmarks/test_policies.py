@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import REQUESTS, fleets
+from tests.unit.placement.clusters import REQUESTS, clusters
 from tests.unit.placement.policies.nodes import choose, make, node, put, stop
 from tests.unit.placement.policies.rules import places_what_fits, sees_what_is_new
 
@@ -27,9 +27,9 @@ BASELINES = [name for name in POLICIES if name not in registry.POLICIES]
 
 @pytest.mark.parametrize("name", BASELINES)
 @settings(max_examples=25, deadline=None)
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=12))
-def test_every_policy_places_what_fits_where_it_fits(name: str, fleet: list[Node], asked: list[Request]) -> None:
-    places_what_fits(POLICIES[name], fleet, asked)
+@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=12))
+def test_every_policy_places_what_fits_where_it_fits(name: str, cluster: list[Node], asked: list[Request]) -> None:
+    places_what_fits(POLICIES[name], cluster, asked)
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -71,10 +71,10 @@ def test_fgd_breaks_up_no_device_that_others_need() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=5))
-def test_fgd_scores_by_what_placing_really_changes(fleet: list[Node], asked: list[Request]) -> None:
+@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=5))
+def test_fgd_scores_by_what_placing_really_changes(cluster: list[Node], asked: list[Request]) -> None:
     mix = Mix.of(asked, 1.0)
-    grid, policy = make(Fgd, *fleet, mix=mix)
+    grid, policy = make(Fgd, *cluster, mix=mix)
     for request in asked:
         shape = grid.shape(request)
         costs = policy.costs(shape).copy()

@@ -16,7 +16,7 @@ def test_the_same_crowd_comes_for_the_same_seed() -> None:
     assert {one.state for one in first} == {State.QUEUED}
 
 
-def test_a_small_fleet_is_measured() -> None:
+def test_a_small_cluster_is_measured() -> None:
     row = measured(4, steps=2)
     assert (row.nodes, row.devices) == (4, 32)
     assert RUNNING * 4 * 0.5 < row.running <= RUNNING * 4

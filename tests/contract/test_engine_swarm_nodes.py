@@ -135,7 +135,7 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
     writing = asyncio.create_task(control.writer.run())
 
     async def is_in(state: NodeState) -> bool:
-        await control.fleet.tick()
+        await control.node_pool.tick()
         found = control.table.nodes.get("worker3")
         return found is not None and found.state is state
 
@@ -146,7 +146,7 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
         assert "Docker Swarm does not reach it" in control.table.nodes["worker3"].reason
         await control.drains.remove(ROOT, "worker3")
         await site.clock.advance(60)
-        await control.fleet.tick()
+        await control.node_pool.tick()
         assert swarm.nodes()["worker3"]["Status"]["State"] == "down"
         assert "worker3" not in control.table.nodes
     finally:

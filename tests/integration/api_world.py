@@ -253,7 +253,7 @@ async def _stand(control: Control) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(control.writer.run())
         while True:
-            await control.fleet.tick()
+            await control.node_pool.tick()
             await asyncio.sleep(10)
 
 
@@ -280,7 +280,7 @@ async def serving(
     portal = create_router(control, PortalAuth(identity, control.clock, "the secret of the portal"))
     app = create_app(control, Auth(identity, SPAWNER, OPERATOR_TOKEN), portal)
     try:
-        await until(control.fleet.nodes)
+        await until(control.node_pool.nodes)
         yield Api(control, fake, identity, app)
     finally:
         loops.cancel()

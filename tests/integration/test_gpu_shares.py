@@ -93,7 +93,7 @@ async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Ins
     headers = {"Authorization": "Bearer ann"}
     try:
         async with httpx2.AsyncClient(transport=transport, base_url=f"{URL}{API_PATH}", headers=headers) as client:
-            await until(control.fleet.nodes)
+            await until(control.node_pool.nodes)
             yield Installation(control, client)
             await control.stand_down()
             assert not devices.confined()

@@ -44,7 +44,7 @@ name = "early"
 title = "What most people start"
 image = "{registry}/public/small:latest"
 
-[[fleets]]
+[[node_pools]]
 name = "burst"
 provider = "tests.contract.paper_cloud:Paper"
 size = "1"
@@ -321,19 +321,19 @@ def test_a_node_that_vanished_is_replaced_by_what_a_cloud_starts(
     assert tries.read_text() == "try\ntry\n"
 
 
-def test_a_fleet_rents_a_node_for_who_waits_and_gives_it_back(
+def test_a_node_pool_rents_a_node_for_who_waits_and_gives_it_back(
     site: Site, new_worker: Callable[[str, int], Worker]
 ) -> None:
     """By libcloud, whose own driver starts nothing: what it is told to start is booted here."""
     cloud = site.server.folder / "cloud"
-    ask = SubmitIn(command=["sh", "-c", "true"], on={"fleet": "burst"}, memory_mib=64, cpus="0.1")
+    ask = SubmitIn(command=["sh", "-c", "true"], on={"node-pool": "burst"}, memory_mib=64, cpus="0.1")
     job = site.admin.submit(ask).workload
     [rented] = until(lambda: list(cloud.glob("*.yaml")))
     name = rented.stem
     assert re.fullmatch("burst-[0-9a-f]{6}", name)
     until(lambda: [one.params["pool"] for one in site.admin.workload(job.id).notes] == ["burst"])
-    [fleet] = json.loads(site.done("fleet", "ls", "--json"))
-    assert (fleet["cost_per_h"], [one["name"] for one in fleet["machines"]]) == (1.5, [name])
+    [node_pool] = json.loads(site.done("node-pool", "ls", "--json"))
+    assert (node_pool["cost_per_h"], [one["name"] for one in node_pool["machines"]]) == (1.5, [name])
     node = new_worker("as-the-cloud-calls-it", 14)
     site.load_image(node)
     assert f"{name} has joined Test site" in boot_with(node, rented.read_text())
@@ -342,7 +342,7 @@ def test_a_fleet_rents_a_node_for_who_waits_and_gives_it_back(
     until(lambda: not list(cloud.iterdir()), 90)
     until(lambda: site.node(name) is None and not site.states(name))
     assert "was removed from this site" in until(lambda: refusal(node)), "should it come back, it is not let in"
-    until(lambda: site.admin.fleets()[0].cost_per_h == 0)
+    until(lambda: site.admin.node_pools()[0].cost_per_h == 0)
     told = {one.reason.code: one.reason.params for one in site.admin.event_page().items}
     added, removed = told["PoolNodeAdded"], told["PoolNodeRemoved"]
     assert (added["node"], added["price_before_per_h"], added["price_per_h"]) == (name, 0.0, 1.5)

@@ -36,7 +36,7 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
     async with serving(folder, run=False) as made:
         join_service = None if world is None else world.join_service
         control = made.control
-        control.drains = Drains(control.live_state, control.writer, control.fleet, control.clock, join_service)
+        control.drains = Drains(control.live_state, control.writer, control.node_pool, control.clock, join_service)
         app = create_app(control, Auth(made.identity), machines=join_service)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:

@@ -166,13 +166,13 @@ async def lose_a_node(
             return sum(where(one) for one in control.live_state.in_state(State.RUNNING))
 
         for name in others:
-            await control.fleet.drain(ROOT, name, True)
+            await control.node_pool.drain(ROOT, name, True)
         ask = Submission(Kind.JOB, ("/bin/sh", "-c", _TICKING), environment="base", cpus_milli=50, memory_mib=64)
         for _ in range(jobs):
             await control.work.submit(ROOT, ask)
         await _until(lambda: running(lambda one: _node(one) == dies) == jobs, "all run on the node that dies")
         for name in others:
-            await control.fleet.drain(ROOT, name, False)
+            await control.node_pool.drain(ROOT, name, False)
         files = {one.id: data / "workspaces" / "root" / f"ticks-{one.id}" for one in control.live_state}
         await _until(lambda: all(file.exists() for file in files.values()), "all have written")
         began = time.monotonic()

@@ -87,7 +87,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await site.control.store.open()
     await site.control.open()
     loops = asyncio.create_task(site.control.run())
-    await until(site.control.fleet.nodes)
+    await until(site.control.node_pool.nodes)
     yield site
     for pid in site.device.held.keys() - {os.getpid()}:
         with suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
 """`dot-product`: where what is free and what is asked for, as vectors, have the smallest product.
 
 From Tetris (SIGCOMM 2014), as compared in "Beware of Fragmentation" (USENIX ATC 2023): cpus and the sum of the GPUs,
-both measured in the largest node of the fleet; a whole percentage, so that near ties are ties.
+both measured in the largest node of the cluster; a whole percentage, so that near ties are ties.
 """
 
 from __future__ import annotations

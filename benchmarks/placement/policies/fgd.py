@@ -1,4 +1,4 @@
-"""`fgd`: fragmentation gradient descent, where placing makes least more of the fleet useless to typical workloads.
+"""`fgd`: fragmentation gradient descent, where placing makes least more of the cluster useless to typical workloads.
 
 As published in "Beware of Fragmentation" (USENIX ATC 2023): the score is 100 times the sigmoid of the fall of the
 node's fragmentation in GPUs, and a whole number. That it is so coarse is part of the policy: near ties go to the first

@@ -19,7 +19,6 @@ from commonage.api import (
     events,
     execs,
     failures,
-    fleets,
     health,
     images,
     info,
@@ -35,6 +34,7 @@ from commonage.api import (
     workload_parts,
     workloads,
 )
+from commonage.api import node_pools as node_pools
 from commonage.api.auth import Auth
 from commonage.api.body_limit import BodyLimit
 from commonage.api.openapi import complete
@@ -45,7 +45,7 @@ from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
 
 _ROUTERS = (
-    workloads, workload_parts, execs, nodes, joining, fleets, environments, images, registry, volumes, tenants,
+    workloads, workload_parts, execs, nodes, joining, node_pools, environments, images, registry, volumes, tenants,
     reservations, events, usage, info, launch, bundles, tokens, health,
 )  # fmt: skip
 

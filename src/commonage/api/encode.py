@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from commonage.api import encode_devices
 from commonage.api.encode_reasons import optional, reason
-from commonage.control.fleet import EnvironmentView, LaunchView, NodeView
 from commonage.control.look import Standing
+from commonage.control.node_pool import EnvironmentView, LaunchView, NodeView
 from commonage.control.node_states import reason_for
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation, Holder, JobsAhead

@@ -19,5 +19,5 @@ async def list_environments(request: Request) -> Response:
     """What your workloads can run in, and whether it is made already."""
     who = caller(request)
     who.need(Scope.READ)
-    found = door(request).control.fleet.environments(who)
+    found = door(request).control.node_pool.environments(who)
     return answer(EnvironmentList(items=[encode.environment(one) for one in found]))

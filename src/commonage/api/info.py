@@ -18,7 +18,7 @@ router = APIRouter(route_class=Guarded, tags=["installation"])
 async def info(request: Request) -> Response:
     """Needs any token that the hub knows, whatever its scopes."""
     control, who = door(request).control, caller(request)
-    capabilities = control.fleet.capabilities()
+    capabilities = control.node_pool.capabilities()
     return answer(
         InfoOut(
             name=control.settings.name,
@@ -26,7 +26,7 @@ async def info(request: Request) -> Response:
             user=who.name,
             admin=who.is_admin,
             scopes=sorted(scope.value for scope in who.scopes),
-            simulated_gpus=control.fleet.simulated_gpus,
+            simulated_gpus=control.node_pool.simulated_gpus,
             engines=[one.name for one in capabilities],
             counts=encode.counts(control.look.live_counts()),
             queue_length=control.look.queue_length(),

@@ -38,4 +38,4 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
     home = control.homes.of(who)
     told += [encode_reasons.reason(home.reason)] if home is not None and home.is_over else []
     more = {"notices": told, "volumes": [volume(one) for one in control.volumes.offered(who)]}
-    return answer(encode.launch_options(control.fleet.launch_options(who)).model_copy(update=more))
+    return answer(encode.launch_options(control.node_pool.launch_options(who)).model_copy(update=more))

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from commonage.api import encode
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.api.spans import span_of
-from commonage.control.fleet import NodeView
+from commonage.control.node_pool import NodeView
 from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Scope
@@ -31,7 +31,7 @@ async def list_nodes(request: Request) -> Response:
     """Every node ever seen and not removed, by name."""
     who = caller(request)
     who.need(Scope.READ)
-    return answer(NodeList(items=[encode.node(view, who) for view in door(request).control.fleet.nodes()]))
+    return answer(NodeList(items=[encode.node(view, who) for view in door(request).control.node_pool.nodes()]))
 
 
 @router.get(
@@ -106,12 +106,12 @@ async def resume(request: Request, site: str, name: str, query: Annotated[Resume
     who = caller(request)
     who.need(Scope.ADMIN)
     _view(request, site, name)
-    await door(request).control.fleet.resume(who, name, query.gpu)
+    await door(request).control.node_pool.resume(who, name, query.gpu)
     return answer(encode.node(_view(request, site, name), who))
 
 
 def _view(request: Request, site: str, name: str) -> NodeView:
-    views = door(request).control.fleet.nodes()
+    views = door(request).control.node_pool.nodes()
     for view in views:
         if (view.node.site, view.node.name) == (site, name):
             return view

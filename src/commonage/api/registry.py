@@ -100,7 +100,7 @@ def images_in_use(control: Control) -> set[str]:
     What waits may still get them, and what runs be started anew on a node that does not have its image yet. One that
     another took the place of is no longer among them: the registry keeps for a while what was needed lately.
     """
-    there = {one.environment.image for one in control.fleet.environments() if one.environment.image}
+    there = {one.environment.image for one in control.node_pool.environments() if one.environment.image}
     # An environment of the settings may have the name of one of these.
     there |= {one.reference for one in control.catalogue.images()}
     removed = (control.catalogue.removed(workload.spec.environment) for workload in control.live_state)

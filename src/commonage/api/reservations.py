@@ -51,7 +51,7 @@ async def list_reservations(request: Request) -> Response:
     openapi_extra=body_of(ReservationIn, _EXAMPLE),
 )  # fmt: skip
 async def reserve(request: Request) -> Response:
-    """For admins. Refused where the fleet could never keep it beside the reservations made before; `reason` says what
+    """For admins. Refused where the cluster could never keep it beside the reservations made before; `reason` says what
     runs now and may be in the way.
     """
     control, who = door(request).control, caller(request)

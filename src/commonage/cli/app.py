@@ -44,7 +44,7 @@ VERBS: dict[str, Verb] = {
     "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", NODES),
     "image": Verb("commonage.cli.image:image", "Build images for work to run in; push, list and remove them.", NODES),
     "volume": Verb("commonage.cli.volume:volume", "List data that workloads may have.", NODES),
-    "fleet": Verb("commonage.cli.fleet:fleet", "Show the nodes that are rented.", NODES),
+    "node-pool": Verb("commonage.cli.node_pool:node_pool", "Show the nodes that are rented.", NODES),
     "reservation": Verb(
         "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", NODES
     ),

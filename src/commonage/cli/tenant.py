@@ -77,7 +77,7 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
         show.print_json(one)
         return
     click.echo(f"{one.name}{f': {one.title}' if one.title else ''}")
-    owes = f"used {show.duration(one.debt_s)} of the whole fleet lately"
+    owes = f"used {show.duration(one.debt_s)} of the whole cluster lately"
     click.echo(f"weight {one.weight:g}, {one.running} running, {one.waiting} waiting, {owes}")
     if one.environments:
         click.echo(f"environments: {', '.join(one.environments)}")

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from commonage.domain.errors import InvalidInput, Unavailable
-from commonage.domain.fleets import Machine
+from commonage.domain.node_pools import Machine
 
 if TYPE_CHECKING:
     from libcloud.compute.base import Node, NodeDriver

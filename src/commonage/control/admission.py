@@ -17,7 +17,7 @@ from commonage.placement.scaling import most_that_fit
 
 def never(live_state: LiveState, spec: Spec) -> Reason | None:
     """Give the reason why no node, node count or quota would ever let the workload start; None if it could start."""
-    rented = most_that_fit(live_state.fleets, spec.request)
+    rented = most_that_fit(live_state.node_pools, spec.request)
     fits_nowhere = None if rented else ever_fits(live_state.snapshot.grid, spec.request)
     return fits_nowhere or _too_many_nodes(live_state, spec, rented) or _beyond_quota(live_state, spec)
 

@@ -17,14 +17,14 @@ from commonage.control.device_warnings import DeviceWarnings
 from commonage.control.drains import Drains
 from commonage.control.execs import Execs
 from commonage.control.feed import Feed
-from commonage.control.fleet import Fleet, Sources
-from commonage.control.fleets import Fleets, Renting
 from commonage.control.gangs import Gangs
 from commonage.control.homes import HomeWatch
 from commonage.control.images import Images
 from commonage.control.live_limits import LiveLimits
 from commonage.control.live_state import LiveState
 from commonage.control.look import Look
+from commonage.control.node_pool import NodePool, Sources
+from commonage.control.node_pools import NodePools, Renting
 from commonage.control.prepulls import Prepulls
 from commonage.control.rates import requests_of_users
 from commonage.control.reconcile import Reconcile
@@ -42,9 +42,9 @@ from commonage.control.work import Work
 from commonage.control.writer import Writer
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
-from commonage.domain.fleets import FleetPolicy
 from commonage.domain.ids import IdSequence
 from commonage.domain.iterations import Loop, LoopHealth
+from commonage.domain.node_pools import NodePoolPolicy
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock
@@ -75,7 +75,7 @@ class World:
     environments: Sequence[Environment]
     chance: Callable[[int], int]
     elsewhere: RemoteDevices | None = None
-    clouds: Sequence[tuple[FleetPolicy, Cloud]] = ()
+    clouds: Sequence[tuple[NodePoolPolicy, Cloud]] = ()
     joining: Joining | None = None
     homes: Homes | None = None
 
@@ -97,20 +97,20 @@ class Control:
         devices = AllDevices(world.devices, world.elsewhere)
         self.watchdog = Watchdog(self.live_state, self.writer, world.clock, self.settings)
         sources = Sources(self._engines, devices, self.watchdog, self.prepulls.status)
-        self.fleet = Fleet(sources, self.catalogue, self.live_state, self.writer, world.clock, self.settings)
+        self.node_pool = NodePool(sources, self.catalogue, self.live_state, self.writer, world.clock, self.settings)
         self.reservations = Reservations(
-            world.store, self.live_state, self.writer, self.fleet, world.clock, self.settings, world.chance,
+            world.store, self.live_state, self.writer, self.node_pool, world.clock, self.settings, world.chance,
             self.live_state.govern,
         )  # fmt: skip
-        self.volumes = Volumes(self.fleet, self.settings)
+        self.volumes = Volumes(self.node_pool, self.settings)
         self.bundles = SentBundles(world.bundles, self.live_state, self.writer, world.clock, self.settings)
         self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
         self.tenants = TenantViews(self.live_state, world.clock, self.settings)
         self.look = Look(world.store, self.live_state, self.feed, self._engines, world.metrics, world.clock)
         self.execs = Execs(self.look, self.live_state, self.writer, self._engines, world.clock)
         self.gangs = Gangs(world.store, self.live_state, self.writer, world.clock)
-        self.drains = Drains(self.live_state, self.writer, self.fleet, world.clock, world.joining)
-        self.fleets = Fleets(
+        self.drains = Drains(self.live_state, self.writer, self.node_pool, world.clock, world.joining)
+        self.node_pools = NodePools(
             Renting(world.clouds, world.joining, world.chance),
             self.live_state,
             self.writer,
@@ -143,7 +143,7 @@ class Control:
         self.device_warnings = DeviceWarnings(devices, self.live_state, self.writer, world.clock)
         self.advice = Advice(self.usage_reports, self.catalogue, self.settings)
         self.sampling = Sampling(
-            self._engines, devices, self.live_state, self.fleet, world.metrics, world.clock, self.settings.sample_every_s,  # noqa: E501
+            self._engines, devices, self.live_state, self.node_pool, world.metrics, world.clock, self.settings.sample_every_s,  # noqa: E501
             self._measured,
         )  # fmt: skip
         self.images = Images(
@@ -152,21 +152,21 @@ class Control:
         limits, self._ids = self.settings.limits, IdSequence()
         self.requests, self.connections = requests_of_users(world.clock, limits), Connections(world.clock, limits)
         self.work = Work(
-            world.store, self.live_state, self.writer, self.fleet, world.identity, self.bundles, world.clock,
+            world.store, self.live_state, self.writer, self.node_pool, world.identity, self.bundles, world.clock,
             self.settings, self._ids, world.chance, LiveLimits(self.live_state, limits),
         )  # fmt: skip
         self.again = Again(world.store, self.live_state, self.writer, world.clock, self.work.through_the_hub)
         self._loops: list[Loop] = [
-            self.reconcile, self.fleet, self.timers, self.gangs, self.drains, self.again, self.bundles,
+            self.reconcile, self.node_pool, self.timers, self.gangs, self.drains, self.again, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
-            *([self.fleets] if world.clouds else []), *([self.homes] if world.homes else []),
+            *([self.node_pools] if world.clouds else []), *([self.homes] if world.homes else []),
         ]  # fmt: skip
         self._follow()
 
     def _follow(self) -> None:
         """Connect the signals to their followers."""
         for follower in (
-            self.timers.changed, self.fleet.changed, self.gangs.changed, self.again.changed,
+            self.timers.changed, self.node_pool.changed, self.gangs.changed, self.again.changed,
             self.reconcile.forget_misses, self.usage_reports.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
@@ -207,7 +207,7 @@ class Control:
         async with asyncio.TaskGroup() as loops:
             _begin(loops, self.writer)
             # Nodes first: planning without them would report every request as unschedulable for a moment.
-            await self.fleet.look()
+            await self.node_pool.look()
             for loop in self._loops:
                 _begin(loops, loop)
 

@@ -1,5 +1,5 @@
 """Events for a GPU that fails, recovers or disappears: one on the node for admins, and one for each workload with a
-share of it. Pure; `fleet` calls it with the previous and the current report.
+share of it. Pure; `node_pool` calls it with the previous and the current report.
 """
 
 from __future__ import annotations

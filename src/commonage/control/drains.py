@@ -1,7 +1,7 @@
 """Drains nodes and removes them. Workloads are evicted at once or at a deadline.
 
 Called by the API and the portal for admins, and through its link by a node that leaves; the loop enforces the
-deadlines. The lifecycle defines what an eviction means for a workload. The fleet and the planner ensure that nothing
+deadlines. The lifecycle defines what an eviction means for a workload. The cluster and the planner ensure that nothing
 new starts on a drained node.
 """
 
@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from commonage.control.fleet import Fleet
 from commonage.control.live_state import LiveState
+from commonage.control.node_pool import NodePool
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
@@ -36,12 +36,12 @@ class Drains:
     """Drains nodes, taking the workloads on them into account, and removes nodes."""
 
     def __init__(
-        self, live_state: LiveState, writer: Writer, fleet: Fleet, clock: Clock, joining: Joining | None = None
+        self, live_state: LiveState, writer: Writer, node_pool: NodePool, clock: Clock, joining: Joining | None = None
     ) -> None:
-        self._live_state, self._writer, self._fleet, self._clock, self._joining = (
+        self._live_state, self._writer, self._node_pool, self._clock, self._joining = (
             live_state,
             writer,
-            fleet,
+            node_pool,
             clock,
             joining,
         )
@@ -62,8 +62,8 @@ class Drains:
                 field="by",
                 code="invalid-time",
             )
-        before = self._fleet.known(name).leave_by
-        node = await self._fleet.drain(who, name, True, by)
+        before = self._node_pool.known(name).leave_by
+        node = await self._node_pool.drain(who, name, True, by)
         eviction = StopRequest(who.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
         goes: list[Workload] = []
         told: list[Event] = []
@@ -111,7 +111,7 @@ class Drains:
         if node is not None:
             await self._may_be_removed(who, node, force)
         elif not gone and not await self._is_let_in(name):
-            self._fleet.known(name)
+            self._node_pool.known(name)
         done = [] if self._joining is None else await self._joining.expel(name, gone=gone)
         if node is None:
             return done
@@ -127,7 +127,7 @@ class Drains:
         node = self._live_state.nodes.get(name)
         if node is None:
             return
-        self._fleet.suspect(name)  # nothing more is scheduled onto it
+        self._node_pool.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
         for one in self._on(name):
             self._writer.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
@@ -148,7 +148,7 @@ class Drains:
 
     async def _forget(self, node: Node, why: Reason) -> None:
         await self._give_up(node.name, why)
-        await self._fleet.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
+        await self._node_pool.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
         await self._writer.write()  # allocations made at this moment are in the live state after this
         await self._give_up(node.name, why)
         log.info("site %s: %s", node.site, why)
@@ -168,7 +168,7 @@ class Drains:
             )
         there = self._on(node.name)
         if not there and node.state is NodeState.FAULTY:  # it could become ready in between
-            await self._fleet.drain(who, node.name, True)
+            await self._node_pool.drain(who, node.name, True)
             there = self._on(node.name)
         is_lost = node.state is NodeState.LOST
         if not there or (is_lost and force):

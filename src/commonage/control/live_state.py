@@ -1,6 +1,7 @@
 """Live state: all workloads that have not ended, in memory. Loops and queries read it instead of the database.
 
-Only the writer (`writer`) changes workloads here, after it has written them; only the fleet loop changes nodes. Nothing
+Only the writer (`writer`) changes workloads here, after it has written them; only the cluster loop changes nodes.
+Nothing
 here is the only copy: at start everything is read from the store. The planner's snapshot is kept in step with it.
 """
 
@@ -12,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.fleets import Coming, FleetPolicy
 from commonage.domain.ids import attempt_id
+from commonage.domain.node_pools import Coming, NodePoolPolicy
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
@@ -35,10 +36,10 @@ def count_keys(spec: Spec) -> tuple[CountKey, ...]:
 class LiveState:
     """The live workloads by id, the nodes, and the snapshot: the queue and the allocations.
 
-    `fleets` are the node pools, from which nodes could be added.
+    `node_pools` are the node pools, from which nodes could be added.
     """
 
-    def __init__(self, rules: Rules | None = None, fleets: Sequence[FleetPolicy] = ()) -> None:
+    def __init__(self, rules: Rules | None = None, node_pools: Sequence[NodePoolPolicy] = ()) -> None:
         self._workloads: dict[str, Workload] = {}
         self._by_state: dict[State, dict[str, None]] = defaultdict(dict)
         self._dependents: dict[str, set[str]] = defaultdict(set)
@@ -49,8 +50,8 @@ class LiveState:
         self.progress: dict[str, float] = {}  # start progress of attempts (0..1), by id; written by the reconcile loop
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
-        self.fleets = tuple(fleets)
-        self.coming: tuple[Coming, ...] = ()  # requested nodes that have not joined yet; written by `fleets`
+        self.node_pools = tuple(node_pools)
+        self.coming: tuple[Coming, ...] = ()  # requested nodes that have not joined yet; written by `node_pools`
         self.changed = asyncio.Event()  # set when the planner should run again
 
     def planned(self, outcome: Plan) -> None:

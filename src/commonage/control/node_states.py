@@ -1,6 +1,6 @@
 """Pure functions on a node's state: derives it from the report and the drain state, and selects what to store.
 
-Called by `fleet`.
+Called by `node_pool`.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from commonage.control.fleet import Fleet
 from commonage.control.live_state import LiveState
 from commonage.control.membership import tenants, tenants_of
+from commonage.control.node_pool import NodePool
 from commonage.control.settings import ControlSettings
 from commonage.control.waiting import wait_at_most
 from commonage.control.windows import Window
@@ -77,7 +77,7 @@ class Reservations:
     store: Store
     live_state: LiveState
     writer: Writer
-    fleet: Fleet
+    node_pool: NodePool
     clock: Clock
     settings: ControlSettings
     chance: Callable[[int], int]
@@ -205,7 +205,7 @@ class Reservations:
             raise Conflict(f"{len(self._live)} reservations are not over; at most {MOST_LIVE} may be made")
         for starts_at, ends_at in wanted.windows:
             _check_window(starts_at, ends_at, now)
-        never = self.fleet.refuse_if_never(wanted.request)
+        never = self.node_pool.refuse_if_never(wanted.request)
         if never is not None:
             raise Unschedulable(never)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from commonage.control.all_devices import AllDevices
 from commonage.control.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
-from commonage.control.fleet import Fleet
 from commonage.control.live_state import LiveState
+from commonage.control.node_pool import NodePool
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Allocation, Share
@@ -37,7 +37,7 @@ class Sampling:
     engines: Mapping[str, Engine]
     devices: AllDevices
     live_state: LiveState
-    fleet: Fleet
+    node_pool: NodePool
     metrics: Metrics
     clock: Clock
     every_s: float
@@ -106,7 +106,7 @@ class Sampling:
         for engine in self.engines.values() if pids else ():
             owners += await engine.owners(pids)
         round_ = self.devices.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
-        self.fleet.note_measured(round_.samples)
+        self.node_pool.note_measured(round_.samples)
         return round_
 
     def _running(self) -> list[Allocation]:
@@ -156,7 +156,7 @@ class Sampling:
 
     def _of_nodes(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
         samples = []
-        for view in self.fleet.nodes():
+        for view in self.node_pool.nodes():
             subject, report = f"node:{view.node.name}", view.node.report
             samples.append(
                 Sample("allocated_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000)

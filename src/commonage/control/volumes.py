@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commonage.control.fleet import Fleet
 from commonage.control.membership import tenants_of
+from commonage.control.node_pool import NodePool
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal, Scope
@@ -41,14 +41,14 @@ class VolumeView:
 class Volumes:
     """Computed from the settings and the engines' capabilities."""
 
-    fleet: Fleet
+    node_pool: NodePool
     settings: ControlSettings
 
     def offered(self, who: Principal) -> Sequence[VolumeView]:
         """Volumes of the caller's tenants, for admins all, in the order of the settings."""
         who.need(Scope.READ)
         mine = [one.name for one in tenants_of(who.groups, self.settings)]
-        engines = self.fleet.capabilities()
+        engines = self.node_pool.capabilities()
         mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
@@ -61,7 +61,7 @@ class Volumes:
 
     def warnings(self) -> Sequence[str]:
         """Warnings for the admin who declared them, as sentences."""
-        engines = self.fleet.capabilities()
+        engines = self.node_pool.capabilities()
         loose: dict[tuple[str, ...], list[str]] = {}
         for volume in self.settings.volumes:
             _, unbounded = _nodes(volume, engines)

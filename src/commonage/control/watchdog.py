@@ -2,7 +2,7 @@
 
 The sampling loop calls it with every round of samples; `over_share` makes the decisions. It stops only the attempt that
 holds too much, never another one, and never on a missing or old figure. VRAM of processes without an attempt is
-reported to the fleet and to admins.
+reported to the cluster and to admins.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Key = tuple[str, str]
 
 
 class Watchdog:
-    """`unattributed_processes` are the unattributed processes, by device uuid, as the fleet shows them; `counts` the
+    """`unattributed_processes` are the unattributed processes, by device uuid, as the cluster shows them; `counts` the
     actions taken.
     """
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from commonage.control.admission import never
 from commonage.control.bundles import SentBundles
-from commonage.control.fleet import Fleet
 from commonage.control.live_limits import LiveLimits
 from commonage.control.live_state import LiveState, ask_for
+from commonage.control.node_pool import NodePool
 from commonage.control.settings import ControlSettings
 from commonage.control.submission import Submission, spec_of
 from commonage.control.timers import judge
@@ -56,7 +56,7 @@ class Work:
     store: Store
     live_state: LiveState
     writer: Writer
-    fleet: Fleet
+    node_pool: NodePool
     identity: Identity
     bundles: SentBundles
     clock: Clock
@@ -72,7 +72,7 @@ class Work:
         through the hub, whose spawner submits it in turn.
         """
         who.need(Scope.SUBMIT)
-        spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
+        spec = spec_of(ask, who, self.node_pool.catalogue, self.settings)
         before = await self._by_key(spec)
         if before is not None:
             return before
@@ -100,7 +100,7 @@ class Work:
         self.live_limits.check(spec)
         if spec.bundle is not None:
             self.bundles.find(who, spec)
-        see_that_all_can_be_mounted(spec.volumes, self.fleet.capabilities())
+        see_that_all_can_be_mounted(spec.volumes, self.node_pool.capabilities())
 
     async def _by_key(self, spec: Spec) -> Submitted | None:
         if spec.key is None:
@@ -200,7 +200,7 @@ class Work:
     async def dry_run(self, who: Principal, ask: Submission) -> Explanation:
         """Explain what would happen to this submission now. Raises what `submit` would raise."""
         who.need(Scope.SUBMIT)
-        spec = spec_of(ask, who, self.fleet.catalogue, self.settings)
+        spec = spec_of(ask, who, self.node_pool.catalogue, self.settings)
         self._placeable(who, spec)
         state, reason = await self._standing_at_first(who, spec)
         if state is State.HELD:

@@ -133,7 +133,7 @@ class Rules:
     """The rules of the planner. Durations in seconds.
 
     `half_life_s`: the time in which past usage decays by half. `entry_penalty_s`: each start is charged for this time
-    at once. `age_credit`: the part of the whole fleet, held for an hour, that equals an hour of waiting.
+    at once. `age_credit`: the part of the whole cluster, held for an hour, that equals an hour of waiting.
     `guaranteed_s`: no attempt is preempted before it ran this long. `head_of_queue_timeout_s`: how long the head of the
     queue may
     wait without a start estimate before a node is reserved for it. `sites`: names in the order of preference, each with

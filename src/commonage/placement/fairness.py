@@ -1,9 +1,9 @@
-"""Tracks the usage of each user and tenant, so that those who used little come first: decaying, in fleet-seconds.
+"""Tracks the usage of each user and tenant, so that those who used little come first: decaying, in cluster-seconds.
 
 The live state reports each allocation that begins and ends; the queue reads the debts of all accounts at once. An
 account is
 one user within one tenant. An allocation counts by its dominant share: the largest of its parts of all CPUs, all memory
-and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A fleet-second is everything for one second.
+and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A cluster-second is everything for one second.
 
 A debt halves in each half-life. While an allocation is held, the debt grows by its share every second; at the start it
 also grows by the share times the entry penalty, so that a hundred short jobs are not free.
@@ -110,7 +110,7 @@ class Usage:
         self.end(attempt_id, held[1])
 
     def debts(self, now: float) -> tuple[Floats, Floats]:
-        """([accounts], [tenants]): the debt of each at `now`, in fleet-seconds."""
+        """([accounts], [tenants]): the debt of each at `now`, in cluster-seconds."""
         count, weight = len(self.names), self._weight(now)
         own = self._k * self._rate[:count] + self._past[:count] / weight
         own = np.maximum(0.0, own)
@@ -118,12 +118,12 @@ class Usage:
         return own, of_tenants.astype(np.float64)
 
     def debt(self, tenant: str, owner: str, now: float) -> float:
-        """The debt of one user at `now`, in fleet-seconds."""
+        """The debt of one user at `now`, in cluster-seconds."""
         number = self._number.get((tenant, owner))
         return 0.0 if number is None else float(self.debts(now)[0][number])
 
     def _weight(self, at: float) -> float:
-        """The weight at the origin of a fleet-second at `at`: the later, the larger."""
+        """The weight at the origin of a cluster-second at `at`: the later, the larger."""
         if self._origin is None:
             self._origin = at
         halves = (at - self._origin) / self.half_life_s

@@ -3,7 +3,7 @@
 The snapshot adds and removes requests; the pass and the explanations read the same order. It does not know whether or
 where a request fits. Columns are numpy arrays by slot, so that ordering 100,000 requests takes milliseconds.
 
-The order: higher priority first. Within a priority the lower key in fleet-seconds (see fairness.py) comes first:
+The order: higher priority first. Within a priority the lower key in cluster-seconds (see fairness.py) comes first:
 
     key = (tenant's debt + members waiting * (user's debt + cost of the user's own asks ahead)) / tenant's weight
           + age credit * when it was submitted
@@ -29,7 +29,7 @@ from commonage.placement.fairness import Usage
 from commonage.placement.queued_requests import QueuedRequest
 from commonage.placement.shapes import Floats, Ints
 
-COST_UNIT = 1e9  # costs are summed in whole billionths of the fleet, so that the order of summation does not matter
+COST_UNIT = 1e9  # costs are summed in whole billionths of the cluster, so that the order of summation does not matter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +222,7 @@ class Queue:
         return slots
 
     def _keys(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Floats:
-        """[slots]: the keys of all waiting requests, in fleet-seconds."""
+        """[slots]: the keys of all waiting requests, in cluster-seconds."""
         age = self._by_age
         keys = np.zeros(len(self._here))
         if not len(age):

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from commonage.domain.fleets import Coming, FleetPolicy
+from commonage.domain.node_pools import Coming, NodePoolPolicy
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.reasons.waiting import NodeRequested
@@ -52,7 +52,7 @@ class Decision:
     why: Reason = _IDLE
 
 
-def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Waiting], now: float) -> Decision:
+def decide(policy: NodePoolPolicy, members: Sequence[Member], waiting: Sequence[Waiting], now: float) -> Decision:
     """The next step. It keeps the policy's minimum, never exceeds its maximum (leaving nodes count), and never adds
     and removes in one step.
     """
@@ -75,7 +75,7 @@ def decide(policy: FleetPolicy, members: Sequence[Member], waiting: Sequence[Wai
     return Decision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if idle else _IDLE)
 
 
-def nodes_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, most: int) -> tuple[int, int]:
+def nodes_for(requests: Sequence[Request], policy: NodePoolPolicy, coming: int, most: int) -> tuple[int, int]:
     """The number of new machines for these requests in addition to `coming` ones, at most `most`; and the number of
     requests that they serve.
     """
@@ -90,13 +90,13 @@ def nodes_for(requests: Sequence[Request], policy: FleetPolicy, coming: int, mos
     return len(grid.nodes) - coming, served
 
 
-def most_that_fit(policies: Sequence[FleetPolicy], request: Request) -> int:
+def most_that_fit(policies: Sequence[NodePoolPolicy], request: Request) -> int:
     """The number of nodes able to run this that may be rented at once."""
     return sum(policy.most for policy in policies if could_run(policy, request))
 
 
 @lru_cache(maxsize=4096)
-def could_run(policy: FleetPolicy, request: Request) -> bool:
+def could_run(policy: NodePoolPolicy, request: Request) -> bool:
     """True if it fits on an empty node of this kind."""
     return _laid(Grid([_node(policy, 0)]), request, 0) is not None
 
@@ -117,7 +117,7 @@ def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> NodeRe
     return NodeRequested(pool=pool, expected_in_s=whole_minutes, is_measured=one.took_s is not None)
 
 
-def _node(policy: FleetPolicy, number: int) -> Node:
+def _node(policy: NodePoolPolicy, number: int) -> Node:
     return policy.kind.node(f"{policy.name}-{number}", policy.site, policy.engine)
 
 
@@ -133,7 +133,7 @@ def _laid(grid: Grid, request: Request, number: int) -> int | None:
     return node
 
 
-def _why_not(policy: FleetPolicy, members: Sequence[Member], coming: int, is_patient: bool) -> Reason:
+def _why_not(policy: NodePoolPolicy, members: Sequence[Member], coming: int, is_patient: bool) -> Reason:
     if coming:
         return notes.PoolNodesComing(nodes=coming)
     if is_patient and len(members) >= policy.most:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from commonage.control.fleet import DeviceView
+from commonage.control.node_pool import DeviceView
 from commonage.domain.nodes import Device
 from commonage.domain.quantities import format_memory
 from commonage.ports.devices import DeviceSample

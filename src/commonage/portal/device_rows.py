@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from commonage.control.fleet import DeviceView, NodeView
+from commonage.control.node_pool import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.quantities import format_cpus, format_memory

@@ -133,7 +133,7 @@ class _Launch:
     async def _show(
         self, request: Request, visitor: Visitor, form: LaunchForm, earlier: Earlier | None, status: int = 200
     ) -> Response:
-        options = self._control.fleet.launch_options(visitor.who)
+        options = self._control.node_pool.launch_options(visitor.who)
         considered, explanation, never = await self._considered(visitor.who, form, earlier)
         values: dict[str, Any] = {
             "section": "launch",

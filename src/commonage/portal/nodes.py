@@ -59,11 +59,11 @@ class _Nodes:
         return self._site.stream(request, visitor, live.updates(control.clock, changes, live.only_changed(draw)))
 
     async def drain(self, request: Request, visitor: Visitor) -> Response:
-        fleet, name = self._site.control.fleet, request.path_params["name"]
+        node_pool, name = self._site.control.node_pool, request.path_params["name"]
         if form_text(await request.form(), "drain") == "1":
             node = await self._drained(request, visitor, name)
         else:
-            node = await fleet.resume(visitor.who, name)
+            node = await node_pool.resume(visitor.who, name)
         return _answer(request, _said(node))
 
     async def _drained(self, request: Request, visitor: Visitor, name: str) -> Node:
@@ -82,8 +82,8 @@ class _Nodes:
 
     async def resume(self, request: Request, visitor: Visitor) -> Response:
         gpu = form_text(await request.form(), "gpu")
-        fleet, name = self._site.control.fleet, request.path_params["name"]
-        device_row = device_of(await fleet.resume(visitor.who, name, gpu), gpu)
+        node_pool, name = self._site.control.node_pool, request.path_params["name"]
+        device_row = device_of(await node_pool.resume(visitor.who, name, gpu), gpu)
         said = f"still: {'; '.join(device_row.faults)}" if device_row.faults else "takes work again"
         return _answer(request, f"GPU {device_row.label} of {name} {said}", "bad" if device_row.faults else "good")
 
@@ -104,7 +104,7 @@ def _said(node: Node) -> str:
 
 async def gather(control: Control, who: Principal) -> dict[str, Any]:
     """Nodes, and for each GPU the last hour of its measurements as sparklines."""
-    views = control.fleet.nodes()
+    views = control.node_pool.nodes()
     now = control.clock.now()
     lines: dict[str, dict[str, str]] = {}
     for view in views:
@@ -122,9 +122,9 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
     return {
         "node_rows": device_rows.node_rows(views, who),
         "lines": lines,
-        "simulated": control.fleet.simulated_gpus,
-        "environments": control.fleet.environments(who),
-        "capabilities": control.fleet.capabilities(),
+        "simulated": control.node_pool.simulated_gpus,
+        "environments": control.node_pool.environments(who),
+        "capabilities": control.node_pool.capabilities(),
     }
 
 

@@ -56,7 +56,7 @@ class _Overview:
 
 async def gather(control: Control, who: Principal) -> dict[str, Any]:
     """All values of the page, as `who` may see them."""
-    views = control.fleet.nodes()
+    views = control.node_pool.nodes()
     waiting = await control.look.workloads(who, Filter(states=(State.QUEUED, State.HELD)), limit=_WAITING)
     active = await control.look.workloads(who, Filter(states=(State.RUNNING, State.STARTING)), limit=_ACTIVE)
     standings = {one.id: control.look.standing(one) for one in waiting.items}
@@ -67,7 +67,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
         "home_use": control.homes.of(who),
         "node_rows": device_rows.node_rows(views, who),
         "totals": device_rows.totals(views),
-        "simulated": control.fleet.simulated_gpus,
+        "simulated": control.node_pool.simulated_gpus,
         # The next to start comes first.
         "waiting": sorted(waiting.items, key=lambda one: (standings[one.id].position or 1 << 30, one.id)),
         "more_waiting": waiting.next_cursor is not None,

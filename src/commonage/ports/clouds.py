@@ -1,11 +1,11 @@
-"""Lists, creates and deletes nodes of a node pool. Implemented in `commonage.clouds`, used by `control.fleets`."""
+"""Lists, creates and deletes nodes of a node pool. Implemented in `commonage.clouds`, used by `control.node_pools`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from commonage.domain.fleets import Machine
+from commonage.domain.node_pools import Machine
 
 
 class Cloud(Protocol):

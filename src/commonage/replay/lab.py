@@ -27,10 +27,10 @@ def lab(text: str) -> tuple[Node, ...]:
     match = _LAB.fullmatch(text.strip())
     if match is None or not int(match["nodes"]):
         raise InvalidInput(
-            f"fleet {text[:60]!r} is not known; write nodes x GPUs x VRAM:model, like 8x8 or 4x2x80GiB:A100",
-            field="fleet",
+            f"cluster {text[:60]!r} is not known; write nodes x GPUs x VRAM:model, like 8x8 or 4x2x80GiB:A100",
+            field="cluster",
         )
-    memory = parse_memory(match["memory"], field="fleet") if match["memory"] else 80 * 1024
+    memory = parse_memory(match["memory"], field="cluster") if match["memory"] else 80 * 1024
     devices, model = int(match["devices"]), match["model"] or "GPU"
     return tuple(
         _node(f"node-{number:04}", [_device(f"node-{number:04}", device, model, memory) for device in range(devices)])

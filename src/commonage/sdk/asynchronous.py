@@ -18,9 +18,9 @@ from commonage.sdk import bundles, calls, transport
 from commonage.sdk.calls import Answer, Call, Executed, Patience, Which, given, may_repeat
 from commonage.sdk.errors import ApiError
 from commonage.wire.execs import TerminalIn
-from commonage.wire.fleets import FleetOut
 from commonage.wire.images import ImageIn, ImageNameOut, ImageOut, RemovedOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
+from commonage.wire.node_pools import NodePoolOut
 from commonage.wire.platform import (
     EnvironmentOut,
     HealthOut,
@@ -306,9 +306,9 @@ class AsyncClient:
         """The tenants with their quotas and allocated resources: the user's own, for admins all."""
         return (await self._call(calls.tenants())).items
 
-    async def fleets(self) -> Sequence[FleetOut]:
-        """The node pools (fleets): nodes rented while work waits for them, and their cost. For admins."""
-        return (await self._call(calls.fleets())).items
+    async def node_pools(self) -> Sequence[NodePoolOut]:
+        """The node pools (clusters): nodes rented while work waits for them, and their cost. For admins."""
+        return (await self._call(calls.node_pools())).items
 
     async def reservations(self) -> Sequence[ReservationOut]:
         """The reservations of the user's tenants, with their times; for admins all."""

@@ -10,10 +10,10 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from commonage.sdk.errors import GATEWAY, ApiError
-from commonage.wire.fleets import FleetList
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageList, ImageNameIn, ImageNameOut, ImageOut, PrepullIn, RemovedOut
 from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
+from commonage.wire.node_pools import NodePoolList
 from commonage.wire.platform import (
     EnvironmentList,
     HealthOut,
@@ -341,9 +341,9 @@ def tenants() -> Call[TenantList]:
     return Call("GET", "/tenants", TenantList)
 
 
-def fleets() -> Call[FleetList]:
+def node_pools() -> Call[NodePoolList]:
     """Nodes that are rented."""
-    return Call("GET", "/fleets", FleetList)
+    return Call("GET", "/node_pools", NodePoolList)
 
 
 def reservations() -> Call[ReservationList]:

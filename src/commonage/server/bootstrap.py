@@ -222,7 +222,7 @@ async def assemble(
         engines=[engine],
         environments=[one for one in catalogue_of(settings) if one not in without_image(settings)],
         chance=random.SystemRandom().randrange,
-        clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.fleets],
+        clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.node_pools],
         joining=None if joining is None else joining.join_service,
         homes=HomeFolders(homes_dir(settings, data.path)),
     )

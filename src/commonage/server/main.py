@@ -325,7 +325,7 @@ def _notes(settings: Settings, parts: Parts) -> list[str]:
         f"that come with us, give others an `image`, or push one ({docs_page('operate/images')})."
     ]
     origin = [parts.control.settings.origin_warning] if parts.control.settings.origin_warning else []
-    engines = (note for one in parts.control.fleet.capabilities() for note in one.notes)
+    engines = (note for one in parts.control.node_pool.capabilities() for note in one.notes)
     return [*origin, *(lacking if bare else []), parts.devices.said, *engines, *parts.control.volumes.warnings()]
 
 

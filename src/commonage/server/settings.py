@@ -22,9 +22,9 @@ from commonage.placement.policies import registry
 from commonage.placement.sites import SitePolicy
 from commonage.server.settings_agents import AgentSettings
 from commonage.server.settings_bundles import BundleSettings
-from commonage.server.settings_fleets import FleetSettings
 from commonage.server.settings_images import ImageSettings
 from commonage.server.settings_limits import LimitSettings
+from commonage.server.settings_node_pools import NodePoolSettings
 from commonage.server.settings_nodes import NodeSettings
 from commonage.server.settings_origins import OriginSettings
 from commonage.server.settings_parts import PartSettings
@@ -314,7 +314,7 @@ class _Settings(BaseModel):
     )
     age_credit: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = _setting(
         0.01,
-        "How much of the whole fleet, held for an hour, an hour of waiting is worth.",
+        "How much of the whole cluster, held for an hour, an hour of waiting is worth.",
         Row("a number that is not negative", "Whose turn it is"),
     )
     guaranteed_runtime: SecondsOrNone = _setting(
@@ -372,7 +372,7 @@ class Settings(
     NodeSettings,
     AgentSettings,
     PartSettings,
-    FleetSettings,
+    NodePoolSettings,
     SwarmSettings,
     OriginSettings,
     LimitSettings,

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 
 from commonage import __version__
 from commonage.control.control import Control
-from commonage.control.fleet import NodeView
+from commonage.control.node_pool import NodeView
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.ids import workload_of
 from commonage.domain.nodes import NodeState
@@ -51,14 +51,14 @@ def _work(control: Control, families: Families) -> None:
     families.put("commonage_queue_length", control.look.queue_length())
     families.put("commonage_queue_oldest_seconds", now - oldest)
     families.put("commonage_active_users", len(users))
-    stands = Counter(view.status.state for view in control.fleet.environments())
+    stands = Counter(view.status.state for view in control.node_pool.environments())
     for standing in EnvironmentState:
         families.put("commonage_environments", stands[standing], standing)
 
 
 async def _nodes(control: Control, families: Families) -> None:
     states: dict[NodeState, int] = defaultdict(int)
-    for number, view in enumerate(control.fleet.nodes()):
+    for number, view in enumerate(control.node_pool.nodes()):
         if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             await asyncio.sleep(0)  # a thousand nodes take a while, and other tasks wait for the event loop
         states[view.node.state] += 1

@@ -6,7 +6,7 @@ here: a counter's name would have to end in `_total`, and dashboards look for th
 
 from __future__ import annotations
 
-from commonage.control.fleet import DeviceView
+from commonage.control.node_pool import DeviceView
 from commonage.ports.devices import DeviceSample
 from commonage.telemetry.families import MIB, Families
 

@@ -35,7 +35,7 @@ class TenantOut(BaseModel):
 
     name: str
     title: str
-    weight: float = Field(description="Its part of a crowded fleet, beside those of the others.")
+    weight: float = Field(description="Its part of a crowded cluster, beside those of the others.")
     member: bool = Field(description="Whether you are one of its members.")
     sites: list[str] = Field(description="Those its members may use; all if empty.")
     environments: list[str] = Field(description="Likewise.")
@@ -49,7 +49,7 @@ class TenantOut(BaseModel):
     running: int = Field(description="Workloads that hold something.")
     waiting: int = Field(description="Workloads in the queue.")
     debt_s: float = Field(
-        description="What its members used lately, fading, in seconds of the whole fleet: who owes less comes first."
+        description="What its members used lately, fading, in seconds of the whole cluster: who owes less comes first."
     )
 
 

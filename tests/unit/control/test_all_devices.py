@@ -69,7 +69,7 @@ async def test_what_its_agent_measures_is_shown_and_written_down() -> None:
         await site.sampled(control, 5)
         far.owner = f"{mine.id}-1"
         await site.sampled(control, 10)
-        [view] = control.fleet.nodes()
+        [view] = control.node_pool.nodes()
         assert view.devices[0].used_mib == 4000
         assert view.devices[0].utilisation == 0.5
         assert view.devices[0].unattributed == ()
@@ -81,7 +81,7 @@ async def test_processes_of_nobody_there_are_told() -> None:
     site, _ = far_site()
     async with site.open() as control:
         await site.sampled(control, 15)
-        [view] = control.fleet.nodes()
+        [view] = control.node_pool.nodes()
         [unattributed_process] = view.devices[0].unattributed
         assert (unattributed_process.pid, unattributed_process.memory_mib, unattributed_process.name) == (
             77,
@@ -95,7 +95,7 @@ async def test_what_is_old_is_no_measurement() -> None:
     far.connected = False
     async with site.open() as control:
         await site.sampled(control, 5)
-        [view] = control.fleet.nodes()
+        [view] = control.node_pool.nodes()
         assert view.devices[0].used_mib is None
 
 
@@ -108,7 +108,7 @@ async def test_its_warnings_reach_the_owner_and_a_sound_device_is_said_to_be_so(
         await site.sampled(control, 5)
         told = [one.reason for one in site.store.shelf.events if one.kind is EventKind.WARNING]
         assert GpuWarning(detail="its MPS daemon ended") in told
-        await control.fleet.resume(ROOT, "far", UUID)
+        await control.node_pool.resume(ROOT, "far", UUID)
         assert far.resumed == [UUID]
 
 

@@ -96,19 +96,19 @@ async def test_an_admin_resumes_one_device_or_all_of_a_node() -> None:
     one, two = site.nodes[0].devices
     says(site, replace(one, faults=(FELL,)), replace(two, faults=(FELL,)))
     async with site.open() as control:
-        await control.fleet.drain(ROOT, "gpu-1", True)
-        node = await control.fleet.resume(ROOT, "gpu-1", "1")
+        await control.node_pool.drain(ROOT, "gpu-1", True)
+        node = await control.node_pool.resume(ROOT, "gpu-1", "1")
         assert [bool(device.faults) for device in node.report.devices] == [True, False]
         assert (node.drain, site.devices.forgot) == (True, [two.uuid])
-        node = await control.fleet.resume(ROOT, "gpu-1")
+        node = await control.node_pool.resume(ROOT, "gpu-1")
         assert [bool(device.faults) for device in node.report.devices] == [False, False]
         assert not node.drain
         with pytest.raises(NotFound, match="GPU '7' is none on gpu-1; there are: 0"):
-            await control.fleet.resume(ROOT, "gpu-1", "7")
+            await control.node_pool.resume(ROOT, "gpu-1", "7")
         with pytest.raises(NotFound, match="no node"):
-            await control.fleet.resume(ROOT, "gpu-9")
+            await control.node_pool.resume(ROOT, "gpu-9")
         with pytest.raises(Forbidden):
-            await control.fleet.resume(ANN, "gpu-1")
+            await control.node_pool.resume(ANN, "gpu-1")
 
 
 def test_a_device_is_meant_by_index_label_or_uuid() -> None:

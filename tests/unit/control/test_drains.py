@@ -53,11 +53,11 @@ def site_of_two(**settings: float) -> Site:
 async def started(site: Site, control: Control, ask: Submission, on: str = "one") -> Workload:
     """Runs on this machine, but for a moment only because it was told to."""
     other = next(name for name in TWO if name != on)
-    await control.fleet.drain(ROOT, other, True)
+    await control.node_pool.drain(ROOT, other, True)
     who = SPAWNER if ask.kind is Kind.SESSION else ANN
     (made,) = (await control.work.submit(who, ask)).workloads
     await site.clock.advance(2)
-    await control.fleet.drain(ROOT, other, False)
+    await control.node_pool.drain(ROOT, other, False)
     assert node_of(site, made) == on
     return made
 
@@ -132,7 +132,7 @@ async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain
         assert control.live_state.nodes["one"].leave_by == by
         await site.clock.advance(60)
         assert node_of(site, one) == "two"
-        await control.fleet.resume(ROOT, "one")
+        await control.node_pool.resume(ROOT, "one")
         await site.clock.advance(10)
         assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].leave_by) == (
             NodeState.READY,
@@ -269,7 +269,7 @@ async def test_what_is_lost_is_not_placed_again_on_its_node_before_that_has_repo
     async with site.open() as control:
         one = await started(site, control, job())
         report = factories.node("one", cpus_milli=64_000, faults=("its container daemon does not answer",)).report
-        site.engine.add_node(report)  # the fleet has not heard of it yet
+        site.engine.add_node(report)  # the cluster has not heard of it yet
         assert control.live_state.nodes["one"].state is NodeState.READY
         site.engine.end(f"{one.id}-1", None, NodeLost(node="one"))
         await site.clock.advance(2)
@@ -388,7 +388,7 @@ async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_no
         planning = asyncio.create_task(control.schedule.tick())
         leaving = asyncio.create_task(control.drains.left("one"))
         await asyncio.gather(planning, leaving)
-        await control.fleet.drain(ROOT, "two", False)
+        await control.node_pool.drain(ROOT, "two", False)
         await site.clock.advance(10)
         assert (list(control.live_state.nodes), node_of(site, made)) == (["two"], "two")
 

@@ -54,7 +54,7 @@ async def test_what_was_pushed_is_there_at_once_for_those_whose_it_is() -> None:
         assert (view.image.tenant, view.image.by, view.image.provenance.by, view.mine) == ("lab", "ada", "ada", True)
 
         def offered(who: Principal) -> set[str]:
-            return {one.environment.name for one in control.fleet.launch_options(who).environments}
+            return {one.environment.name for one in control.node_pool.launch_options(who).environments}
 
         assert [offered(who) - {"base", "notebook"} for who in (ADA, BEN, ROOT, EVE)] == [{"lab/torch"}] * 3 + [set()]
         assert [len(control.images.visible(who)) for who in (ADA, ROOT, EVE)] == [1, 1, 0]
@@ -128,7 +128,7 @@ async def test_a_name_belongs_to_who_took_it() -> None:
         await control.images.add(BEN, image("lab/torch:mine"), REGISTRY)
         again = await control.images.add(ADA, image(digit="c", kernels=(PY, TORCH), server_prefix="/s"), REGISTRY)
         assert again.image.digest == f"sha256:{'c' * 64}"
-        names = [one.environment.name for one in control.fleet.environments(ADA)]
+        names = [one.environment.name for one in control.node_pool.environments(ADA)]
         assert names == ["base", "notebook", "lab/torch", "lab/torch/py310", "lab/torch/torch", "lab/torch:mine"]
 
 
@@ -243,7 +243,7 @@ async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_
         (seen,) = control.images.one(ADA, "lab/torch").nodes
         assert (seen.state, seen.progress) == (EnvironmentState.BUILDING, 0.5)
         assert isinstance(seen.reason, PreparingEnvironment)
-        (environment,) = [one for one in control.fleet.environments(ADA) if one.environment.name == "lab/torch"]
+        (environment,) = [one for one in control.node_pool.environments(ADA) if one.environment.name == "lab/torch"]
         assert (environment.status.state, environment.status.progress) == (EnvironmentState.BUILDING, 0.5)
         await site.clock.advance(5)
         (seen,) = control.images.one(ADA, "lab/torch").nodes
@@ -252,7 +252,7 @@ async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_
         await site.clock.advance(20)
         assert [one.node for one in control.images.one(ADA, "lab/torch").nodes] == [seen.node, "late"]
         assert site.engine.prepared == [("lab/torch", seen.node), ("lab/torch", "late")]
-        (environment,) = [one for one in control.fleet.environments(ADA) if one.environment.name == "lab/torch"]
+        (environment,) = [one for one in control.node_pool.environments(ADA) if one.environment.name == "lab/torch"]
         assert (environment.status.state, environment.status.reason) == (
             EnvironmentState.READY,
             OnNodes(ready=2, nodes=2),
@@ -299,7 +299,7 @@ async def test_nothing_is_brought_unasked_where_the_settings_say_so() -> None:
         await control.images.prepull(ADA, "lab/torch", ())
         await site.clock.advance(1)
         assert site.engine.prepared == [("lab/torch", "gpu-1")]
-        await control.fleet.drain(ROOT, "gpu-1", True)
+        await control.node_pool.drain(ROOT, "gpu-1", True)
         with pytest.raises(Conflict, match="gpu-1 takes no work now"):
             await control.images.prepull(ADA, "lab/torch", ["gpu-1"])
         with pytest.raises(Conflict, match="no node takes work now"):

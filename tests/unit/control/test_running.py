@@ -364,14 +364,14 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
     async with site.open() as control:
         runs = await submit(control, job(gpu=parse_gpus("0.5")))
         await site.clock.advance(1)
-        await control.fleet.drain(ROOT, "gpu-1", True)
+        await control.node_pool.drain(ROOT, "gpu-1", True)
         waits = await submit(control, job(gpu=parse_gpus("0.5")))
         await site.clock.advance(20)
         assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
         reason = control.look.standing(site.there(waits)).reason
         assert isinstance(reason, waiting.NodeDraining)
         assert (reason.node, reason.by) == ("gpu-1", "root")
-        await control.fleet.drain(ROOT, "gpu-1", False)
+        await control.node_pool.drain(ROOT, "gpu-1", False)
         await site.clock.advance(1)
         assert site.there(waits).state is State.RUNNING
 
@@ -379,7 +379,7 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
 async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_node() -> None:
     site = Site()
     async with site.open() as control:
-        await control.fleet.drain(ROOT, "gpu-1", True)
+        await control.node_pool.drain(ROOT, "gpu-1", True)
         await site.clock.advance(11)
     async with site.open() as control:
         assert control.live_state.nodes["gpu-1"].state is NodeState.DRAINING
@@ -396,7 +396,7 @@ async def test_a_lost_node_is_not_ready_because_somebody_stops_it() -> None:
     async with site.open() as control:
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)
-        assert (await control.fleet.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
+        assert (await control.node_pool.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
 
 
 async def test_a_node_with_a_fault_takes_no_work() -> None:
@@ -406,11 +406,11 @@ async def test_a_node_with_a_fault_takes_no_work() -> None:
         await site.clock.advance(10)
         node = control.live_state.nodes["gpu-1"]
         assert (node.state, node.reason, node.drain) == (NodeState.FAULTY, "its disk is full", False)
-        await control.fleet.drain(ROOT, "gpu-1", False)
+        await control.node_pool.drain(ROOT, "gpu-1", False)
         assert control.live_state.nodes["gpu-1"].state is NodeState.FAULTY
-        node = await control.fleet.drain(ROOT, "gpu-1", True)
+        node = await control.node_pool.drain(ROOT, "gpu-1", True)
         assert (node.state, node.reason) == (NodeState.DRAINING, "drained by root; its disk is full")
-        await control.fleet.drain(ROOT, "gpu-1", False)
+        await control.node_pool.drain(ROOT, "gpu-1", False)
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
         assert control.live_state.nodes["gpu-1"].state is NodeState.READY
@@ -490,7 +490,7 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 
 LOOPS = {
-    "again", "bundles", "drains", "fleet", "gangs", "writer", "prepulls", "reconcile", "reservations", "sample",
+    "again", "bundles", "drains", "node-pool", "gangs", "writer", "prepulls", "reconcile", "reservations", "sample",
     "schedule", "timers", "watch here",
 }  # fmt: skip
 
@@ -504,7 +504,7 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
         health = {one.name: one for one in control.health()}
     assert set(health) == LOOPS
     assert not [one for one in health.values() if one.stuck]
-    for name in ("fleet", "gangs", "reconcile", "schedule", "timers"):
+    for name in ("node-pool", "gangs", "reconcile", "schedule", "timers"):
         age_s = health[name].age_s
         assert age_s is not None
         assert 0 <= age_s <= 6, name

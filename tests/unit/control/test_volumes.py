@@ -60,8 +60,8 @@ CASES = [
 
 
 def volumes_on(engine: Capabilities) -> Volumes:
-    fleet = cast(Any, SimpleNamespace(capabilities=lambda: [engine]))
-    return Volumes(fleet, ControlSettings(volumes=(DATASETS, RESULTS, SCRATCH, QUICK)))
+    node_pool = cast(Any, SimpleNamespace(capabilities=lambda: [engine]))
+    return Volumes(node_pool, ControlSettings(volumes=(DATASETS, RESULTS, SCRATCH, QUICK)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.engine.name)

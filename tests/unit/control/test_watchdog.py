@@ -194,11 +194,11 @@ async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
         assert isinstance(event.reason, UnattributedGpuMemory)
         assert (event.reason.used_mib, event.reason.processes) == (2 * GIB, (ProcessInfo(99, "blender"),))
         assert event.owner is None
-        view = next(each for each in control.fleet.nodes() if each.devices)
+        view = next(each for each in control.node_pool.nodes() if each.devices)
         assert [(one.pid, one.memory_mib, one.name) for one in view.devices[0].unattributed] == [(99, 2048, "blender")]
         measured(site, 0)
         await site.sampled(control, 60)
-        view = next(each for each in control.fleet.nodes() if each.devices)
+        view = next(each for each in control.node_pool.nodes() if each.devices)
         assert view.devices[0].unattributed == ()
     assert [one for one in site.store.shelf.events if isinstance(one.reason, UnattributedGpuMemoryFreed)]
 

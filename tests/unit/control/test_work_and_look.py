@@ -252,9 +252,9 @@ async def test_scopes() -> None:
         with pytest.raises(Forbidden, match="custom:commonage:read"):
             await control.look.workload(nobody, one.id)
         with pytest.raises(Forbidden, match="custom:commonage:admin"):
-            await control.fleet.drain(ANN, "gpu-1", True)
+            await control.node_pool.drain(ANN, "gpu-1", True)
         with pytest.raises(NotFound, match="there is no node 'gpu-9'; there are: cpu-1, gpu-1"):
-            await control.fleet.drain(ROOT, "gpu-9", True)
+            await control.node_pool.drain(ROOT, "gpu-9", True)
 
 
 async def test_a_user_called_hub_is_not_the_hub() -> None:
@@ -392,7 +392,7 @@ async def test_the_launch_form_and_the_nodes() -> None:
     async with site.open() as control:
         await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
         await site.clock.advance(1)
-        options = control.fleet.launch_options(ANN)
+        options = control.node_pool.launch_options(ANN)
         free = {choice.gpus: (choice.free_now, choice.why_not) for choice in options.gpu_choices}
         assert free["8GiB"] == (True, None)
         waits, why_not = free["12GiB"]
@@ -401,23 +401,23 @@ async def test_the_launch_form_and_the_nodes() -> None:
         assert (why_not.node, why_not.free_mib) == ("gpu-1", 8 * 1024)
         assert free["1"][0] is False
         assert (options.models, options.max_vram_mib, options.simulated_gpus) == (("A30",), 24 * 1024, True)
-        cpu, gpu = control.fleet.nodes()
+        cpu, gpu = control.node_pool.nodes()
         assert (cpu.node.name, gpu.node.name, gpu.workloads) == ("cpu-1", "gpu-1", 1)
         device = gpu.devices[0]
         assert (device.free_mib, device.free_compute_milli) == (8 * 1024, 334)
         assert [(one.name, one.owner, one.holds.gpu_memory_mib) for one in device.holders] == [
             ("train", "ann", 16 * 1024)
         ]
-        assert {view.environment.name: str(view.status.state) for view in control.fleet.environments()} == {
+        assert {view.environment.name: str(view.status.state) for view in control.node_pool.environments()} == {
             "base": "absent", "notebook": "absent",
         }  # fmt: skip
         await site.clock.advance(6)
-        assert {str(view.status.state) for view in control.fleet.environments()} == {"ready", "absent"}
-        assert control.fleet.capabilities()[0].name == "fake"
+        assert {str(view.status.state) for view in control.node_pool.environments()} == {"ready", "absent"}
+        assert control.node_pool.capabilities()[0].name == "fake"
         assert options.free_cpus_milli > 0
         for name in ("cpu-1", "gpu-1"):
-            await control.fleet.drain(ROOT, name, True)
-        nothing = control.fleet.launch_options(ANN)
+            await control.node_pool.drain(ROOT, name, True)
+        nothing = control.node_pool.launch_options(ANN)
         assert (nothing.free_cpus_milli, nothing.free_memory_mib) == (0, 0), "of nodes that take work"
 
 

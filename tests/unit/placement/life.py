@@ -1,4 +1,4 @@
-"""A fleet that lives: work comes, starts as planned, ends, is evicted, nodes go and come back. On a fake clock.
+"""A cluster that lives: work comes, starts as planned, ends, is evicted, nodes go and come back. On a fake clock.
 
 The snapshot is told of everything as it happens; after each pass `check` compares what came of it with what must hold.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
-from tests.unit.placement.fleets import GIB, NOW, Scene, essence, overdrawn
+from tests.unit.placement.clusters import GIB, NOW, Scene, essence, overdrawn
 
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request, parse_gpus
@@ -50,7 +50,7 @@ class Life:
     def __init__(self, seed: int, sort: Sort | None = None) -> None:
         self.sort, self.random = sort or Sort(), Random(seed)
         self.now = NOW
-        self.nodes = {node.name: node for node in self._fleet()}
+        self.nodes = {node.name: node for node in self._cluster()}
         self.snapshot = Snapshot(list(self.nodes.values()), self.sort.rules)
         self.waiting: dict[str, QueuedRequest] = {}
         self.held: dict[str, tuple[Held, float]] = {}  # with when it really ends
@@ -58,7 +58,7 @@ class Life:
         self.head: tuple[str, float] | None = None
         self.started = self.evicted = 0
 
-    def _fleet(self) -> list[Node]:
+    def _cluster(self) -> list[Node]:
         nodes = []
         for number in range(self.random.randint(1, 4)):
             name, model = f"node-{number}", self.random.choice(["A30", "A100"])

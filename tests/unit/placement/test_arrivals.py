@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
-from tests.unit.placement.fleets import GIB, REQUESTS
+from tests.unit.placement.clusters import GIB, REQUESTS
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.arrivals import ENOUGH, GUESS, GUESS_COUNTS, HALF_LIFE, START_COUNTS, Arrivals, apart

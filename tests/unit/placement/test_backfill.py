@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.placement.fleets import GIB, NOW, Scene
+from tests.unit.placement.clusters import GIB, NOW, Scene
 from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.tenants import Rules

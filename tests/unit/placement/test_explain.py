@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, fleets, play, scenes
+from tests.unit.placement.clusters import GIB, NOW, REQUESTS, Scene, clusters, play, scenes
 from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.explanations import Confidence
@@ -91,7 +91,7 @@ def test_the_words_of_a_list_agree_with_the_explanation(scene: Scene) -> None:
 
 
 @SLOWLY
-@given(fleets(), REQUESTS)
+@given(clusters(), REQUESTS)
 def test_never_means_never(nodes: list[Node], request_: Request) -> None:
     why = ever_fits(Grid(nodes), request_)
     known = [replace(node, state=NodeState.READY) for node in nodes if node.state is not NodeState.LOST]

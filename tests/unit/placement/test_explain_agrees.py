@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, play, scenes
+from tests.unit.placement.clusters import GIB, NOW, REQUESTS, Scene, play, scenes
 
 from commonage.domain.explanations import Confidence
 from commonage.domain.requests import Request

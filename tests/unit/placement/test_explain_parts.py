@@ -1,6 +1,6 @@
 """What is said of requests for GPUs that come in fixed parts: slots and MIG instances."""
 
-from tests.unit.placement.fleets import GIB, NOW, Scene
+from tests.unit.placement.clusters import GIB, NOW, Scene
 from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.reasons.waiting import GpuIsPartitioned, InsufficientGpuMemory

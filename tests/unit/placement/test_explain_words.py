@@ -1,8 +1,8 @@
-"""What explanations say, in numbers that a student can check, on small fleets whose answer is plain."""
+"""What explanations say, in numbers that a student can check, on small clusters whose answer is plain."""
 
 from dataclasses import replace
 
-from tests.unit.placement.fleets import GIB, NOW, PATIENT, Scene
+from tests.unit.placement.clusters import GIB, NOW, PATIENT, Scene
 from tests.unit.placement.test_plan import held, queued
 
 from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence

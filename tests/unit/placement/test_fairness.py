@@ -5,7 +5,7 @@ from math import log
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW, fleets
+from tests.unit.placement.clusters import GIB, NOW, clusters
 
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts
@@ -93,14 +93,14 @@ def test_years_do_no_harm() -> None:
 
 def test_the_dominant_share_is_the_largest_part_of_anything() -> None:
     grid = Grid([factories.node("a", 4, cpus_milli=10_000, memory_mib=10 * GIB), factories.node("b", 0)])
-    fleet = Capacity.of(grid)
-    assert fleet == Capacity(18_000, 42 * GIB, 4000)
-    assert fleet.share(Amounts(1800, GIB)) == pytest.approx(0.1)
-    assert fleet.share(Amounts(1800, GIB, 1000, 24 * GIB)) == pytest.approx(0.25)
+    cluster = Capacity.of(grid)
+    assert cluster == Capacity(18_000, 42 * GIB, 4000)
+    assert cluster.share(Amounts(1800, GIB)) == pytest.approx(0.1)
+    assert cluster.share(Amounts(1800, GIB, 1000, 24 * GIB)) == pytest.approx(0.25)
     assert Capacity().share(Amounts(1000)) == 1.0, "before a node has reported"
 
 
-@given(fleets())
+@given(clusters())
 def test_nobody_holds_more_than_all(nodes: list[Node]) -> None:
-    fleet = Capacity.of(Grid(nodes))
-    assert 0.0 <= fleet.share(Amounts(500, GIB, 1000)) <= 1.0
+    cluster = Capacity.of(Grid(nodes))
+    assert 0.0 <= cluster.share(Amounts(500, GIB, 1000)) <= 1.0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import REQUESTS, fleets
+from tests.unit.placement.clusters import REQUESTS, clusters
 
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request
@@ -19,7 +19,7 @@ SLOWLY = settings(max_examples=50, deadline=None)
 
 
 @SLOWLY
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
+@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
 def test_they_follow_the_grid(nodes: list[Node], requests: list[Request], data: st.DataObject) -> None:
     grid = Grid(nodes[:-1])
     fits = Fits(grid)
@@ -46,16 +46,16 @@ def test_they_follow_the_grid(nodes: list[Node], requests: list[Request], data: 
 
 
 @SLOWLY
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=6))
+@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6))
 def test_shares_are_those_of_the_amounts(nodes: list[Node], requests: list[Request]) -> None:
     grid = Grid(nodes)
-    fits, fleet = Fits(grid), Capacity.of(grid)
+    fits, cluster = Fits(grid), Capacity.of(grid)
     for sort, request in enumerate(requests):
         fits.put(sort, request)
     fits.refresh()
-    shares = fits.shares(fleet)
+    shares = fits.shares(cluster)
     for sort, request in enumerate(requests):
-        assert min(1.0, shares[sort]) == fleet.share(amounts_of(grid.shape(request)))
+        assert min(1.0, shares[sort]) == cluster.share(amounts_of(grid.shape(request)))
 
 
 def test_many_sorts_and_many_nodes_are_compared_in_steps() -> None:

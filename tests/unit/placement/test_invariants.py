@@ -1,4 +1,4 @@
-"""What holds in every life of a fleet, and that these tests would notice if it did not."""
+"""What holds in every life of a cluster, and that these tests would notice if it did not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW, Scene, by_age, scenes
+from tests.unit.placement.clusters import GIB, NOW, Scene, by_age, scenes
 from tests.unit.placement.life import LONGEST_S, RULES, Life, Sort
 
 from commonage.domain.requests import Request, parse_gpus
@@ -94,7 +94,7 @@ def test_a_reservation_is_honoured(seed: int) -> None:
 
 
 def honoured(seed: int) -> None:
-    """A class of a tenant that comes when its window begins, all at once, into a fleet that was busy until then."""
+    """A class of a tenant that comes when its window begins, all at once, into a cluster that was busy until then."""
     life = Life(seed, Sort(losses=False, preemptible=False, gangs=False))
     for _ in range(10):
         life.step()

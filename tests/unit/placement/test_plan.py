@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW, REQUESTS, Scene, by_age, essence, overdrawn, queues, scenes
+from tests.unit.placement.clusters import GIB, NOW, REQUESTS, Scene, by_age, essence, overdrawn, queues, scenes
 
 from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import NodeState

@@ -8,7 +8,7 @@ from itertools import combinations, count
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW, fleets
+from tests.unit.placement.clusters import GIB, NOW, clusters
 
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import attempts
@@ -219,7 +219,7 @@ def world_of(nodes: list[Node], tenants: tuple[Tenant, ...], running: list[tuple
     return world
 
 
-@given(fleets(), TENANTS, RUNNING, REQUESTS, st.sampled_from([1, 1, 2]), st.sampled_from([-20, 0, 10]))
+@given(clusters(), TENANTS, RUNNING, REQUESTS, st.sampled_from([1, 1, 2]), st.sampled_from([-20, 0, 10]))
 def test_after_an_eviction_the_ask_fits_and_nobody_went_in_vain_or_against_the_rules(
     nodes: list[Node], tenants: tuple[Tenant, ...], running: list[tuple[object, ...]], request: Request, size: int,
     priority: int,
@@ -253,7 +253,7 @@ def suffices(world: World, request: Request, numbers: tuple[int, ...], going: li
         return starts and bool(world.grid.fits(shape, np.array(numbers)).all())
 
 
-@given(fleets(), RUNNING, REQUESTS)
+@given(clusters(), RUNNING, REQUESTS)
 def test_without_quotas_and_gangs_the_fewest_go(
     nodes: list[Node], running: list[tuple[object, ...]], request: Request
 ) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GIB, NOW
+from tests.unit.placement.clusters import GIB, NOW
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules, Tenant
@@ -16,7 +16,7 @@ HOUR = 3600.0
 CORE = Request(1000, GIB)
 
 
-def fleet(rules: Rules | None = None) -> Snapshot:
+def cluster(rules: Rules | None = None) -> Snapshot:
     """Ten nodes of ten cores: a core is a hundredth of it."""
     nodes = [factories.node(f"n{number}", cpus_milli=10_000, memory_mib=1024 * GIB) for number in range(10)]
     return Snapshot(nodes, rules)
@@ -45,17 +45,17 @@ def stand(snapshot: Snapshot, *queued_requests: QueuedRequest) -> list[str]:
 
 
 def test_higher_priority_then_age() -> None:
-    assert stand(fleet(), queued(1), queued(2, priority=10), queued(3, priority=-10)) == ["w002", "w001", "w003"]
+    assert stand(cluster(), queued(1), queued(2, priority=10), queued(3, priority=-10)) == ["w002", "w001", "w003"]
 
 
 def test_who_used_little_comes_before_who_used_much() -> None:
-    snapshot = fleet()
+    snapshot = cluster()
     holds(snapshot, "ann", 10, NOW - HOUR)
     assert stand(snapshot, queued(1, "ann"), queued(2, "bob")) == ["w002", "w001"]
 
 
 def test_what_was_used_is_forgotten_in_time() -> None:
-    snapshot = fleet(Rules(half_life_s=HOUR))
+    snapshot = cluster(Rules(half_life_s=HOUR))
     held = holds(snapshot, "ann", 10, NOW - HOUR)
     snapshot.release(held.workload_id, NOW)
     debts = [snapshot.usage.debt("lab", "ann", NOW + hours * HOUR) for hours in (0, 1, 2)]
@@ -65,14 +65,14 @@ def test_what_was_used_is_forgotten_in_time() -> None:
 def test_of_two_with_much_to_do_each_gets_every_other_place() -> None:
     anns = [queued(number, "ann") for number in range(4)]
     bobs = [queued(10 + number, "bob") for number in range(4)]
-    told = stand(fleet(Rules(age_credit=0.0)), *anns, *bobs)
+    told = stand(cluster(Rules(age_credit=0.0)), *anns, *bobs)
     assert told == ["w000", "w010", "w001", "w011", "w002", "w012", "w003", "w013"]
 
 
 def test_a_tenant_with_twice_the_weight_gets_two_places_for_one() -> None:
     rules = Rules(tenants=(Tenant("bio", weight=2.0), Tenant("lab")), age_credit=0.0)
     told = stand(
-        fleet(rules),
+        cluster(rules),
         *(queued(number, "ann", "bio") for number in range(4)),
         *(queued(10 + number, "bob", "lab") for number in range(2)),
     )
@@ -81,7 +81,7 @@ def test_a_tenant_with_twice_the_weight_gets_two_places_for_one() -> None:
 
 def test_a_large_ask_costs_its_owner_more_places_than_a_small_one() -> None:
     large = queued(0, "ann", request=Request(5000, GIB))
-    told = stand(fleet(Rules(age_credit=0.0)), large, queued(1, "ann"), *(queued(10 + n, "bob") for n in range(6)))
+    told = stand(cluster(Rules(age_credit=0.0)), large, queued(1, "ann"), *(queued(10 + n, "bob") for n in range(6)))
     assert told.index("w001") == 6, "five cores of Bob's first"
 
 
@@ -89,16 +89,16 @@ def test_members_of_a_crowded_tenant_share_its_part() -> None:
     """Three users of one tenant, one of another: after the first round the lonely one is served as often as they."""
     crowd = [queued(10 * user + number, f"user-{user}") for user in range(3) for number in range(3)]
     lonely = [queued(90 + number, "zoe", "other") for number in range(9)]
-    told = stand(fleet(Rules(age_credit=0.0)), *crowd, *lonely)
+    told = stand(cluster(Rules(age_credit=0.0)), *crowd, *lonely)
     tenants = ["other" if name >= "w090" else "lab" for name in told]
     assert [tenants[:8].count("lab"), tenants[:16].count("lab")] == [5, 9]
 
 
 def test_waiting_counts_as_much_as_the_rules_say() -> None:
-    """Ann owes 36 fleet-seconds: with a credit of a hundredth that is an hour of waiting."""
+    """Ann owes 36 cluster-seconds: with a credit of a hundredth that is an hour of waiting."""
     for waited, first in ((0.9 * HOUR, "w002"), (1.1 * HOUR, "w001")):
-        snapshot = fleet(Rules(entry_penalty_s=0.0, age_credit=0.01, half_life_s=1e9))
-        holds(snapshot, "ann", 10, NOW - 180)  # a tenth of the fleet; counted for her, and for her tenant
+        snapshot = cluster(Rules(entry_penalty_s=0.0, age_credit=0.01, half_life_s=1e9))
+        holds(snapshot, "ann", 10, NOW - 180)  # a tenth of the cluster; counted for her, and for her tenant
         one, other = queued(1, "ann", submitted_at=NOW - waited), queued(2, "bob", "other", submitted_at=NOW)
         assert stand(snapshot, one, other)[0] == first
 
@@ -106,12 +106,12 @@ def test_waiting_counts_as_much_as_the_rules_say() -> None:
 def test_equal_ones_stand_by_age_and_id() -> None:
     rules = Rules(entry_penalty_s=0.0, age_credit=0.0)
     queued_requests = [queued(number, f"user-{9 - number}", submitted_at=NOW + number // 2) for number in range(6)]
-    assert stand(fleet(rules), *reversed(queued_requests)) == [one.workload_id for one in queued_requests]
+    assert stand(cluster(rules), *reversed(queued_requests)) == [one.workload_id for one in queued_requests]
 
 
 def test_a_gang_stands_where_its_first_member_stands() -> None:
     gang = [queued(number, "ann", gang="g", gang_size=3) for number in range(3)]
-    told = stand(fleet(Rules(age_credit=0.0)), *gang, *(queued(10 + number, "bob") for number in range(3)))
+    told = stand(cluster(Rules(age_credit=0.0)), *gang, *(queued(10 + number, "bob") for number in range(3)))
     assert told == ["w000", "w001", "w002", "w010", "w011", "w012"]
 
 
@@ -125,7 +125,7 @@ COMINGS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(COMINGS)
 def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: list[tuple[int, ...]]) -> None:
-    kept, there = fleet(), {}
+    kept, there = cluster(), {}
     for number, owner, tenant, priority, looks in comings:
         name = f"w{number:03}"
         if name in there:
@@ -136,14 +136,14 @@ def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: l
             kept.arrive(there[name])
         if looks:
             order(kept)
-    anew = fleet()
+    anew = cluster()
     assert order(kept) == stand(anew, *there.values())
     assert [kept.position(name, NOW) for name in order(kept)] == list(range(1, len(there) + 1))
     assert len(kept.queue) == len(there)
 
 
 def test_sorts_are_given_anew_when_nobody_asks_them() -> None:
-    snapshot = fleet()
+    snapshot = cluster()
     for number in range(500):
         snapshot.arrive(queued(number, request=Request(1000 + number, GIB)))
         snapshot.leave(f"w{number:03}")

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import GPUS, NOW, fleets
+from tests.unit.placement.clusters import GPUS, NOW, clusters
 
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals
@@ -250,7 +250,7 @@ Desired = tuple[Request, int, int, int, str]
 Move = tuple[Request, int | None, str, int]
 
 
-@given(fleets(), STOPS, MOVES, st.sampled_from(["best-fit", "spread", "expected-waste"]))
+@given(clusters(), STOPS, MOVES, st.sampled_from(["best-fit", "spread", "expected-waste"]))
 def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begins(
     nodes: list[Node], stops: list[Desired], moves: list[Move], policy: str
 ) -> None:
@@ -273,7 +273,7 @@ def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begin
         world.until(world.now + HOUR)
 
 
-@given(fleets(), STOPS, MOVES)
+@given(clusters(), STOPS, MOVES)
 def test_kept_anew_it_is_what_it_became_step_by_step(
     nodes: list[Node], stops: list[Desired], moves: list[Move]
 ) -> None:

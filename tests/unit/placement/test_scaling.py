@@ -1,16 +1,16 @@
-"""How many nodes a fleet is to have."""
+"""How many nodes a cluster is to have."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.fleets import Coming, FleetPolicy, MachineKind
+from commonage.domain.node_pools import ClusterPolicy, Coming, MachineKind
 from commonage.domain.reasons import notes
 from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request, parse_gpus
 from commonage.placement.scaling import Decision, Member, Waiting, decide, nodes_for, on_its_way
 
 KIND = MachineKind(8000, 32768, gpus=2, gpu_model="L4", gpu_memory_mib=24576, price_per_h=1.5)
-POLICY = FleetPolicy("burst", KIND, least=0, most=4, idle_s=600, wait_s=60)
+POLICY = ClusterPolicy("burst", KIND, least=0, most=4, idle_s=600, wait_s=60)
 NOW = 10_000.0
 
 
@@ -49,7 +49,7 @@ def test_nothing_comes_before_it_waited_long_enough() -> None:
 
 
 def test_the_longest_idle_go_first_and_no_more_than_may() -> None:
-    policy = FleetPolicy("burst", KIND, least=1, most=4, idle_s=600)
+    policy = ClusterPolicy("burst", KIND, least=1, most=4, idle_s=600)
     members = [
         Member("burst-a", idle_since=NOW - 700),
         Member("burst-b", idle_since=NOW - 900),
@@ -67,14 +67,14 @@ def test_none_goes_while_work_waits_that_it_could_run() -> None:
 
 
 def test_the_least_are_there_without_any_work() -> None:
-    policy = FleetPolicy("burst", KIND, least=2, most=4)
+    policy = ClusterPolicy("burst", KIND, least=2, most=4)
     assert decide(policy, [Member("burst-a", idle_since=0.0)], [], NOW) == Decision(
         1, why=notes.PoolBelowMinimum(minimum=2)
     )
 
 
 def test_those_that_leave_are_still_there() -> None:
-    policy = FleetPolicy("burst", KIND, least=1, most=2)
+    policy = ClusterPolicy("burst", KIND, least=1, most=2)
     there = [Member("burst-a"), Member("burst-b", leaving=True)]
     found = decide(policy, there, waiting("1"), NOW)
     assert found == Decision(why=notes.PoolAtMaximum(maximum=2, leaving=1))
@@ -85,7 +85,7 @@ def test_those_that_leave_are_still_there() -> None:
 
 def test_one_that_is_lost_brings_none_and_takes_none_away() -> None:
     lost = [Member("burst-a")]
-    assert decide(FleetPolicy("burst", KIND, most=1), lost, waiting("1"), NOW).add == 0
+    assert decide(ClusterPolicy("burst", KIND, most=1), lost, waiting("1"), NOW).add == 0
     assert decide(POLICY, lost, waiting("1"), NOW).add == 1
 
 
@@ -112,7 +112,7 @@ def test_who_waits_is_told_of_what_was_asked_for() -> None:
 def test_never_fewer_than_the_least_nor_more_than_the_most(
     queued_requests: list[str], coming: int, busy: int, idle: int, leaving: int
 ) -> None:
-    policy = FleetPolicy("burst", KIND, least=1, most=6, idle_s=600)
+    policy = ClusterPolicy("burst", KIND, least=1, most=6, idle_s=600)
     members = [Member(f"c{number}", coming=True) for number in range(coming)]
     members += [Member(f"b{number}") for number in range(busy)]
     members += [Member(f"i{number}", idle_since=0.0) for number in range(idle)]

@@ -20,7 +20,7 @@ from commonage.placement.snapshot import Snapshot
 from commonage.testing import factories
 
 
-def fleet(*sites: str) -> list[Node]:
+def cluster(*sites: str) -> list[Node]:
     return [factories.node(f"n{number}", 1, site=site) for number, site in enumerate(sites)]
 
 
@@ -42,14 +42,14 @@ NONE = bools(0, 0, 0)
 
 
 def test_the_first_in_the_order_of_the_rules_that_is_free_takes_it() -> None:
-    sites = Sites(Grid(fleet("a", "b", "c")), Rules(sites=(("c", 1.0), ("b", 1.0))))
+    sites = Sites(Grid(cluster("a", "b", "c")), Rules(sites=(("c", 1.0), ("b", 1.0))))
     assert sites.names == ["c", "b", "a"]
     assert where(sites, "w", ALL, ALL) == ("c", True)
     assert where(sites, "w", bools(1, 1, 0), ALL) == ("b", True)
 
 
 def test_the_cheapest_or_the_least_used_of_those_that_are_free_where_the_rules_say_so() -> None:
-    grid = Grid(fleet("a", "b"))
+    grid = Grid(cluster("a", "b"))
     share = factories.share(grid.nodes[0].report.devices[0], memory_mib=1024)
     grid.take(factories.allocation(node="n0", shares=[share]))
     least = Sites(grid, Rules(site_policy=SitePolicy.LEAST_USED))
@@ -59,13 +59,13 @@ def test_the_cheapest_or_the_least_used_of_those_that_are_free_where_the_rules_s
 
 
 def test_those_who_wait_stand_where_longest_nobody_was_sent_and_stay_there() -> None:
-    sites = Sites(Grid(fleet("a", "b", "c")), Rules())
+    sites = Sites(Grid(cluster("a", "b", "c")), Rules())
     assert [where(sites, f"w{number}", NONE, ALL)[0] for number in range(4)] == ["a", "b", "c", "a"]
     assert where(sites, "w1", NONE, ALL) == ("b", False)
 
 
 def test_one_that_stands_at_a_site_starts_at_another_that_is_free_before() -> None:
-    sites = Sites(Grid(fleet("a", "b", "c")), Rules())
+    sites = Sites(Grid(cluster("a", "b", "c")), Rules())
     assert where(sites, "w", NONE, ALL) == ("a", False)
     assert where(sites, "w", bools(0, 0, 1), ALL) == ("c", True)
     sites.started("c")
@@ -74,29 +74,29 @@ def test_one_that_stands_at_a_site_starts_at_another_that_is_free_before() -> No
 
 
 def test_it_stands_only_where_it_could_ever_run() -> None:
-    sites = Sites(Grid(fleet("a", "b", "c")), Rules())
+    sites = Sites(Grid(cluster("a", "b", "c")), Rules())
     assert where(sites, "w", NONE, bools(0, 1, 0)) == ("b", False)
     assert where(sites, "w", NONE, bools(1, 0, 0)) == ("a", False)
     assert where(sites, "w", NONE, NONE) == (None, False)
 
 
 def test_a_gang_is_at_one_site() -> None:
-    sites = Sites(Grid(fleet("a", "b", "b")), Rules())
+    sites = Sites(Grid(cluster("a", "b", "b")), Rules())
     assert where(sites, "w", ALL, ALL, count=2) == ("b", True)
     assert where(sites, "w", bools(1, 1, 0), ALL, count=2) == ("b", False)
     assert where(sites, "w", ALL, ALL, count=3) == (None, False)
 
 
 def test_one_of_several_sites_is_enough_for_a_request() -> None:
-    grid = Grid(fleet("a", "b", "c"))
+    grid = Grid(cluster("a", "b", "c"))
     shape = grid.shape(replace(factories.request(), labels=(("site", "a|c"),)))
     assert grid.fits(shape, np.arange(3)).tolist() == [True, False, True]
 
 
 def test_sites_that_come_are_known() -> None:
-    grid = Grid(fleet("a"))
+    grid = Grid(cluster("a"))
     sites = Sites(grid, Rules())
-    grid.put(fleet("a", "b"))
+    grid.put(cluster("a", "b"))
     assert where(sites, "w", bools(0, 1), bools(1, 1)) == ("b", True)
 
 
@@ -108,7 +108,7 @@ def test_what_could_start_somewhere_is_never_kept_waiting_elsewhere(
     nodes: list[tuple[str, bool, bool]], count: int, before: list[bool], policy: SitePolicy
 ) -> None:
     of = [site for site, _, _ in nodes]
-    sites = Sites(Grid(fleet(*of)), Rules(site_policy=policy))
+    sites = Sites(Grid(cluster(*of)), Rules(site_policy=policy))
     could = bools(*(fits for _, _, fits in nodes))
     may = could & bools(*(free for _, free, _ in nodes))
     for _ in before:
@@ -123,7 +123,7 @@ def test_what_could_start_somewhere_is_never_kept_waiting_elsewhere(
 
 
 def test_a_plan_takes_the_site_that_is_free_and_an_explanation_names_the_one_it_waits_at() -> None:
-    snapshot = Snapshot(fleet("a", "b"), Rules(sites=(("b", 1.0), ("a", 1.0))))
+    snapshot = Snapshot(cluster("a", "b"), Rules(sites=(("b", 1.0), ("a", 1.0))))
     for number in range(3):
         snapshot.arrive(QueuedRequest(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
     outcome = plan(snapshot, 10.0)

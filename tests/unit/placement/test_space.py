@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import REQUESTS, fleets
+from tests.unit.placement.clusters import REQUESTS, clusters
 
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
@@ -31,7 +31,7 @@ def fill(grid: Grid, requests: list[Request]) -> Holdings:
     return holdings
 
 
-@given(fleets(), st.lists(REQUESTS, max_size=8), REQUESTS)
+@given(clusters(), st.lists(REQUESTS, max_size=8), REQUESTS)
 def test_what_fits_into_what_is_free_is_what_the_grid_says(
     nodes: list[Node], running: list[Request], request: Request
 ) -> None:
@@ -50,7 +50,7 @@ def test_what_fits_into_what_is_free_is_what_the_grid_says(
         assert fitted == most
 
 
-@given(fleets(), st.lists(REQUESTS, max_size=8))
+@given(clusters(), st.lists(REQUESTS, max_size=8))
 def test_what_is_free_and_what_is_held_are_all_there_is(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
     holdings = fill(grid, running)
@@ -59,7 +59,7 @@ def test_what_is_free_and_what_is_held_are_all_there_is(nodes: list[Node], runni
     assert np.array_equal(free_rows(grid, all_nodes) + holdings.sum(slots), whole_rows(grid, all_nodes))
 
 
-@given(fleets(), st.lists(REQUESTS, max_size=8), st.integers(0, 8))
+@given(clusters(), st.lists(REQUESTS, max_size=8), st.integers(0, 8))
 def test_what_time_limits_free_is_what_is_free_once_they_are_over(
     nodes: list[Node], running: list[Request], at: int
 ) -> None:
@@ -75,7 +75,7 @@ def test_what_time_limits_free_is_what_is_free_once_they_are_over(
     assert holdings.give("nobody") is None
 
 
-@given(fleets(), st.lists(REQUESTS, max_size=8))
+@given(clusters(), st.lists(REQUESTS, max_size=8))
 def test_holdings_follow_a_grid_whose_nodes_come_and_go(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
     holdings = fill(grid, running)

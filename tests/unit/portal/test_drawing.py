@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.fakes.portal import ADMIN, USER
 
-from commonage.control.fleet import DeviceView, NodeView
+from commonage.control.node_pool import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.waiting import Resources

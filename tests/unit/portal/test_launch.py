@@ -42,8 +42,8 @@ async def test_a_volume_is_told_with_the_nodes_that_hold_its_size(
 ) -> None:
     engine = Capabilities("swarm", mounts=True, bounded_on=("gpu-1",), unbounded_on=("worker3",))
     results = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=8)
-    fleet: Any = SimpleNamespace(capabilities=lambda: [engine])
-    monkeypatch.setattr(portal.control, "volumes", Volumes(fleet, ControlSettings(volumes=(results,))))
+    node_pool: Any = SimpleNamespace(capabilities=lambda: [engine])
+    monkeypatch.setattr(portal.control, "volumes", Volumes(node_pool, ControlSettings(volumes=(results,))))
     assert "bounded on gpu-1; not bounded on worker3</span></label>" in (await ann.get("launch")).text
 
 

@@ -61,8 +61,8 @@ async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     measured = DeviceSample(
         device_row.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
     )
-    portal.control.fleet.note_measured({device_row.uuid: measured})
-    await portal.control.fleet.look()
+    portal.control.node_pool.note_measured({device_row.uuid: measured})
+    await portal.control.node_pool.look()
     page = (await ann.get("nodes")).text
     for words in (
         "had Xid 95", "persistence mode is off", "615.10", "13.4", "0000:3b:00.0", "4 to GPU 0", "250 of 400 W",
@@ -125,8 +125,8 @@ async def test_people_are_told_of_sessions_that_their_node_has_ended(
 
 
 async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Person) -> None:
-    assert len(portal.control.fleet.nodes()) > 1
-    (capabilities,) = portal.control.fleet.capabilities()
+    assert len(portal.control.node_pool.nodes()) > 1
+    (capabilities,) = portal.control.node_pool.capabilities()
     portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its nodes
     page = (await ann.get("nodes")).text
     assert page.count("gpu-2 has no agent") == 1
@@ -136,7 +136,7 @@ async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Per
 async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Person, root: Person) -> None:
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
     portal.engine.add_node(replace(report, faults=("Docker does not answer",)))
-    await portal.control.fleet.look()
+    await portal.control.node_pool.look()
     page = (await root.get("nodes")).text
     assert "Faulty" in page and "Docker does not answer" in page and "Draining" not in page
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
@@ -146,7 +146,7 @@ async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Per
 async def test_where_nothing_is_on_offer_the_page_says_what_to_do(
     portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portal.control.fleet, "environments", lambda who=None: [])
+    monkeypatch.setattr(portal.control.node_pool, "environments", lambda who=None: [])
     assert "no image is on offer. An admin sets <code>docker_image</code>" in (await ann.get("nodes")).text
 
 

@@ -125,7 +125,7 @@ async def test_a_page_that_breaks_is_still_a_page(portal: Portal, ann: Person, m
     def broken() -> None:
         raise RuntimeError("inner workings")
 
-    monkeypatch.setattr(portal.control.fleet, "nodes", broken)
+    monkeypatch.setattr(portal.control.node_pool, "nodes", broken)
     answer = await ann.get("nodes")
     assert answer.status_code == 500
     assert "inner workings" not in answer.text

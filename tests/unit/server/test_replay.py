@@ -38,7 +38,7 @@ def replay(*words: str) -> Result:
 
 def test_more_devices_mean_shorter_waits(trace: Path, tmp_path: Path) -> None:
     chart = tmp_path / "chart.html"
-    result = replay("--trace", str(trace), "--fleet", "1x2", "--gpus", "+2", "--chart", str(chart), "--json")
+    result = replay("--trace", str(trace), "--cluster", "1x2", "--gpus", "+2", "--chart", str(chart), "--json")
     assert result.exit_code == 0, result.output
     now, then = json.loads(result.stdout)["settings"]
     assert now["setting"].startswith("as it is (")
@@ -50,7 +50,7 @@ def test_more_devices_mean_shorter_waits(trace: Path, tmp_path: Path) -> None:
 
 
 def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
-    words = ("--fleet", "1x4", "--policy", "spread,best-fit", "--quota", "be=gpus:1", "--limits", "2")
+    words = ("--cluster", "1x4", "--policy", "spread,best-fit", "--quota", "be=gpus:1", "--limits", "2")
     result = replay("--trace", str(trace), *words)
     assert result.exit_code == 0, result.output
     assert "4 workloads of 0.0 days." in result.stdout
@@ -64,7 +64,7 @@ def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
         ((), "say what to play"),
         (("--trace", "nothing.csv", "--history"), "say what to play"),
         (("--trace", "nothing.csv"), "nothing.csv cannot be read"),
-        (("--trace", "TRACE", "--fleet", "many"), "fleet 'many' is not known"),
+        (("--trace", "TRACE", "--cluster", "many"), "cluster 'many' is not known"),
         (
             ("--trace", "TRACE", "--policy", "magic"),
             "there is no policy 'magic'; there is best-fit, spread, expected-waste. Write module:name",
@@ -73,7 +73,7 @@ def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
         (("--trace", "TRACE", "--quota", "be=cats:4"), "write TENANT=gpus:4"),
         (("--trace", "TRACE", "--gpus", "-99"), "99 GPUs cannot be taken away"),
         (("--trace", "TRACE", "--last", "soon"), "'soon'"),
-        (("--trace", "TRACE", "--fleet", "1x0"), "there is nothing to play. 4 are left out"),
+        (("--trace", "TRACE", "--cluster", "1x0"), "there is nothing to play. 4 are left out"),
     ],
 )
 def test_wrong_words_get_an_answer(trace: Path, words: tuple[str, ...], says: str) -> None:
@@ -88,7 +88,7 @@ def test_a_policy_of_the_users_own_is_played(trace: Path, tmp_path: Path, monkey
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    result = replay("--trace", str(trace), "--fleet", "1x4", "--policy", "my_policy:Mine,best-fit", "--json")
+    result = replay("--trace", str(trace), "--cluster", "1x4", "--policy", "my_policy:Mine,best-fit", "--json")
     assert result.exit_code == 0, result.output
     _, mine, best_fit = json.loads(result.stdout)["settings"]
     assert mine.pop("setting") == "my_policy:Mine"

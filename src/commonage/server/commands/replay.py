@@ -46,7 +46,7 @@ class Asked:
 
     trace: Path | None
     history: bool
-    fleet: str | None
+    cluster: str | None
     policies: dict[str, Maker]
     gpus: int
     nodes: int
@@ -102,7 +102,7 @@ def _span(_context: click.Context, _parameter: click.Parameter, text: str | None
 @click.command
 @click.option("--trace", type=click.Path(path_type=Path), metavar="FILE", help="A list of the openb trace, with times.")
 @click.option("--history", is_flag=True, help="What this installation has run.")
-@click.option("--fleet", metavar="NODESxDEVICES", help="Nodes: 8x8, 4x2x80GiB:A100.  [default: 8x8, or one's own]")
+@click.option("--cluster", metavar="NODESxDEVICES", help="Nodes: 8x8, 4x2x80GiB:A100.  [default: 8x8, or one's own]")
 @click.option(
     "--policy",
     "policies",
@@ -160,7 +160,7 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
 
 def _past(resolved: Resolved, asked: Asked) -> tuple[Records, tuple[Node, ...], Rules]:
     if asked.trace is not None:
-        return read_trace(asked.trace), lab(asked.fleet or "8x8"), Rules()
+        return read_trace(asked.trace), lab(asked.cluster or "8x8"), Rules()
     settings = resolved.settings
     rules = rules_of(settings, [one.name for one in catalogue_of(settings)], [SITE])
 
@@ -173,7 +173,7 @@ def _past(resolved: Resolved, asked: Asked) -> tuple[Records, tuple[Node, ...], 
             await store.close()
 
     records, nodes = asyncio.run(read())
-    return records, lab(asked.fleet) if asked.fleet else nodes, rules
+    return records, lab(asked.cluster) if asked.cluster else nodes, rules
 
 
 def _variants(rules: Rules, nodes: tuple[Node, ...], asked: Asked) -> list[Variant]:

@@ -1,10 +1,10 @@
-"""Small fleets, and how a policy is asked about them, for the tests of the policies."""
+"""Small clusters, and how a policy is asked about them, for the tests of the policies."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.unit.placement.fleets import GIB
+from tests.unit.placement.clusters import GIB
 
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request, parse_gpus

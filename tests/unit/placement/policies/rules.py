@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.unit.placement.fleets import GIB
+from tests.unit.placement.clusters import GIB
 from tests.unit.placement.policies.nodes import choose, make, put, stop
 
 from commonage.domain.nodes import Node
@@ -14,14 +14,14 @@ from commonage.placement.policies.registry import Maker
 from commonage.testing import factories
 
 
-def places_what_fits(maker: Maker, fleet: list[Node], asked: list[Request]) -> None:
-    grid = Grid(fleet)
+def places_what_fits(maker: Maker, cluster: list[Node], asked: list[Request]) -> None:
+    grid = Grid(cluster)
     policy = maker(grid, Mix.of(asked), 1)
     for number, request in enumerate(asked):
         shape = grid.shape(request)
         policy.arrived(shape)
         costs = policy.costs(shape).copy()
-        assert (np.isfinite(costs) == grid.fits(shape, np.arange(len(fleet)))).all()
+        assert (np.isfinite(costs) == grid.fits(shape, np.arange(len(cluster)))).all()
         assert (policy.costs(shape) == costs).all()
         if np.isfinite(costs).any():
             best = int(np.argmin(costs))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.placement.fleets import GIB
+from tests.unit.placement.clusters import GIB
 from tests.unit.placement.policies.nodes import make, node, put, stop
 
 from commonage.domain.requests import Request, parse_gpus

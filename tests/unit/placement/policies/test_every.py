@@ -1,11 +1,11 @@
-"""What every policy of the registry must keep to, on random fleets and on those that change."""
+"""What every policy of the registry must keep to, on random clusters and on those that change."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.fleets import REQUESTS, fleets
+from tests.unit.placement.clusters import REQUESTS, clusters
 from tests.unit.placement.policies.rules import places_what_fits, sees_what_is_new
 
 from commonage.domain.nodes import Node
@@ -15,9 +15,9 @@ from commonage.placement.policies.registry import DEFAULT, POLICIES
 
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=25, deadline=None)
-@given(fleets(), st.lists(REQUESTS, min_size=1, max_size=12))
-def test_every_policy_places_what_fits_where_it_fits(name: str, fleet: list[Node], asked: list[Request]) -> None:
-    places_what_fits(POLICIES[name], fleet, asked)
+@given(clusters(), st.lists(REQUESTS, min_size=1, max_size=12))
+def test_every_policy_places_what_fits_where_it_fits(name: str, cluster: list[Node], asked: list[Request]) -> None:
+    places_what_fits(POLICIES[name], cluster, asked)
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.unit.placement.fleets import GIB
+from tests.unit.placement.clusters import GIB
 from tests.unit.placement.policies.nodes import choose, make, node, put, stop
 
 from commonage.domain.requests import Request, parse_gpus
@@ -66,7 +66,7 @@ def test_without_a_gpu_it_takes_no_cpus_from_idle_devices() -> None:
     assert costs[0] > 100  # thousandths of a GPU
 
 
-def test_a_fleet_without_gpus_is_filled_node_by_node() -> None:
+def test_a_cluster_without_gpus_is_filled_node_by_node() -> None:
     grid, policy = make(POLICY, node("a", 0), node("b", 0), node("c", 0), mix=Mix())
     put(grid, policy, stop(), at=(1, []))
     assert {put(grid, policy, stop(cpus=3000))[0] for _ in range(10)} == {1}

@@ -1,4 +1,4 @@
-"""Fleets of nodes that are rented, as the API shows them."""
+"""Node pools of nodes that are rented, as the API shows them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pydantic import BaseModel, Field
 from commonage.wire.workloads import ReasonOut
 
 
-class FleetMachineOut(BaseModel):
+class PoolNodeOut(BaseModel):
     """One rented machine."""
 
     name: str
     state: str = Field(description="In words: on its way, ready, idle for 5 min, leaving, lost, failed, given back.")
 
 
-class FleetOut(BaseModel):
-    """A fleet, what its policy does next, and what an hour of it costs now and then."""
+class NodePoolOut(BaseModel):
+    """A node pool, what its policy does next, and what an hour of it costs now and then."""
 
     name: str
     provider: str
@@ -27,7 +27,7 @@ class FleetOut(BaseModel):
     gpus: int
     gpu_model: str
     gpu_memory_mib: int
-    machines: list[FleetMachineOut]
+    machines: list[PoolNodeOut]
     adding: int = Field(description="So many more come next.")
     removing: list[str] = Field(description="These go next.")
     reason: ReasonOut
@@ -38,7 +38,7 @@ class FleetOut(BaseModel):
     last_error: str = Field(description="What the cloud last refused, in its words; empty when all is well.")
 
 
-class FleetList(BaseModel):
-    """All fleets."""
+class NodePoolList(BaseModel):
+    """All node pools."""
 
-    items: list[FleetOut]
+    items: list[NodePoolOut]

@@ -1,4 +1,4 @@
-"""The settings of fleets: nodes of a cloud that come and go with the work. A part of `settings`' table."""
+"""The settings of clusters: nodes of a cloud that come and go with the work. A part of `settings`' table."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from commonage.clouds.libcloud_machines import Rental, driver_of
 from commonage.domain.errors import InvalidInput
-from commonage.domain.fleets import FleetPolicy, MachineKind
+from commonage.domain.node_pools import MachineKind, NodePoolPolicy
 from commonage.server.settings_rules import Labels
 from commonage.server.settings_table import Row, setting
 from commonage.server.settings_types import Mib, MibOrNone, Milli, Seconds
 from commonage.wire.docs import docs_page
 
 
-class FleetEntry(BaseModel):
-    """One `[[fleets]]` table."""
+class NodePoolEntry(BaseModel):
+    """One `[[node_pools]]` table."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,7 +43,7 @@ class FleetEntry(BaseModel):
     join_options: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _can_be(self) -> FleetEntry:
+    def _can_be(self) -> NodePoolEntry:
         try:
             self.policy().check()
             driver_of(self.rental())
@@ -53,7 +53,7 @@ class FleetEntry(BaseModel):
             raise ValueError("nodes with GPUs need gpu_model and gpu_memory, so that the planner knows what fits")
         return self
 
-    def policy(self) -> FleetPolicy:
+    def policy(self) -> NodePoolPolicy:
         """The same as the domain has it."""
         kind = MachineKind(
             self.cpus,
@@ -62,9 +62,9 @@ class FleetEntry(BaseModel):
             self.gpu_model,
             self.gpu_memory,
             self.price,
-            tuple(sorted({**self.labels, "fleet": self.name}.items())),
+            tuple(sorted({**self.labels, "node-pool": self.name}.items())),
         )
-        return FleetPolicy(
+        return NodePoolPolicy(
             self.name,
             kind,
             least=self.min,
@@ -76,14 +76,14 @@ class FleetEntry(BaseModel):
         )
 
     def rental(self) -> Rental:
-        """What is rented. The account is only ever in the environment: COMMONAGE_FLEET_<NAME>_KEY and …_SECRET."""
-        prefix = f"COMMONAGE_FLEET_{self.name.upper().replace('-', '_')}"
+        """What is rented. The account is only ever in the environment: COMMONAGE_NODE_POOL_<NAME>_KEY and …_SECRET."""
+        prefix = f"COMMONAGE_NODE_POOL_{self.name.upper().replace('-', '_')}"
         key, secret = os.environ.get(f"{prefix}_KEY", ""), os.environ.get(f"{prefix}_SECRET", "")
         account = (key, secret, self.location)
         return Rental(self.provider, self.size, self.image, *account, self.arguments, self.options)
 
 
-def _once(entries: tuple[FleetEntry, ...]) -> tuple[FleetEntry, ...]:
+def _once(entries: tuple[NodePoolEntry, ...]) -> tuple[NodePoolEntry, ...]:
     names = [one.name for one in entries]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
@@ -91,14 +91,14 @@ def _once(entries: tuple[FleetEntry, ...]) -> tuple[FleetEntry, ...]:
     return entries
 
 
-class FleetSettings(BaseModel):
+class NodePoolSettings(BaseModel):
     """The nodes that are rented."""
 
-    fleets: Annotated[tuple[FleetEntry, ...], AfterValidator(_once)] = setting(
+    node_pools: Annotated[tuple[NodePoolEntry, ...], AfterValidator(_once)] = setting(
         (),
         "Nodes of a cloud that are added while work waits for them and given back when they idle "
-        f"({docs_page('operate/node-pools')}). Only in the file, as `[[fleets]]` tables with `name`, `provider`, "
+        f"({docs_page('operate/node-pools')}). Only in the file, as `[[node_pools]]` tables with `name`, `provider`, "
         "`size`, `image`, `location`, `min`, `max`, `idle`, `wait`, `join_within`, `cpus`, `memory`, `gpus`, "
         "`gpu_model`, `gpu_memory`, `labels`, `price`, `join_options`, `arguments`, `options`.",
-        Row("tables [[fleets]] in the file", "Whose turn it is"),
+        Row("tables [[node_pools]] in the file", "Whose turn it is"),
     )

@@ -15,7 +15,7 @@ from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.events import EventKind
-from commonage.domain.fleets import FleetPolicy, FleetView, Machine, MachineKind
+from commonage.domain.node_pools import Machine, MachineKind, NodePoolPolicy, NodePoolView
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.notes import PoolNodeAdded, PoolNodeRemoved
 from commonage.domain.reasons.waiting import NodeRequested, UserQuotaExceeded
@@ -106,14 +106,14 @@ class FakeJoining:
 
 
 class Rented:
-    """A site with a small node of its own, and a fleet."""
+    """A site with a small node of its own, and a node pool."""
 
     def __init__(self, **policy: int) -> None:
         self.site, self.joining = Site([factories.node("own", cpus_milli=2000)]), FakeJoining()
         self.cloud = FakeCloud(self.site.clock)
         policy = {"least": 0, "most": 2, "idle_s": 600, "wait_s": 60, "join_s": 900} | policy
         self.site.joining = self.joining
-        self.site.clouds = [(FleetPolicy("burst", KIND, **policy), self.cloud)]
+        self.site.clouds = [(NodePoolPolicy("burst", KIND, **policy), self.cloud)]
 
     def joins(self, *names: str) -> None:
         """Those that were rented are there now, or these of them."""
@@ -121,8 +121,8 @@ class Rented:
         for name in names or self.cloud.ours:
             self.site.engine.add_node(KIND.node(name, "here", "fake").report)
 
-    def view(self, control: Control) -> FleetView:
-        (view,) = control.fleets.views(ROOT)
+    def view(self, control: Control) -> NodePoolView:
+        (view,) = control.node_pools.views(ROOT)
         return view
 
     async def pass_time(self, seconds: float) -> None:
@@ -145,7 +145,7 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
         assert rented.cloud.ours == []
         await rented.pass_time(60)
         (name,) = rented.cloud.ours
-        assert rented.cloud.there[name].user_data == f"{name}|token for 900|--label fleet=burst"
+        assert rented.cloud.there[name].user_data == f"{name}|token for 900|--label node pool=burst"
         rented.joins()
         await rented.pass_time(30)
         assert site.there(made).state is State.RUNNING
@@ -155,7 +155,7 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
         await rented.pass_time(700)
         assert rented.cloud.ours == []
         assert rented.joining.expelled == [name]
-        assert name not in {view.node.name for view in control.fleet.nodes()}
+        assert name not in {view.node.name for view in control.node_pool.nodes()}
         told = [event.reason for event in site.store.shelf.events if event.kind is EventKind.NODE]
         (added,) = [one for one in told if isinstance(one, PoolNodeAdded)]
         (removed,) = [one for one in told if isinstance(one, PoolNodeRemoved)]
@@ -173,7 +173,7 @@ async def test_one_joins_with_the_labels_that_work_may_ask_for() -> None:
         await rented.pass_time(20)
         (name,) = rented.cloud.ours
         said = rented.cloud.there[name].user_data
-        assert said.endswith("|--label fleet=burst --label zone=cloud --share nas:/c")
+        assert said.endswith("|--label node pool=burst --label zone=cloud --share nas:/c")
 
 
 async def test_the_least_are_there_and_a_restart_finds_them() -> None:
@@ -185,19 +185,19 @@ async def test_the_least_are_there_and_a_restart_finds_them() -> None:
     async with rented.site.open() as control:
         await rented.pass_time(60)
         assert rented.cloud.ours == before
-        (view,) = control.fleets.views(ROOT)
+        (view,) = control.node_pools.views(ROOT)
         assert [name for name, _ in view.machines] == sorted(before)
         assert (view.cost_per_h, view.cost_after_per_h) == (3.0, 3.0)
 
 
-async def test_one_that_never_joins_is_given_back_and_the_fleet_rests() -> None:
+async def test_one_that_never_joins_is_given_back_and_the_node_pool_rests() -> None:
     rented = Rented(least=1)
     async with rented.site.open() as control:
         await rented.pass_time(20)
         (first,) = rented.cloud.ours
         await rented.pass_time(900)
         assert rented.cloud.ours == []
-        (view,) = control.fleets.views(ROOT)
+        (view,) = control.node_pools.views(ROOT)
         assert view.last_error.startswith(f"{first} did not join within 15 min and was given back")
         await rented.pass_time(180)
         (second,) = rented.cloud.ours
@@ -216,7 +216,7 @@ async def test_one_that_is_lost_is_given_back_and_replaced() -> None:
         (second,) = rented.cloud.ours
         assert second != first
         assert rented.joining.expelled == [first]
-        assert first not in {view.node.name for view in control.fleet.nodes()}
+        assert first not in {view.node.name for view in control.node_pool.nodes()}
 
 
 async def test_a_cloud_that_refuses_is_told_and_asked_again_later() -> None:
@@ -224,19 +224,19 @@ async def test_a_cloud_that_refuses_is_told_and_asked_again_later() -> None:
     rented.cloud.refuses = "quota of instances exceeded"
     async with rented.site.open() as control:
         await rented.pass_time(30)
-        (view,) = control.fleets.views(ROOT)
+        (view,) = control.node_pools.views(ROOT)
         assert view.last_error == "quota of instances exceeded"
         rented.cloud.refuses = ""
         await rented.pass_time(150)
         assert len(rented.cloud.ours) == 1
-        (view,) = control.fleets.views(ROOT)
+        (view,) = control.node_pools.views(ROOT)
         assert view.last_error == ""
 
 
-async def test_fleets_are_for_admins(rented: Rented) -> None:
+async def test_node_pools_are_for_admins(rented: Rented) -> None:
     async with rented.site.open() as control:
         with pytest.raises(Forbidden):
-            control.fleets.views(ANN)
+            control.node_pools.views(ANN)
 
 
 async def on_a_rented_one(rented: Rented, control: Control) -> tuple[Workload, str]:
@@ -323,7 +323,7 @@ async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> Non
 # --- clouds that take their time ----------------------------------------------------------------------------------
 
 
-async def test_what_fails_at_the_cloud_is_given_back_and_the_fleet_rests() -> None:
+async def test_what_fails_at_the_cloud_is_given_back_and_the_node_pool_rests() -> None:
     rented = Rented(least=1)
     rented.cloud.fails = True
     async with rented.site.open() as control:
@@ -395,14 +395,14 @@ async def leaving(rented: Rented, control: Control) -> str:
 
 
 class Shrinking(Rented):
-    """Has a node that is not needed: it was rented while the fleet was to have one at least."""
+    """Has a node that is not needed: it was rented while the node pool was to have one at least."""
 
     def __init__(self) -> None:
         super().__init__(least=1, most=1, idle_s=120)
 
     def shrink(self) -> None:
         ((policy, cloud),) = self.site.clouds
-        self.site.clouds = [(FleetPolicy("burst", KIND, most=1, idle_s=policy.idle_s, wait_s=60), cloud)]
+        self.site.clouds = [(NodePoolPolicy("burst", KIND, most=1, idle_s=policy.idle_s, wait_s=60), cloud)]
 
 
 async def shrunk() -> Shrinking:
@@ -433,7 +433,7 @@ async def test_one_that_an_admin_has_resumed_stays_and_may_idle_again() -> None:
     rented = await shrunk()
     async with rented.site.open() as control:
         name = await leaving(rented, control)
-        await control.fleet.resume(ROOT, name)
+        await control.node_pool.resume(ROOT, name)
         await rented.pass_time(60)
         assert rented.cloud.ours == [name]
         assert dict(rented.view(control).machines)[name].startswith("idle for")
@@ -505,7 +505,7 @@ DEEDS = ["work", "enough", "joins", "dies", "refuses", "answers", "fails", "work
 
 
 class Story(Rented):
-    """A fleet of which the test itself turns the wheels that it needs: it is quick, and the same each time."""
+    """A node pool of which the test itself turns the wheels that it needs: it is quick, and the same each time."""
 
     def __init__(self, lists_after_s: float, goes_after_s: float) -> None:
         super().__init__(idle_s=60, wait_s=0, join_s=300)
@@ -521,12 +521,12 @@ class Story(Rented):
         control = self.site.control()
         await control.open()
         writing = asyncio.create_task(control.writer.run())
-        await control.fleet.tick()
+        await control.node_pool.tick()
         for deed in deeds:
             await self.do(control, deed)
             await self.site.clock.advance(15)
-            await control.fleet.tick()
-            await control.fleets.tick()
+            await control.node_pool.tick()
+            await control.node_pools.tick()
         writing.cancel()
         await asyncio.wait([writing])
         await control.close()

@@ -36,7 +36,7 @@ class MachineKind:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetPolicy:
+class NodePoolPolicy:
     """The rules for the number of nodes of a kind.
 
     Never fewer than `least`, never more than `most`. One is added for work that waited `wait_s` and does not fit on the
@@ -55,25 +55,25 @@ class FleetPolicy:
     join_s: int = 900
     join_options: tuple[str, ...] = ()
 
-    def check(self) -> FleetPolicy:
+    def check(self) -> NodePoolPolicy:
         """Returns itself. Raises InvalidInput."""
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
-                f"{self.name[:60]!r} cannot be the name of a fleet: its nodes are called after it, so it takes "
+                f"{self.name[:60]!r} cannot be the name of a cluster: its nodes are called after it, so it takes "
                 "1 to 30 lower-case letters, digits and hyphens, a letter first",
                 field="name",
             )
         if not 0 <= self.least <= self.most or self.most == 0:
             raise InvalidInput(
-                f"the fleet {self.name} has min {self.least} and max {self.most}; write 0 or more as min, and as max "
+                f"the cluster {self.name} has min {self.least} and max {self.most}; write 0 or more as min, and as max "
                 "no less than that and at least 1"
             )
         return self
 
     def owns(self, machine: str) -> bool:
         """True for the name of a node of this pool."""
-        fleet, _, number = machine.rpartition("-")
-        return fleet == self.name and _NUMBER.fullmatch(number) is not None
+        node_pool, _, number = machine.rpartition("-")
+        return node_pool == self.name and _NUMBER.fullmatch(number) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,14 @@ class Coming:
     join, None before the first.
     """
 
-    policy: FleetPolicy
+    policy: NodePoolPolicy
     name: str
     since: float
     took_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class FleetView:
+class NodePoolView:
     """A pool now, and the next decision of its policy. Costs are per hour.
 
     `machines` have their state in words. `adding` and `removing` are the next step, with its reason in words.
@@ -109,7 +109,7 @@ class FleetView:
     is the last error of the cloud. The present cost excludes nodes that were given back.
     """
 
-    policy: FleetPolicy
+    policy: NodePoolPolicy
     provider: str
     machines: tuple[tuple[str, str], ...]
     adding: int

@@ -1,4 +1,4 @@
-"""Node pools (fleets): adds nodes in a cloud while work waits for them, and removes them when they are idle.
+"""Node pools (node pools): adds nodes in a cloud while work waits for them, and removes them when they are idle.
 
 The cloud lists the nodes by name, and the nodes record who drained them. So nothing is stored here that a restart
 would lose. Clouds are slow: a requested node counts before the cloud lists it, a deleted one counts until the cloud
@@ -17,8 +17,8 @@ from commonage.control.live_state import LiveState, queued_request_of
 from commonage.control.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
-from commonage.domain.fleets import Coming, FleetPolicy, FleetView, Machine
 from commonage.domain.iterations import Iterations
+from commonage.domain.node_pools import Coming, Machine, NodePoolPolicy, NodePoolView
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
@@ -67,7 +67,7 @@ class _Rented:
 class _Standing:
     """State of one node pool; `rented` by name. `took_s`: how long the last node took to join."""
 
-    policy: FleetPolicy
+    policy: NodePoolPolicy
     cloud: Cloud
     rented: dict[str, _Rented] = field(default_factory=dict)
     took_s: float | None = None
@@ -78,7 +78,7 @@ class _Standing:
     @property
     def who(self) -> Principal:
         """The principal under which its nodes are drained and removed."""
-        return Principal(f"the fleet {self.policy.name}", frozenset(Scope))
+        return Principal(f"the node pool {self.policy.name}", frozenset(Scope))
 
     @property
     def kept(self) -> list[_Rented]:
@@ -90,41 +90,41 @@ class _Standing:
 class Renting:
     """Clouds and policies, and what new machines start with. `chance(n)` is a random integer below n, for names."""
 
-    clouds: Sequence[tuple[FleetPolicy, Cloud]]
+    clouds: Sequence[tuple[NodePoolPolicy, Cloud]]
     joining: Joining | None
     chance: Callable[[int], int]
 
 
-class Fleets:
+class NodePools:
     """All node pools, as their clouds report them."""
 
     def __init__(self, renting: Renting, live_state: LiveState, writer: Writer, drains: Drains, clock: Clock) -> None:
-        self._fleets = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
+        self._node_pools = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
         self._live_state, self._writer, self._drains, self._clock = live_state, writer, drains, clock
-        self.iterations = Iterations("fleets", clock.now, CLOUD_ITERATION_S)
+        self.iterations = Iterations("node_pools", clock.now, CLOUD_ITERATION_S)
 
     async def run(self) -> None:
         """Check each node pool every few seconds, until cancelled."""
         while True:
-            for one in self._fleets:
+            for one in self._node_pools:
                 await self._look(one)
             with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
 
-    def views(self, who: Principal) -> Sequence[FleetView]:
+    def views(self, who: Principal) -> Sequence[NodePoolView]:
         """Each node pool, with the next step of its policy and its cost. For admins."""
         who.need(Scope.ADMIN)
-        return [self._view(one) for one in self._fleets]
+        return [self._view(one) for one in self._node_pools]
 
-    def _view(self, one: _Standing) -> FleetView:
+    def _view(self, one: _Standing) -> NodePoolView:
         now, price = self._clock.now(), one.policy.kind.price_per_h
         count = len(one.kept)
         goes = [rented.machine.name for rented in one.kept if self._leaves(one, rented.machine.name)]
         removing = tuple(dict.fromkeys((*goes, *one.decision.remove)))
         after = count + one.decision.add - len(removing)
         states = tuple((name, self._state(one, rented, now)) for name, rented in sorted(one.rented.items()))
-        return FleetView(
+        return NodePoolView(
             one.policy, one.cloud.provider, states, one.decision.add, removing, one.decision.why,
             count * price, after * price, one.last_error,
         )  # fmt: skip
@@ -151,7 +151,7 @@ class Fleets:
 
     async def tick(self) -> None:
         """Check each node pool once."""
-        for one in self._fleets:
+        for one in self._node_pools:
             await self._look(one)
 
     async def _look(self, one: _Standing) -> None:
@@ -167,14 +167,14 @@ class Fleets:
             await self._carry_out(one, now)
             one.last_error = ""
         except Unavailable as error:
-            log.warning("fleet %s: %s", one.policy.name, error.message)
+            log.warning("node pool %s: %s", one.policy.name, error.message)
             one.last_error, one.rests_until = error.message, now + PAUSE_AFTER_ERROR_S
         except (CommonageError, OSError) as error:  # the latter when a local file cannot be read, for example
-            log.warning("fleet %s: %s", one.policy.name, error)
+            log.warning("node pool %s: %s", one.policy.name, error)
             one.last_error = str(error)
         self._live_state.expect(
             Coming(each.policy, rented.machine.name, rented.since, each.took_s)
-            for each in self._fleets for rented in each.kept if rented.is_coming
+            for each in self._node_pools for rented in each.kept if rented.is_coming
         )  # fmt: skip
 
     async def _see(self, one: _Standing, now: float) -> None:
@@ -300,12 +300,12 @@ class Fleets:
             one.decision = replace(one.decision, add=one.decision.add - 1)
             await self._tell(one, notes.PoolNodeAdded(node=name, cause=one.decision.why), 1)
 
-    async def _user_data(self, policy: FleetPolicy, name: str) -> str:
+    async def _user_data(self, policy: NodePoolPolicy, name: str) -> str:
         """The user data with which a node of this name joins at its first start."""
         if self._joining is None:
-            raise Unavailable('nodes of a cloud join a Swarm; set `engine = "swarm"`, or take the fleets out')
+            raise Unavailable('nodes of a cloud join a Swarm; set `engine = "swarm"`, or take the node pools out')
         token = await self._joining.token(max(SHORTEST_TOKEN_S, min(LONGEST_TOKEN_S, policy.join_s)))
-        labels = {**dict(policy.kind.labels), "fleet": policy.name}
+        labels = {**dict(policy.kind.labels), "node-pool": policy.name}
         said = [part for key, value in sorted(labels.items()) for part in ("--label", f"{key}={value}")]
         return await self._joining.template(token.token, [*said, *policy.join_options], name)
 
@@ -313,5 +313,5 @@ class Fleets:
         """Write an event with the hourly cost of the node pool before and after the change."""
         price, count = one.policy.kind.price_per_h, len(one.kept)
         what = replace(what, price_per_h=count * price, price_before_per_h=(count - change) * price)
-        log.info("fleet %s: %s", one.policy.name, what)
+        log.info("node pool %s: %s", one.policy.name, what)
         await self._writer.write(events=[Event(EventKind.NODE, self._clock.now(), what)])

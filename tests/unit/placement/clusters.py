@@ -1,4 +1,4 @@
-"""Random fleets and queues, and a world in which everything uses up its time limit, for the tests of the planner."""
+"""Random clusters and queues, and a world in which everything uses up its time limit, for the tests of the planner."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _instances(name: str, index: int, count: int) -> list[Device]:
 
 
 @st.composite
-def fleets(draw: st.DrawFn, most: int = 4) -> list[Node]:
+def clusters(draw: st.DrawFn, most: int = 4) -> list[Node]:
     nodes = []
     for number in range(draw(st.integers(1, most))):
         name = f"node-{number}"
@@ -167,8 +167,8 @@ def _old(held: Held) -> Held:
 
 @st.composite
 def scenes(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> Scene:
-    """A fleet on which something runs already (placed by the planner itself), and a queue."""
-    nodes = draw(fleets())
+    """A cluster on which something runs already (placed by the planner itself), and a queue."""
+    nodes = draw(clusters())
     running = Scene(NOW - 50, nodes, [], draw(queues(6, users=users))).plan()
     held = [_old(one) for one in running.started.values() if one.ends_at is None or one.ends_at > NOW]
     return Scene(NOW, nodes, held, draw(queues(most, users=users, gangs=gangs)))

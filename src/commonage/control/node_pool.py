@@ -127,7 +127,7 @@ class Sources:
     image_status: Callable[[Environment], EnvironmentStatus | None]
 
 
-class Fleet:
+class NodePool:
     """Nodes, devices and environments of all sites."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Fleet:
         self._gone: dict[str, float] = {}  # by removed node, the time of its removal
         self._writing = asyncio.Lock()  # a report must not overwrite a drain requested in the meantime
         self._soon_until = 0.0
-        self.iterations = Iterations("fleet", clock.now)
+        self.iterations = Iterations("node-pool", clock.now)
 
     # --- loop -----------------------------------------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class Fleet:
 
     def refuse_if_never(self, request: Request) -> Reason | None:
         """Reason why no node could ever run the request; None if a node, or one that can be added, could."""
-        if most_that_fit(self._live_state.fleets, request):
+        if most_that_fit(self._live_state.node_pools, request):
             return None
         return ever_fits(self._live_state.snapshot.grid, request)
 

@@ -1,4 +1,4 @@
-"""Routes of fleets: nodes that are rented while work waits for them. Their policies stand in the settings."""
+"""Routes of clusters: nodes that are rented while work waits for them. Their policies stand in the settings."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from starlette.responses import Response
 
 from commonage.api import encode_reasons
 from commonage.api.routing import Guarded, answer, caller, door, problems
-from commonage.domain.fleets import FleetView
-from commonage.wire.fleets import FleetList, FleetMachineOut, FleetOut
+from commonage.domain.node_pools import NodePoolView
+from commonage.wire.node_pools import NodePoolList, NodePoolOut, PoolNodeOut
 
 router = APIRouter(route_class=Guarded, tags=["nodes"])
 
 
-@router.get("/fleets", summary="Nodes that are rented, and what they cost", response_model=FleetList,
+@router.get("/node-pools", summary="Nodes that are rented, and what they cost", response_model=NodePoolList,
             responses=problems())  # fmt: skip
-async def list_fleets(request: Request) -> Response:
+async def list_node_pools(request: Request) -> Response:
     """What there is, what its policy does next and why, and the cost an hour before and after. For admins."""
     control = door(request).control
     currency = control.settings.prices.currency
-    return answer(FleetList(items=[_fleet(one, currency) for one in control.fleets.views(caller(request))]))
+    return answer(NodePoolList(items=[_node_pool(one, currency) for one in control.node_pools.views(caller(request))]))
 
 
-def _fleet(one: FleetView, currency: str) -> FleetOut:
+def _node_pool(one: NodePoolView, currency: str) -> NodePoolOut:
     policy, kind = one.policy, one.policy.kind
-    return FleetOut(
+    return NodePoolOut(
         name=policy.name,
         provider=one.provider,
         min=policy.least,
@@ -36,7 +36,7 @@ def _fleet(one: FleetView, currency: str) -> FleetOut:
         gpus=kind.gpus,
         gpu_model=kind.gpu_model,
         gpu_memory_mib=kind.gpu_memory_mib,
-        machines=[FleetMachineOut(name=name, state=state) for name, state in one.machines],
+        machines=[PoolNodeOut(name=name, state=state) for name, state in one.machines],
         adding=one.adding,
         removing=list(one.removing),
         reason=encode_reasons.reason(one.why),

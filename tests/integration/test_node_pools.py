@@ -1,4 +1,4 @@
-"""Fleets on the command line, against the whole API, with nodes of libcloud's own driver for trying things."""
+"""Clusters on the command line, against the whole API, with nodes of libcloud's own driver for trying things."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.integration.api_world import Api, served
 from tests.unit.clouds.test_libcloud_machines import HERE
-from tests.unit.control.test_fleets import FakeJoining
+from tests.unit.control.test_node_pools import FakeJoining
 
 from commonage.cli import main
 from commonage.clouds.libcloud_machines import LibcloudMachines, Rental
-from commonage.control.fleets import Fleets, Renting
-from commonage.domain.fleets import FleetPolicy, MachineKind
+from commonage.control.node_pools import NodePools, Renting
+from commonage.domain.node_pools import MachineKind, NodePoolPolicy
 
-POLICY = FleetPolicy("burst", MachineKind(8000, 32768, price_per_h=1.5), least=1, most=3)
+POLICY = NodePoolPolicy("burst", MachineKind(8000, 32768, price_per_h=1.5), least=1, most=3)
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         control = api.control
         cloud = LibcloudMachines(Rental(HERE, "1", "1", key="cli"))
         renting = Renting([(POLICY, cloud)], FakeJoining(), lambda below: 0xAA)  # type: ignore[arg-type]  # enough of it
-        control.fleets = Fleets(renting, control.live_state, control.writer, control.drains, control.clock)
-        looks.append(asyncio.create_task(control.fleets.tick()))
+        control.node_pools = NodePools(renting, control.live_state, control.writer, control.drains, control.clock)
+        looks.append(asyncio.create_task(control.node_pools.tick()))
 
     with served(tmp_path_factory.mktemp("api"), prepare=prepare) as address:
         while not looks[0].done():
@@ -45,17 +45,17 @@ def commonage(url: str, folder: Path, *arguments: str, token: str = "admin:root"
 
 
 def test_what_there_is_and_what_it_costs(url: str, tmp_path: Path) -> None:
-    done = commonage(url, tmp_path, "fleet", "ls")
+    done = commonage(url, tmp_path, "node-pool", "ls")
     assert done.exit_code == 0, done.output
     assert "burst" in done.stdout
     assert "burst-0000aa: on its way for" in done.stdout
-    (fleet,) = json.loads(commonage(url, tmp_path, "fleet", "ls", "--json").stdout)
-    assert [machine["name"] for machine in fleet["machines"]] == ["burst-0000aa"]
-    assert (fleet["min"], fleet["max"], fleet["price_per_h"]) == (1, 3, 1.5)
-    assert fleet["cost_after_per_h"] == fleet["cost_per_h"] + 1.5 * fleet["adding"]
+    (node_pool,) = json.loads(commonage(url, tmp_path, "node-pool", "ls", "--json").stdout)
+    assert [machine["name"] for machine in node_pool["machines"]] == ["burst-0000aa"]
+    assert (node_pool["min"], node_pool["max"], node_pool["price_per_h"]) == (1, 3, 1.5)
+    assert node_pool["cost_after_per_h"] == node_pool["cost_per_h"] + 1.5 * node_pool["adding"]
 
 
 def test_they_are_for_admins(url: str, tmp_path: Path) -> None:
-    done = commonage(url, tmp_path, "fleet", "ls", token="ann")
+    done = commonage(url, tmp_path, "node-pool", "ls", token="ann")
     assert done.exit_code != 0
     assert "custom:commonage:admin" in done.output
