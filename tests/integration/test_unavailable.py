@@ -11,9 +11,9 @@ import pytest
 from tests.integration.hub_installation import until
 
 from commonage.server.children import Supervisor
+from commonage.server.components import write_components
 from commonage.server.data_dir import free_port
 from commonage.server.hub import HubPlan, hub_children
-from commonage.server.parts import write_parts
 
 pytestmark = pytest.mark.anyio
 PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -78,8 +78,8 @@ async def test_what_is_behind_a_route_is_down_or_answers_503_itself(plan: HubPla
 async def test_a_control_plane_that_starts_again_describes_the_running_proxy_alike(tmp_path: Path) -> None:
     """Else a proxy that runs apart would be restarted with it."""
     plan = HubPlan(tmp_path, "127.0.0.1", *(free_port() for _ in range(4)))
-    write_parts(hub_children(plan), tmp_path)
-    described = (tmp_path / "parts" / "proxy.json").read_text()
+    write_components(hub_children(plan), tmp_path)
+    described = (tmp_path / "components" / "proxy.json").read_text()
     async with Supervisor(hub_children(plan)[:1]):
-        write_parts(hub_children(plan), tmp_path)
-        assert (tmp_path / "parts" / "proxy.json").read_text() == described
+        write_components(hub_children(plan), tmp_path)
+        assert (tmp_path / "components" / "proxy.json").read_text() == described

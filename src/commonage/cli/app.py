@@ -54,7 +54,9 @@ VERBS: dict[str, Verb] = {
     "login": Verb("commonage.cli.login:login", "Keep a token for this command line.", YOU),
     "completion": Verb("commonage.cli.completion:completion", "Print what makes your shell complete commands.", YOU),
     "up": Verb("commonage.server.commands.up:up", "Start Commonage on this machine.", SERVER),
-    "part": Verb("commonage.server.commands.part:part", "Run JupyterHub, proxy or registry apart from it.", SERVER),
+    "part": Verb(
+        "commonage.server.commands.component:part", "Run JupyterHub, proxy or registry apart from it.", SERVER
+    ),
     "token": Verb("commonage.server.commands.token:token", "Make a token for a user.", SERVER),
     "config": Verb("commonage.server.commands.config:config", "Show the settings, and where each comes from.", SERVER),
     "doctor": Verb("commonage.server.commands.doctor:doctor", "Check this machine and its server.", SERVER),

@@ -1,6 +1,6 @@
 """All wiring, in this one file: the adapter behind each port, and the web application over all of it.
 
-Called by the server's main, which starts and stops the parts made here. Decides nothing that a setting could
+Called by the server's main, which starts and stops the components made here. Decides nothing that a setting could
 decide.
 """
 
@@ -32,13 +32,13 @@ from commonage.ports.engine import Engine
 from commonage.server.agents import agents_of
 from commonage.server.authority import authority_of
 from commonage.server.clock import SystemClock
+from commonage.server.components import ExternalComponent
 from commonage.server.data_dir import DataDir, Ports
 from commonage.server.engines import SITE, homes_dir, make_engine, shared_dir
 from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, joining_plan
 from commonage.server.origins import Origins, origins_of, warning_of
-from commonage.server.parts import Apart
 from commonage.server.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
@@ -64,8 +64,8 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts that have to be opened, run and closed."""
+class Components:
+    """The components that have to be opened, run and closed."""
 
     control: Control
     store: SqlStore
@@ -181,8 +181,8 @@ def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) 
         keep_days=settings.registry_keep_days,
     )
     authority, password = authority_of(data.path), secrets.registry_password
-    if settings.children == "apart":
-        return PlatformRegistry(plan, authority, password, supervise=lambda child: Apart(child, data.path))
+    if settings.children == "external":
+        return PlatformRegistry(plan, authority, password, supervise=lambda child: ExternalComponent(child, data.path))
     return PlatformRegistry(plan, authority, password)
 
 
@@ -193,8 +193,10 @@ async def assemble(
     hub: HubPlan,
     access: WorkloadAccess = NO_ACCESS,
     registry: PlatformRegistry | None = None,
-) -> Parts:
-    """Make and wire all parts. None of them is open yet except the GPUs. Raises InvalidInput, DevicesUnavailable."""
+) -> Components:
+    """Make and wire all components. None of them is open yet except the GPUs. Raises InvalidInput,
+    DevicesUnavailable.
+    """
     clock = SystemClock()
     node_name = settings.node_name or socket.gethostname()
     sharing = sharing_of(settings, data.path)
@@ -231,7 +233,9 @@ async def assemble(
     control = Control(world, about)
     web = _application(control, secrets, registry, joining, origins)
     gateway = WorkloadGateway(web.serve, hub.hub_url)
-    return Parts(control, store, metrics, identity, devices, world.engines, web, gateway, registry, agents, joining)
+    return Components(
+        control, store, metrics, identity, devices, world.engines, web, gateway, registry, agents, joining
+    )
 
 
 def _application(

@@ -33,12 +33,12 @@ from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
 from commonage.server import listen, logs
 from commonage.server.agents import listen_for_agents
-from commonage.server.bootstrap import Parts, assemble, database_of, hub_plan, registry_of, without_image
+from commonage.server.bootstrap import Components, assemble, database_of, hub_plan, registry_of, without_image
 from commonage.server.children import ChildFailed, Supervisor
+from commonage.server.components import ComponentError, check_ports, write_components
 from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
 from commonage.server.hub import HubPlan, hub_children
 from commonage.server.listen import LOOPBACK, PortError
-from commonage.server.parts import PartError, check_ports, write_parts
 from commonage.server.registry import RegistryCollection
 from commonage.server.reserve import Reserve
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
@@ -56,8 +56,8 @@ DONE, BROKEN, UNFIT, INTERRUPTED = 0, 1, 2, 130
 _STAND_DOWN_S = 20.0
 _FORCED_LOOKS = 50  # a tenth of a second apart
 _PORTAL_WITHIN_S = 30.0
-_APART_WITHIN_S = 180.0  # the parts are started by others, perhaps after the server
-_UNFIT = (DataDirError, SecretsError, PortError, PartError, ChildFailed, CommonageError)
+_APART_WITHIN_S = 180.0  # the components are started by others, perhaps after the server
+_UNFIT = (DataDirError, SecretsError, PortError, ComponentError, ChildFailed, CommonageError)
 
 
 def serve(settings: Settings, *, stop_workloads: bool) -> int:
@@ -103,9 +103,9 @@ def _say(message: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """The running parts: if one of `essential` ends, the server ends too."""
+    """The running components: if one of `essential` ends, the server ends too."""
 
-    parts: Parts
+    components: Components
     essential: tuple[asyncio.Task[None], ...]
 
 
@@ -134,7 +134,7 @@ class _Server:
                 return INTERRUPTED
             code = await self._wait(opened)
             self._terminal.line("Stopping …")
-            await self._see_to_workloads(opened.parts, end=self._stop_workloads and code == DONE)
+            await self._see_to_workloads(opened.components, end=self._stop_workloads and code == DONE)
         log.info("stopped")
         self._terminal.line("Stopped.")
         return code
@@ -148,7 +148,7 @@ class _Server:
             self._stop_workloads = True
 
     async def _unless_stopped(self, start: Awaitable[_Opened]) -> _Opened | None:
-        """The started parts; None if the server was stopped before they had started."""
+        """The started components; None if the server was stopped before they had started."""
         starting = asyncio.ensure_future(start)
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -163,7 +163,7 @@ class _Server:
 
     async def _start(self, closing: AsyncExitStack) -> _Opened:
         settings, data = self._settings, self._data
-        if settings.children == "apart":
+        if settings.children == "external":
             names = ("port", "control_port", "hub_port", "proxy_api_port")
             check_ports({name: getattr(settings, name) for name in names})
         port = settings.port or free_port(settings.bind)
@@ -188,11 +188,11 @@ class _Server:
         gc.freeze()
         url = plan.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
-        self._terminal.notes(_notes(settings, opened.parts))
+        self._terminal.notes(_notes(settings, opened.components))
         if sys.stdout.isatty():
             self._terminal.line("Ctrl-C stops everything.")
-        if opened.parts.control.settings.origin_warning:
-            log.warning(opened.parts.control.settings.origin_warning)
+        if opened.components.control.settings.origin_warning:
+            log.warning(opened.components.control.settings.origin_warning)
         log.info("ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
         return opened
 
@@ -202,7 +202,7 @@ class _Server:
             await closing.enter_async_context(Supervisor(children))
             await _until_portal_answers(plan, _PORTAL_WITHIN_S)
         else:
-            write_parts(children, plan.data_dir)
+            write_components(children, plan.data_dir)
             await _until_portal_answers(plan, _APART_WITHIN_S)
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Opened:
@@ -210,33 +210,33 @@ class _Server:
         gateway_socket = listen.listen(LOOPBACK, 0, "")
         closing.callback(gateway_socket.close)
         access = WorkloadAccess(plan.inner_ports, gateway_socket.getsockname()[1])
-        parts = await assemble(self._settings, self._data, self._secrets, plan, access, registry)
-        closing.push_async_callback(parts.gateway.close)
-        closing.callback(parts.devices.devices.close)
-        closing.push_async_callback(parts.identity.aclose)
-        await _opened(closing, parts.store.open, parts.store.close)
-        await _opened(closing, parts.metrics.open, parts.metrics.close)
-        if parts.agents is not None:
-            listening_for = partial(listen_for_agents, self._settings, parts.agents, parts.control.drains)
-            await _opened(closing, listening_for, parts.agents.close)
-        await _opened(closing, parts.control.open, parts.control.close)
+        components = await assemble(self._settings, self._data, self._secrets, plan, access, registry)
+        closing.push_async_callback(components.gateway.close)
+        closing.callback(components.devices.devices.close)
+        closing.push_async_callback(components.identity.aclose)
+        await _opened(closing, components.store.open, components.store.close)
+        await _opened(closing, components.metrics.open, components.metrics.close)
+        if components.agents is not None:
+            listening_for = partial(listen_for_agents, self._settings, components.agents, components.control.drains)
+            await _opened(closing, listening_for, components.agents.close)
+        await _opened(closing, components.control.open, components.control.close)
         reserve = Reserve(self._data.path / "reserve", self._settings.disk_reserve)
         adapters: list[Loop] = [reserve]
-        if parts.agents is not None:
-            adapters.append(parts.agents)
+        if components.agents is not None:
+            adapters.append(components.agents)
         if registry is not None:
             await _opened(closing, registry.start, registry.stop)
-            adapters.append(RegistryCollection(registry, lambda: images_in_use(parts.control)))
-        loops = asyncio.create_task(parts.control.run(*adapters), name="control")
+            adapters.append(RegistryCollection(registry, lambda: images_in_use(components.control)))
+        loops = asyncio.create_task(components.control.run(*adapters), name="control")
         closing.push_async_callback(_cancel, loops)
-        web = Web(parts.web.serve, listening)
-        gateway = Web(parts.gateway, gateway_socket, behind_proxy=False)
+        web = Web(components.web.serve, listening)
+        gateway = Web(components.gateway, gateway_socket, behind_proxy=False)
         closing.push_async_callback(web.stop)
         closing.push_async_callback(gateway.stop)
-        closing.callback(parts.web.end_streams)
-        if parts.joining is not None:
-            await _opened(closing, partial(parts.joining.open, parts.agents), parts.joining.close)
-        return _Opened(parts, (loops, web.start(), gateway.start()))
+        closing.callback(components.web.end_streams)
+        if components.joining is not None:
+            await _opened(closing, partial(components.joining.open, components.agents), components.joining.close)
+        return _Opened(components, (loops, web.start(), gateway.start()))
 
     def _announce(self, plan: HubPlan) -> None:
         self._data.announce(
@@ -265,8 +265,8 @@ class _Server:
                 return BROKEN
         return DONE
 
-    async def _see_to_workloads(self, parts: Parts, *, end: bool) -> None:
-        counts = parts.control.look.live_counts()
+    async def _see_to_workloads(self, components: Components, *, end: bool) -> None:
+        counts = components.control.look.live_counts()
         alive = counts.get(State.RUNNING, 0) + counts.get(State.STARTING, 0)
         workloads = f"{alive} workload{'' if alive == 1 else 's'}"
         if alive and end:
@@ -274,11 +274,11 @@ class _Server:
         elif alive:
             self._terminal.line(f"{workloads} left running; the next start finds them.")
         if end:
-            await self._end_workloads(parts)
+            await self._end_workloads(components)
 
-    async def _end_workloads(self, parts: Parts) -> None:
+    async def _end_workloads(self, components: Components) -> None:
         """End all running workloads: sessions for good, jobs are requeued. They are killed if it takes too long."""
-        standing_down = asyncio.create_task(parts.control.stand_down(_STAND_DOWN_S))
+        standing_down = asyncio.create_task(components.control.stand_down(_STAND_DOWN_S))
         hurrying = asyncio.create_task(self._hurry.wait())
         await asyncio.wait({standing_down, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         hurrying.cancel()
@@ -287,15 +287,15 @@ class _Server:
         await _cancel(standing_down)
         self._terminal.line("Ending by force what has not ended.")
         for _ in range(_FORCED_LOOKS):
-            if not await _end_by_force(parts):
+            if not await _end_by_force(components):
                 break
             await asyncio.sleep(0.1)
 
 
-async def _end_by_force(parts: Parts) -> int:
+async def _end_by_force(components: Components) -> int:
     """Kill the attempts that still run. Returns their number."""
     alive = 0
-    for engine in parts.engines:
+    for engine in components.engines:
         for status in await engine.statuses():
             if status.phase is not Phase.ENDED:
                 alive += 1
@@ -318,15 +318,21 @@ async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
         ) from None
 
 
-def _notes(settings: Settings, parts: Parts) -> list[str]:
+def _notes(settings: Settings, components: Components) -> list[str]:
     bare = ", ".join(one.name for one in without_image(settings))
     lacking = [
         f"Not on offer, as they have no image and workloads run in containers here: {bare}. Set docker_image for those "
         f"that come with us, give others an `image`, or push one ({docs_page('operate/images')})."
     ]
-    origin = [parts.control.settings.origin_warning] if parts.control.settings.origin_warning else []
-    engines = (note for one in parts.control.node_pool.capabilities() for note in one.notes)
-    return [*origin, *(lacking if bare else []), parts.devices.said, *engines, *parts.control.volumes.warnings()]
+    origin = [components.control.settings.origin_warning] if components.control.settings.origin_warning else []
+    engines = (note for one in components.control.node_pool.capabilities() for note in one.notes)
+    return [
+        *origin,
+        *(lacking if bare else []),
+        components.devices.said,
+        *engines,
+        *components.control.volumes.warnings(),
+    ]
 
 
 async def _opened(

@@ -22,12 +22,12 @@ from commonage.placement.policies import registry
 from commonage.placement.sites import SitePolicy
 from commonage.server.settings_agents import AgentSettings
 from commonage.server.settings_bundles import BundleSettings
+from commonage.server.settings_components import ComponentSettings
 from commonage.server.settings_images import ImageSettings
 from commonage.server.settings_limits import LimitSettings
 from commonage.server.settings_node_pools import NodePoolSettings
 from commonage.server.settings_nodes import NodeSettings
 from commonage.server.settings_origins import OriginSettings
-from commonage.server.settings_parts import PartSettings
 from commonage.server.settings_rules import Labels, PolicyName, PriorityClasses, Tenants
 from commonage.server.settings_storage import StorageSettings
 from commonage.server.settings_swarm import SwarmSettings
@@ -371,7 +371,7 @@ class Settings(
     ImageSettings,
     NodeSettings,
     AgentSettings,
-    PartSettings,
+    ComponentSettings,
     NodePoolSettings,
     SwarmSettings,
     OriginSettings,

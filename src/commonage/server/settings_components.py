@@ -1,4 +1,4 @@
-"""The settings of how the server is divided: a part of `settings`' table."""
+"""The settings of how the server is divided: a component of `settings`' table."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from commonage.server.settings_table import Row, setting
 from commonage.wire.docs import docs_page
 
 
-class PartSettings(BaseModel):
+class ComponentSettings(BaseModel):
     """What runs with the control plane, and what apart from it."""
 
-    children: Literal["own", "apart"] = setting(
+    children: Literal["own", "external"] = setting(
         "own",
-        "JupyterHub and the proxy: `own` children of the control plane, or `apart`, each run by `commonage part` in "
+        "JupyterHub and the proxy: `own` children of the control plane, or `apart`, each run by `commonage component` in "  # noqa: E501
         f"a container of its own ({docs_page('operate/deploy')}).",
         Row("own or apart", "Where"),
     )

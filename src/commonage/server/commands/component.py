@@ -1,4 +1,4 @@
-"""`commonage part`: one of the server's parts, run apart from it."""
+"""`commonage component`: one of the server's components, run apart from it."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ import click
 
 from commonage.server.children import ChildFailed
 from commonage.server.commands.common import Failure, reads_settings
-from commonage.server.parts import PartError, run_part
+from commonage.server.components import ComponentError, run_component
 from commonage.server.settings_sources import Resolved
 
 
 @click.command
 @click.argument("name", metavar="NAME")
 @reads_settings
-def part(resolved: Resolved, name: str) -> None:
+def component(resolved: Resolved, name: str) -> None:
     """Run JupyterHub, the proxy or the registry apart from the control plane: NAME is hub, proxy or registry.
 
-    For containers: the control plane runs with `children = "apart"`, and each part in a container that shares
-    the network of the node and the folders of the part. Waits until the control plane has said how the part is to
+    For containers: the control plane runs with `children = "apart"`, and each component in a container that shares
+    the network of the node and the folders of the component. Waits until the control plane has said how the component
+    is to
     run, and starts it anew when that changes.
 
     \b
     Example:
-      commonage part hub --data-dir /var/lib/commonage
+      commonage component hub --data-dir /var/lib/commonage
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         asyncio.run(_run(name, resolved.settings.data_dir))
-    except (PartError, ChildFailed) as error:
+    except (ComponentError, ChildFailed) as error:
         raise Failure(str(error)) from None
 
 
@@ -41,4 +42,4 @@ async def _run(name: str, data_dir: Path) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    await run_part(name, data_dir, stopping)
+    await run_component(name, data_dir, stopping)

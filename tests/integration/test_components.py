@@ -1,4 +1,4 @@
-"""Parts of the server that run apart: real processes, by what the control plane wrote down of them."""
+"""Components of the server that run apart: real processes, by what the control plane wrote down of them."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from commonage.server.children import Child, ChildFailed
-from commonage.server.parts import Apart, PartError, check_ports, run_part, write_parts
+from commonage.server.components import ComponentError, ExternalComponent, check_ports, run_component, write_components
 
 pytestmark = pytest.mark.anyio
 
@@ -46,24 +46,26 @@ async def _until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_part_waits_and_follows_what_is_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_component_waits_and_follows_what_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COMMONAGE_TOKEN", "ours")
     said, stopping = tmp_path / "said", asyncio.Event()
-    part = asyncio.create_task(run_part("hub", tmp_path, stopping))
+    component = asyncio.create_task(run_component("hub", tmp_path, stopping))
     await asyncio.sleep(0.1)
     assert not said.exists()
-    write_parts([_child(tmp_path, "first")], tmp_path)
-    # Our own settings, some of which are secret, are not for a part.
+    write_components([_child(tmp_path, "first")], tmp_path)
+    # Our own settings, some of which are secret, are not for a component.
     await _until(lambda: said.exists() and said.read_text() == "first")
-    write_parts([_child(tmp_path, "first")], tmp_path)
-    write_parts([_child(tmp_path, "second")], tmp_path)
+    write_components([_child(tmp_path, "first")], tmp_path)
+    write_components([_child(tmp_path, "second")], tmp_path)
     await _until(lambda: said.exists() and said.read_text() == "second")
-    (tmp_path / "parts" / "hub.json").unlink()
+    (tmp_path / "components" / "hub.json").unlink()
     await _until(lambda: not said.exists())
-    write_parts([_child(tmp_path, "third")], tmp_path)
+    write_components([_child(tmp_path, "third")], tmp_path)
     await _until(lambda: said.exists() and said.read_text() == "third")
     stopping.set()
-    await part
+    await component
     assert not said.exists()
 
 
@@ -74,10 +76,10 @@ async def test_a_change_of_its_settings_starts_it_anew(tmp_path: Path) -> None:
     described = []
     for content in ("one", "one", "two"):
         settings.write_text(content)
-        write_parts([child], tmp_path)
-        described.append((tmp_path / "parts" / "hub.json").read_text())
+        write_components([child], tmp_path)
+        described.append((tmp_path / "components" / "hub.json").read_text())
     assert described[0] == described[1] != described[2]
-    assert (tmp_path / "parts" / "hub.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "components" / "hub.json").stat().st_mode & 0o777 == 0o600
 
 
 async def test_one_that_runs_apart_is_started_and_stopped(tmp_path: Path) -> None:
@@ -86,32 +88,32 @@ async def test_one_that_runs_apart_is_started_and_stopped(tmp_path: Path) -> Non
     async def ready() -> bool:
         return said.exists()
 
-    apart = Apart(_child(tmp_path, "x", ready), tmp_path)
-    part = asyncio.create_task(run_part("hub", tmp_path, stopping))
+    apart = ExternalComponent(_child(tmp_path, "x", ready), tmp_path)
+    component = asyncio.create_task(run_component("hub", tmp_path, stopping))
     await apart.start()
     assert said.exists()
     await apart.stop()
     assert not said.exists()
     stopping.set()
-    await part
+    await component
 
 
 async def test_one_that_nobody_runs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonage.server.parts._OTHERS_WITHIN_S", 0.1)
+    monkeypatch.setattr("commonage.server.components._OTHERS_WITHIN_S", 0.1)
 
     async def never() -> bool:
         return False
 
-    with pytest.raises(ChildFailed, match="does `commonage part hub` run"):
-        await Apart(_child(tmp_path, "x", never), tmp_path).start()
+    with pytest.raises(ChildFailed, match="does `commonage component hub` run"):
+        await ExternalComponent(_child(tmp_path, "x", never), tmp_path).start()
 
 
 async def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
-    with pytest.raises(PartError, match="no name of a part; the parts are hub, proxy and registry"):
-        await run_part("../hub", tmp_path, asyncio.Event())
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "hub.json").write_text(json.dumps({"argv": 1}))
-    with pytest.raises(PartError, match="restart the control plane, which writes it"):
-        await run_part("hub", tmp_path, asyncio.Event())
-    with pytest.raises(PartError, match="set hub_port, which now is 0"):
+    with pytest.raises(ComponentError, match="no name of a component; the components are hub, proxy and registry"):
+        await run_component("../hub", tmp_path, asyncio.Event())
+    (tmp_path / "components").mkdir()
+    (tmp_path / "components" / "hub.json").write_text(json.dumps({"argv": 1}))
+    with pytest.raises(ComponentError, match="restart the control plane, which writes it"):
+        await run_component("hub", tmp_path, asyncio.Event())
+    with pytest.raises(ComponentError, match="set hub_port, which now is 0"):
         check_ports({"port": 8000, "hub_port": 0})

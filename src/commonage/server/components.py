@@ -1,6 +1,6 @@
-"""The control plane's children as external components: in containers of their own, run by `commonage part NAME`.
+"""The control plane's children as external components: in containers of their own, run by `commonage component NAME`.
 
-The control plane writes the description of each to DATA_DIR/parts/NAME.json (0600). The component's process waits
+The control plane writes the description of each to DATA_DIR/components/NAME.json (0600). The component's process waits
 for that file, restarts when its content changes, and stops when it is removed. So hub and proxy live through a
 restart of the control plane, and neither sees the Docker socket. `server.hub` and `server.registry` define the
 children.
@@ -19,26 +19,26 @@ from pathlib import Path
 
 from commonage.server.children import Child, ChildFailed, Supervisor
 
-_FOLDER = "parts"
+_FOLDER = "components"
 _LOOK_EVERY_S = 0.5
 _OTHERS_WITHIN_S = 60.0  # they are started and stopped by others, at their own time
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
-class PartError(RuntimeError):
+class ComponentError(RuntimeError):
     """A component cannot be run; the message says why and what to do."""
 
 
 def check_ports(ports: Mapping[str, int]) -> None:
-    """Require fixed ports, because an external component cannot be asked for a free one. Raises PartError."""
+    """Require fixed ports, because an external component cannot be asked for a free one. Raises ComponentError."""
     free = [name for name, port in ports.items() if not port]
     if free:
-        raise PartError(
+        raise ComponentError(
             f"children = apart needs ports that are known beforehand; set {', '.join(free)}, which now is 0"
         )
 
 
-def write_parts(children: Sequence[Child], data_dir: Path) -> None:
+def write_components(children: Sequence[Child], data_dir: Path) -> None:
     """Write the descriptions of the children. Raises OSError."""
     folder = data_dir.absolute() / _FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -70,7 +70,7 @@ def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
     }
 
 
-class Apart:
+class ExternalComponent:
     """One external child, started and stopped as a Supervisor would: by writing and removing its description."""
 
     def __init__(self, child: Child, data_dir: Path) -> None:
@@ -79,10 +79,12 @@ class Apart:
 
     async def start(self) -> None:
         """Write the description and wait until the child is ready. Raises ChildFailed."""
-        await asyncio.to_thread(write_parts, [self._child], self._data_dir)
+        await asyncio.to_thread(write_components, [self._child], self._data_dir)
         if not await self._comes_about(True, self._child.ready_s + _OTHERS_WITHIN_S):
             name = self._child.name
-            raise ChildFailed(f"{name} does not answer; does `commonage part {name}` run? See {self._child.log_path}")
+            raise ChildFailed(
+                f"{name} does not answer; does `commonage component {name}` run? See {self._child.log_path}"
+            )
 
     async def stop(self) -> None:
         """Remove the description and wait until the child has ended. Idempotent."""
@@ -99,14 +101,15 @@ class Apart:
         return False
 
 
-async def run_part(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
+async def run_component(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
     """Run the component `name` until it is stopped, as the newest description says; wait for the first one.
 
-    Raises PartError for an invalid name and for a description that cannot be read, ChildFailed for a component that
+    Raises ComponentError for an invalid name and for a description that cannot be read, ChildFailed for a component
+    that
     cannot be started.
     """
     if not _NAME.fullmatch(name):
-        raise PartError(f"{name[:40]!r} is no name of a part; the parts are hub, proxy and registry")
+        raise ComponentError(f"{name[:40]!r} is no name of a component; the components are hub, proxy and registry")
     path = _file(name, data_dir)
     while not stopping.is_set():
         said = _read(path)
@@ -124,7 +127,7 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise PartError(f"{path} cannot be read: {error.strerror}") from error
+        raise ComponentError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _child(name: str, said: str, path: Path) -> Child:
@@ -139,7 +142,9 @@ def _child(name: str, said: str, path: Path) -> Child:
             grace_s=float(found["grace_s"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise PartError(f"{path} is no description of a part; restart the control plane, which writes it") from error
+        raise ComponentError(
+            f"{path} is no description of a component; restart the control plane, which writes it"
+        ) from error
 
 
 def _surroundings() -> dict[str, str]:
