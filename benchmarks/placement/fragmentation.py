@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.placement.grid import Grid, Row
-from commonage.placement.mix import Mix
-from commonage.placement.shapes import NEVER, Bools, Floats, Ints
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid, Row
+from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints
 
 
 class Fragmentation:

@@ -19,11 +19,11 @@ from benchmarks.placement.gorandom import GoRandom
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
-from commonage.placement.grid import Grid
-from commonage.placement.mix import Mix
-from commonage.placement.policies import Policy
-from commonage.placement.policies.registry import Maker
-from commonage.placement.shapes import Bools
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.shapes import Bools
+from commonage.scheduler.policies import Policy
+from commonage.scheduler.policies.registry import Maker
 
 LOAD_PERCENT = 130
 """What is asked for in the end, of all GPUs there are."""

@@ -20,8 +20,8 @@ from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.requests import GpuRequest, Request
-from commonage.placement.policies.registry import DEFAULT, Maker
 from commonage.replay.policies import maker_of
+from commonage.scheduler.policies.registry import DEFAULT, Maker
 
 BASELINE = "fgd"
 SMALL_NODE_POOL = 200

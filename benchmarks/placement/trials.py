@@ -20,8 +20,8 @@ from benchmarks.placement.policies import POLICIES
 from benchmarks.placement.published import published_130
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
-from commonage.placement.policies.registry import DEFAULT
 from commonage.replay.policies import maker_of
+from commonage.scheduler.policies.registry import DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from benchmarks.planner.crowd import DEVICES, NOW, QUEUED, Crowd, ended
 from commonage.control.live_state import LiveState
 from commonage.domain.workloads import State, Workload
-from commonage.placement.plan import Plan, plan
+from commonage.scheduler.plan import Plan, plan
 
 STEPS = 50
 

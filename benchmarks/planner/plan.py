@@ -17,8 +17,8 @@ from commonage.control.live_state import LiveState
 from commonage.domain.reasons.base import Reason
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.workloads import Spec, State, Workload
-from commonage.placement.explain import explain, why_waiting
-from commonage.placement.plan import plan as make_plan
+from commonage.scheduler.explain.explain import explain, why_waiting
+from commonage.scheduler.plan import plan as make_plan
 from commonage.testing import factories
 
 QUEUED = 10_000

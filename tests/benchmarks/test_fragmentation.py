@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.clusters import REQUESTS, clusters
+from tests.unit.scheduler.clusters import REQUESTS, clusters
 
 from benchmarks.placement.fragmentation import Fragmentation
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
-from commonage.placement.grid import Grid
-from commonage.placement.mix import Mix
-from commonage.placement.policies.devices import first_fitting
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.policies.devices import first_fitting
 from commonage.testing import factories
 
 HALF = Request(1000, 0, parse_gpus("0.5"))

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from benchmarks.cli import main
 from benchmarks.placement.policies import POLICIES
-from commonage.placement.policies.registry import DEFAULT
+from commonage.scheduler.policies.registry import DEFAULT
 
 FIELDS = {
     "list", "policy", "default", "allocation_100", "allocation_130", "allocation_130_std", "fragmented_130", "failed",

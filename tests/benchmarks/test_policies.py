@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.placement.clusters import REQUESTS, clusters
-from tests.unit.placement.policies.nodes import choose, make, node, put, stop
-from tests.unit.placement.policies.rules import places_what_fits, sees_what_is_new
+from tests.unit.scheduler.clusters import REQUESTS, clusters
+from tests.unit.scheduler.policies.nodes import choose, make, node, put, stop
+from tests.unit.scheduler.policies.rules import places_what_fits, sees_what_is_new
 
 from benchmarks.placement.fragmentation import Fragmentation
 from benchmarks.placement.policies import POLICIES
@@ -19,8 +19,8 @@ from benchmarks.placement.policies.gpu_packing import GpuPacking
 from benchmarks.placement.policies.random_choice import RandomChoice
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
-from commonage.placement.mix import Mix
-from commonage.placement.policies import registry
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.policies import registry
 
 BASELINES = [name for name in POLICIES if name not in registry.POLICIES]
 

@@ -12,8 +12,8 @@ from benchmarks.placement.policies.fgd import Fgd
 from benchmarks.placement.policies.gpu_clustering import GpuClustering
 from benchmarks.placement.policies.gpu_packing import GpuPacking
 from benchmarks.placement.policies.random_choice import RandomChoice
-from commonage.placement.policies import registry
-from commonage.placement.policies.registry import Maker
+from commonage.scheduler.policies import registry
+from commonage.scheduler.policies.registry import Maker
 
 POLICIES: Final[dict[str, Maker]] = {
     "random": RandomChoice,

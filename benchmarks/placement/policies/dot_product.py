@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.placement.policies.devices import idle_milli, largest, taken_milli
-from commonage.placement.policies.scored import Scored
-from commonage.placement.shapes import Floats, Ints, Shape
+from commonage.scheduler.model.shapes import Floats, Ints, Shape
+from commonage.scheduler.policies.devices import idle_milli, largest, taken_milli
+from commonage.scheduler.policies.scored import Scored
 
 
 class DotProduct(Scored):

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.placement.fragmentation import Fragmentation
-from commonage.placement.grid import Grid, Rows
-from commonage.placement.mix import Mix
-from commonage.placement.policies.devices import first_fitting
-from commonage.placement.shapes import Floats, Ints, Shape
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid, Rows
+from commonage.scheduler.model.shapes import Floats, Ints, Shape
+from commonage.scheduler.policies.devices import first_fitting
 
 
 class Fgd:

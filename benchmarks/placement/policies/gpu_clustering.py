@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.placement.grid import Grid, Row
-from commonage.placement.mix import Mix
-from commonage.placement.policies.devices import idle_milli, largest
-from commonage.placement.policies.scored import Scored
-from commonage.placement.shapes import Bools, Ints, Shape
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid, Row
+from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.policies.devices import idle_milli, largest
+from commonage.scheduler.policies.scored import Scored
 
 KINDS = 64
 """Parts of GPUs, one GPU, two, ... ; whatever takes more counts as the last kind."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.placement.policies.scored import Scored
-from commonage.placement.shapes import Ints, Shape
+from commonage.scheduler.model.shapes import Ints, Shape
+from commonage.scheduler.policies.scored import Scored
 
 FREE = 1000
 """Thousandths of a GPU that nobody uses."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.placement.grid import Grid, Rows
-from commonage.placement.mix import Mix
-from commonage.placement.policies.devices import first_fitting
-from commonage.placement.shapes import Bools, Floats, Ints, Shape
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid, Rows
+from commonage.scheduler.model.shapes import Bools, Floats, Ints, Shape
+from commonage.scheduler.policies.devices import first_fitting
 
 
 class RandomChoice:

@@ -10,9 +10,9 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import TooFewNodes
 from commonage.domain.tenants import Amounts
 from commonage.domain.workloads import Spec
-from commonage.placement.explain import ever_fits
-from commonage.placement.quota import amounts_of
-from commonage.placement.scaling import most_that_fit
+from commonage.scheduler.explain.explain import ever_fits
+from commonage.scheduler.fit.scaling import most_that_fit
+from commonage.scheduler.queue.quota import amounts_of
 
 
 def never(live_state: LiveState, spec: Spec) -> Reason | None:

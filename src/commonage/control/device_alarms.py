@@ -12,7 +12,7 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.nodes import Device, Node
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.workloads import Workload
-from commonage.placement.queued_requests import Held
+from commonage.scheduler.model.queued_requests import Held
 
 Alarm = GpuFault | GpuRecovered | GpuMissing
 

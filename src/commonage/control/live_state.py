@@ -19,9 +19,9 @@ from commonage.domain.nodes import Node
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
 from commonage.domain.workloads import Kind, Spec, State, Workload
-from commonage.placement.plan import Plan
-from commonage.placement.queued_requests import Held, QueuedRequest
-from commonage.placement.snapshot import Snapshot
+from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.plan import Plan
+from commonage.scheduler.snapshot import Snapshot
 
 CountKey = tuple[str, str]
 

@@ -17,14 +17,14 @@ from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
 from commonage.domain.workloads import Attempt, State, Workload
-from commonage.placement.explain import explain, why_waiting
-from commonage.placement.queued_requests import QueuedRequest
-from commonage.placement.scaling import on_its_way
-from commonage.placement.shortfalls import over_quota
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
 from commonage.ports.store import Filter, Page, Store
+from commonage.scheduler.explain.explain import explain, why_waiting
+from commonage.scheduler.explain.shortfalls import over_quota
+from commonage.scheduler.fit.scaling import on_its_way
+from commonage.scheduler.model.queued_requests import QueuedRequest
 
 BIRTH_OF_UNIX = 0.0
 

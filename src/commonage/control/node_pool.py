@@ -40,13 +40,13 @@ from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.domain.statuses import Capabilities
 from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.domain.workloads import State, Workload
-from commonage.placement.explain import ever_fits
-from commonage.placement.filters import refusal
-from commonage.placement.grid import Grid
-from commonage.placement.scaling import most_that_fit
 from commonage.ports.clock import Clock
 from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
+from commonage.scheduler.explain.explain import ever_fits
+from commonage.scheduler.fit.filters import refusal
+from commonage.scheduler.fit.scaling import most_that_fit
+from commonage.scheduler.model.grid import Grid
 
 log = logging.getLogger(__name__)
 GONE_FOR_S = 15.0  # time for a removed node to leave its site; if it reports later, it has joined again

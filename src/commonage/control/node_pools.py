@@ -24,11 +24,11 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.workloads import State
-from commonage.placement.scaling import Decision, Member, Waiting, decide
-from commonage.placement.shortfalls import over_quota
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.joining import Joining
+from commonage.scheduler.explain.shortfalls import over_quota
+from commonage.scheduler.fit.scaling import Decision, Member, Waiting, decide
 
 log = logging.getLogger(__name__)
 TICK_S = 15.0

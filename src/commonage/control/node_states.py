@@ -13,7 +13,7 @@ from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.notes import NodeUndecided
 from commonage.domain.workloads import Workload
-from commonage.placement.queued_requests import Held
+from commonage.scheduler.model.queued_requests import Held
 
 
 def judged(node: Node) -> Node:

@@ -1,6 +1,7 @@
 """Reservations: capacity for a tenant in a time window. Admins create and delete them; they expire at their end.
 
-The planner keeps the capacity free (placement/reservations.py); this module manages the declarations. The writer writes
+The planner keeps the capacity free (scheduler/backfill/reservations.py); this module manages the declarations. The
+writer writes
 each change, which is then passed to the planner as its new rules.
 """
 
@@ -32,12 +33,12 @@ from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation, Rules
-from commonage.placement.grid import Grid
-from commonage.placement.holdings import Holdings
-from commonage.placement.queued_requests import Held
-from commonage.placement.reservations import feasible
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
+from commonage.scheduler.backfill.reservations import feasible
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.holdings import Holdings
+from commonage.scheduler.model.queued_requests import Held
 
 log = logging.getLogger(__name__)
 LONGEST_S = 31 * 86400.0

@@ -11,8 +11,8 @@ from commonage.control.writer import Writer
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AllocationGiven, StopRequested
 from commonage.domain.workloads import StopCause, StopRequest
-from commonage.placement.plan import Eviction, plan
 from commonage.ports.clock import Clock
+from commonage.scheduler.plan import Eviction, plan
 
 log = logging.getLogger(__name__)
 LONGEST_REST_S = 2.0

@@ -28,10 +28,10 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import ServerStopped, StoppedBy
 from commonage.domain.reasons.waiting import DependencyNotMet, InQueue, Other
 from commonage.domain.workloads import Kind, Spec, State, StopCause, StopRequest, Workload
-from commonage.placement.explain import explain
 from commonage.ports.clock import Clock
 from commonage.ports.identity import Identity
 from commonage.ports.store import Filter, Store
+from commonage.scheduler.explain.explain import explain
 
 log = logging.getLogger(__name__)
 HUB = "hub"  # the name of the hub's spawner as a principal

@@ -16,14 +16,14 @@ from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
-from commonage.placement.explain import ever_fits
-from commonage.placement.grid import Grid
-from commonage.placement.plan import Plan, plan
-from commonage.placement.policies.registry import POLICIES, Maker
-from commonage.placement.queued_requests import Held, QueuedRequest
-from commonage.placement.snapshot import Snapshot
 from commonage.replay.figures import Capacity, Figures, Moment, Ran, figures
 from commonage.replay.records import Record, Records
+from commonage.scheduler.explain.explain import ever_fits
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.plan import Plan, plan
+from commonage.scheduler.policies.registry import POLICIES, Maker
+from commonage.scheduler.snapshot import Snapshot
 
 LOOK_AGAIN_S = 300.0
 """The interval at which the planner runs without an event: head-of-queue timeouts, guarantees and reservations

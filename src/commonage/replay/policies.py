@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from commonage.domain.errors import InvalidInput
-from commonage.placement.grid import Grid
-from commonage.placement.mix import Mix
-from commonage.placement.policies.registry import Maker
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.policies.registry import Maker
 
 _METHODS = ("arrived", "costs", "devices")
 

@@ -18,8 +18,8 @@ from commonage.domain.usage import Prices
 from commonage.domain.workloads import Kind
 from commonage.gpus.detect import check_wanted
 from commonage.gpus.slots import parse_slots
-from commonage.placement.policies import registry
-from commonage.placement.sites import SitePolicy
+from commonage.scheduler.policies import registry
+from commonage.scheduler.queue.sites import SitePolicy
 from commonage.server.settings_agents import AgentSettings
 from commonage.server.settings_bundles import BundleSettings
 from commonage.server.settings_components import ComponentSettings

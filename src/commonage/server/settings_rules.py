@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import parse_labels
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
-from commonage.placement.policies import registry
+from commonage.scheduler.policies import registry
 from commonage.server.settings_types import MibOrNone, MilliOrNone
 
 _OWN_LABELS = ("node", "site", "engine")  # those that every node has of itself

@@ -84,7 +84,7 @@ def test_wrong_words_get_an_answer(trace: Path, words: tuple[str, ...], says: st
 
 def test_a_policy_of_the_users_own_is_played(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_policy.py").write_text(
-        "from commonage.placement.policies.best_fit import BestFit\nclass Mine(BestFit): pass\n"
+        "from commonage.scheduler.policies.best_fit import BestFit\nclass Mine(BestFit): pass\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])

@@ -20,7 +20,6 @@ from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.quantities import format_duration, parse_duration
 from commonage.domain.tenants import Rules
-from commonage.placement.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.replay.chart import Replayed, page
 from commonage.replay.figures import percentile
 from commonage.replay.history import read_history
@@ -28,6 +27,7 @@ from commonage.replay.lab import at_work, lab, with_more_devices, with_more_node
 from commonage.replay.play import fitting, play
 from commonage.replay.policies import maker_of
 from commonage.replay.records import Records, read_trace
+from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.server.bootstrap import catalogue_of, database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.engines import SITE

@@ -1,0 +1,1 @@
+"""What may start beside requests that wait longer: promises, reservations, time limits."""

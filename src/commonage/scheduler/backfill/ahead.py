@@ -1,0 +1,87 @@
+"""Predicts the resources that time limits will free on each node, and when, for promises and for backfill.
+
+The snapshot keeps it in step with grid and holdings. Only allocations count here; promises and reservations are added
+in claims.py. The rows are those of space.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commonage.scheduler.model.grid import Grid, Row, Rows
+from commonage.scheduler.model.holdings import Holdings
+from commonage.scheduler.model.shapes import Floats, Ints, Shape
+from commonage.scheduler.model.space import fits_in, free_rows
+
+Path = tuple[Floats, Ints]
+"""([L + 1], [L + 1, W]): the instants at which something ends (the first is -inf), and the free row from each on."""
+
+
+class Ahead:
+    """The future path of each node, cached until something changes on the node."""
+
+    def __init__(self, grid: Grid, holdings: Holdings) -> None:
+        self._grid, self._holdings = grid, holdings
+        self._paths: dict[int, Path] = {}
+        self._epoch, self._at = -1, 0
+        self._first = Row(grid)
+        self._earliest = Rows(grid, self._earliest_of)
+
+    def path(self, number: int) -> Path:
+        """The free rows of a node as time limits end its allocations; an allocation without a time limit never ends."""
+        self._follow()
+        found = self._paths.get(number)
+        if found is None:
+            found = self._paths[number] = self._made(number)
+        return found
+
+    def first_ends(self) -> Floats:
+        """[N], read-only: when the first time limit ends something on each node, inf where none does."""
+        ends: Floats = self._first.of(self._first_of)
+        return ends
+
+    def earliest(self, shape: Shape) -> Floats:
+        """[N]: when the shape fits without eviction: -inf if it fits now, inf if time limits do not tell."""
+        found: Floats = self._earliest.of(shape)
+        return found
+
+    def free_at(self, number: int, at: float) -> Ints:
+        """[W]: the free row of a node once everything that ends by `at` has ended."""
+        times, rows = self.path(number)
+        row: Ints = rows[int(np.searchsorted(times, at, side="right")) - 1]
+        return row
+
+    def _follow(self) -> None:
+        grid = self._grid
+        if self._epoch != grid.epoch:
+            self._holdings.sync()
+            self._paths.clear()
+            self._epoch = grid.epoch
+        elif self._at != len(grid.changed):
+            for number in grid.changed[self._at :]:
+                self._paths.pop(number, None)
+        self._at = len(grid.changed)
+
+    def _made(self, number: int) -> Path:
+        slots = [self._holdings.slot[allocation.attempt_id] for allocation in self._grid.held_on(number)]
+        free = free_rows(self._grid, np.array([number]))
+        ends = self._holdings.ends_at[slots]
+        order = np.argsort(ends)[: np.count_nonzero(np.isfinite(ends))]
+        times = np.concatenate(([-np.inf], ends[order]))
+        return times, np.cumsum(np.concatenate((free, self._holdings.rows[slots][order])), axis=0)
+
+    def _first_of(self, nodes: Ints) -> Floats:
+        paths = (self.path(number)[0] for number in nodes.tolist())
+        return np.array([times[1] if len(times) > 1 else np.inf for times in paths], np.float64)
+
+    def _earliest_of(self, shape: Shape, nodes: Ints) -> Floats:
+        found = np.full(len(nodes), np.inf)
+        some = np.flatnonzero(self._grid.fits_empty(shape, nodes))
+        if not len(some):
+            return found
+        paths = [self.path(number) for number in nodes[some].tolist()]
+        lengths = np.array([len(times) for times, _ in paths])
+        fit = fits_in(self._grid, shape, np.repeat(nodes[some], lengths), np.concatenate([rows for _, rows in paths]))
+        times = np.where(fit, np.concatenate([times for times, _ in paths]), np.inf)
+        found[some] = np.minimum.reduceat(times, np.concatenate(([0], np.cumsum(lengths)[:-1])))
+        return found

@@ -1,0 +1,151 @@
+"""Room promised to waiting workloads: the node, the time window, and the room that remains next to it.
+
+backfill.py makes the claims afresh in each pass. A claim on room that is free at a later instant does not block
+workloads that give the room back by then.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from commonage.domain.nodes import Allocation
+from commonage.scheduler.backfill.ahead import Ahead
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.shapes import NEVER, Floats, Ints, Shape
+from commonage.scheduler.model.space import fits_in, free_rows, row_of
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The window of a claim; `reservation` is the reservation that keeps it, empty for a promise."""
+
+    from_at: float
+    until_at: float
+    reservation: str = ""
+
+
+class Claims:
+    """All claims of a pass by node; `nodes` are those with claims."""
+
+    def __init__(self, grid: Grid, ahead: Ahead, now: float) -> None:
+        self._grid, self._ahead, self.now = grid, ahead, now
+        self._of: defaultdict[int, list[tuple[Claim, Ints]]] = defaultdict(list)
+        self._spare: dict[int, Ints] = {}
+        self._tables: defaultdict[int, dict[tuple[str, ...], tuple[Floats, Ints]]] = defaultdict(dict)
+        self._rooms: defaultdict[int, dict[int, Ints]] = defaultdict(dict)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The numbers of the nodes on which something is claimed or kept."""
+        return [*self._of, *(number for number in self._spare if number not in self._of)]
+
+    def add(self, number: int, row: Ints, claim: Claim) -> None:
+        """Claim `row` [W] of a node."""
+        self._of[number].append((claim, row))
+        self._forget(number)
+
+    def promise(self, allocation: Allocation, from_at: float, until_at: float) -> None:
+        """Claim the allocation of a promise."""
+        number = self._grid.number.get(allocation.node)
+        if number is not None:
+            self.add(number, row_of(self._grid, allocation), Claim(from_at, until_at))
+
+    def keep(self, number: int, spare: Ints) -> None:
+        """Start only what fits into `spare` [W] on a node, however soon it ends."""
+        self._spare[number] = spare
+        self._forget(number)
+
+    def kept(self, number: int) -> bool:
+        """True if a node is kept for a request whose start time is unknown."""
+        return number in self._spare
+
+    def taken(self, allocation: Allocation) -> None:
+        """Note that something started."""
+        number = self._grid.number[allocation.node]
+        if number in self._spare:
+            self._spare[number] = self._spare[number] - row_of(self._grid, allocation)
+        self._forget(number)
+
+    def room(self, number: int, until: float) -> Ints:
+        """[W]: the room of a node from now until `until` next to the promises, ignoring reservations."""
+        least: Ints = free_rows(self._grid, np.array([number]))[0]
+        for at in self._instants(number, self.now, until):
+            least = np.minimum(least, self._left(number, at, None))
+        if number in self._spare:
+            least = np.minimum(least, self._spare[number])
+        return least
+
+    def rooms(self, nodes: Ints, until: float) -> Ints:
+        """[n, W]: the same for several nodes, cached until something starts there."""
+        rows = []
+        for number in nodes.tolist():
+            begun = sum(claim.from_at < until for claim, _ in self._of.get(number, ()))
+            row = self._rooms[number].get(begun)
+            if row is None:
+                row = self._rooms[number][begun] = self.room(number, until)
+            rows.append(row)
+        return np.array(rows)
+
+    def earliest(self, shape: Shape, number: int, length_s: float, exempt: Sequence[str]) -> float:
+        """The earliest time at which a shape fits on a node for this length next to all claims; inf: unknown."""
+        instants, left = self._table(number, tuple(exempt))
+        until = np.searchsorted(instants, instants + length_s)
+        spans = np.column_stack((np.arange(len(instants)), np.maximum(until, np.arange(len(instants)) + 1))).ravel()
+        least = np.minimum.reduceat(left, spans)[::2]
+        fit = fits_in(self._grid, shape, np.full(len(instants), number), least)
+        return float(instants[int(np.argmax(fit))]) if fit.any() else np.inf
+
+    def latest(self, shape: Shape, number: int) -> float:
+        """The latest time until which a shape that fits now may stay next to the promises; -inf: not at all."""
+        nodes = np.array([number])
+        for claim, _ in sorted(self._of.get(number, ()), key=lambda one: one[0].from_at):
+            if not fits_in(self._grid, shape, nodes, self.room(number, np.nextafter(claim.from_at, np.inf))[None])[0]:
+                return claim.from_at if claim.from_at > self.now else -np.inf
+        return np.inf if fits_in(self._grid, shape, nodes, self.room(number, np.inf)[None])[0] else -np.inf
+
+    def _table(self, number: int, exempt: tuple[str, ...]) -> tuple[Floats, Ints]:
+        """([T], [T + 1, W]): the instants at which room changes, and the room left from each on; a last row of plenty
+        is for spans without an end.
+        """
+        found = self._tables[number].get(exempt)
+        if found is None:
+            times, _ = self._ahead.path(number)
+            known = {self.now, *np.maximum(times[1:], self.now).tolist()}
+            for claim, _ in self._of.get(number, ()):
+                known |= {at for at in (claim.from_at, claim.until_at) if self.now < at < np.inf}
+            instants = sorted(known)
+            rows = [self._left(number, at, exempt) for at in instants]
+            left = np.array([*rows, np.full(len(rows[0]), NEVER)])
+            if number in self._spare:
+                left = np.minimum(left, self._spare[number])
+            found = self._tables[number][exempt] = (np.array(instants), left)
+        return found
+
+    def _forget(self, number: int) -> None:
+        self._tables.pop(number, None)
+        self._rooms.pop(number, None)
+
+    def between(self, number: int, since: float, until: float, exempt: Sequence[str]) -> Ints:
+        """[W]: the room of a node that is free at `since` and unclaimed until `until`."""
+        least = self._left(number, since, exempt)
+        for at in self._instants(number, since, until):
+            least = np.minimum(least, self._left(number, at, exempt))
+        return np.minimum(least, self._spare[number]) if number in self._spare else least
+
+    def _instants(self, number: int, since: float, until: float) -> list[float]:
+        """The instants in [since, until) at which claims on a node take room: nothing else takes any."""
+        found = (max(since, claim.from_at) for claim, _ in self._of.get(number, ()) if claim.until_at > since)
+        return sorted({at for at in found if at < until})
+
+    def _left(self, number: int, at: float, exempt: Sequence[str] | None) -> Ints:
+        """[W]: the room that is free and unclaimed then; `exempt` reservations (None: all) claim nothing."""
+        row = self._ahead.free_at(number, at)
+        for claim, claimed in self._of.get(number, ()):
+            counts = not claim.reservation or (exempt is not None and claim.reservation not in exempt)
+            if counts and claim.from_at <= at < claim.until_at:
+                row = row - claimed
+        return row

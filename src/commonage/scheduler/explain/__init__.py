@@ -1,0 +1,1 @@
+"""Why a workload waits, and when it will start."""

@@ -1,0 +1,236 @@
+"""Explains why a workload waits: its shortfalls, the holders, a smaller request that would start, and its turn.
+
+Called for one workload at a time: it runs the pass that the schedule loop would run and inspects the result.
+`why_waiting` is the short answer for lists, from the last plan. `ever_fits` is called at submit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+
+from commonage.domain.explanations import Confidence, Explanation, Holder
+from commonage.domain.nodes import Node, NodeState
+from commonage.domain.reasons import Reason, refusals, waiting
+from commonage.domain.requests import Request
+from commonage.scheduler.explain.expectation import expect
+from commonage.scheduler.explain.jobs_ahead import jobs_ahead
+from commonage.scheduler.explain.shortfalls import might, shortfalls
+from commonage.scheduler.explain.smaller import smaller_requests
+from commonage.scheduler.fit.filters import matching, refusal, usable
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.plan import Plan, passed
+from commonage.scheduler.snapshot import Snapshot
+
+MOST_HOLDERS = 5
+MOST_SHORTFALLS = 3
+MOST_TRIES = 5
+
+
+def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanation:
+    """The whole explanation for `queued`, whether it is queued already or only considered. For a gang that is only
+    considered, the other members are added to the queue as well.
+    """
+    stands = queued.workload_id in snapshot.queue
+    with standing(snapshot, _together(snapshot, queued)):
+        with passed(snapshot, now) as done:
+            position, length = done.order.place(snapshot.queue.slot(queued.workload_id)) + 1, len(done.order)
+            held = done.started.get(queued.workload_id)
+            if held is not None:
+                return Explanation(
+                    workload_id=queued.workload_id,
+                    reasons=(waiting.StartsNow(node=held.allocation.node, gpus=str(queued.request.gpu or "")),),
+                    at=now,
+                    startable_now=True,
+                    position=position,
+                    queue_length=length,
+                    expected_start_at=now,
+                    confidence=Confidence.LIMITS,
+                )
+            missing = shortfalls(snapshot, done, queued)
+            holders = _holders(snapshot, queued)
+            ahead = jobs_ahead(snapshot, done.order, queued)
+        expected = expect(snapshot, queued, now)
+        instead = _smaller(snapshot, queued, now)
+    request = queued.request
+    same_else = instead is not None and replace(instead, gpu=request.gpu) == request
+    return Explanation(
+        workload_id=queued.workload_id,
+        reasons=missing,
+        at=now,
+        position=position,
+        is_queued=stands,
+        site=_site_of(snapshot, queued),
+        queue_length=length,
+        jobs_ahead=ahead,
+        holders=holders,
+        fits_now=None if instead is None else str(instead.gpu if same_else else instead),
+        fits_now_gpus=instead.gpu.text if instead is not None and instead.gpu and same_else else None,
+        fits_now_request=instead,
+        expected_start_at=expected.at,
+        earliest_start_at=expected.earliest,
+        latest_start_at=expected.latest,
+        confidence=expected.confidence,
+        basis=expected.basis if expected.at is not None else _no_basis(snapshot, queued, holders, expected.basis),
+    )
+
+
+def _together(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
+    """The request, or all of its gang: the members that wait, or that would be submitted with it."""
+    if queued.gang is None:
+        return [queued]
+    waiting = snapshot.queue.gang(queued.gang)
+    if waiting or queued.gang_size < 2:
+        return [queued, *(one for one in waiting if one.workload_id != queued.workload_id)]
+    others = (f"{queued.workload_id}+{number}" for number in range(1, queued.gang_size))
+    return [queued, *(replace(queued, workload_id=other, attempt_id=f"{other}-1") for other in others)]
+
+
+@contextmanager
+def standing(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> Iterator[None]:
+    """Inside the context, these requests stand in the queue and replace those with the same ids."""
+    before = [(queued.workload_id, snapshot.queue.get(queued.workload_id)) for queued in queued_requests]
+    for queued, (_, old) in zip(queued_requests, before, strict=True):
+        if old != queued:
+            snapshot.arrive(queued)
+    try:
+        yield
+    finally:
+        for queued, (workload_id, old) in zip(queued_requests, before, strict=True):
+            if old is None:
+                snapshot.leave(workload_id)
+            elif old != queued:
+                snapshot.arrive(old)
+
+
+def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, position: int) -> Reason:
+    """The first shortfall, for a list. Cheap: it does not look ahead, and it caches."""
+    last = next(reversed(outcome.promises), None)
+    beyond = last is None or position > outcome.order.place(snapshot.queue.slot(last))
+    sort = (
+        queued.request,
+        queued.time_limit_s,
+        queued.tenant,
+        queued.owner if snapshot.rules.tenants else "",
+        queued.gang,
+    )
+    key = (*sort, None if beyond else position)  # among requests with a promise the reason depends on the position
+    reasons = outcome.reasons.get(key)
+    if reasons is None:
+        with snapshot.trial():
+            for workload_id, held in outcome.started.items():
+                if workload_id in snapshot.queue:
+                    snapshot.start(held)
+            reasons = outcome.reasons[key] = shortfalls(snapshot, outcome, queued)
+    return reasons[0] if reasons else waiting.InQueue()
+
+
+def ever_fits(grid: Grid, request: Request) -> Reason | None:
+    """None if some node could run it with everything free; else why no node could."""
+    known = np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
+    if not known.any():
+        return None  # no node has reported yet: waiting is the right answer, not refusing
+    if grid.could_fit(grid.shape(request), np.flatnonzero(known)).any():
+        return None
+    nodes = [replace(node, state=NodeState.READY) for node in grid.nodes if node.state is not NodeState.LOST]
+    return _never(nodes, request)
+
+
+def _never(nodes: Sequence[Node], request: Request) -> Reason:
+    empty = Grid(nodes)
+    shape, gpu = empty.shape(request), request.gpu
+    if gpu is not None:
+        devices = [[device for _, device in matching(empty, shape, number)] for number in range(len(nodes))]
+        if not any(devices):
+            models = sorted({one.model for node in nodes for one in node.report.devices if not one.faults})
+            if not models:
+                return refusals.NoGpus()
+            return refusals.GpuModelNotFound(model=gpu.model or "", models=tuple(models))
+        if gpu.whole:
+            most = max(len(found) for found in devices)
+            if gpu.whole > most:
+                return refusals.TooManyGpus(requested=gpu.whole, most=most)
+        largest = max(device.memory_mib for found in devices for device in found)
+        if gpu.vram_mib > largest:
+            return refusals.TooMuchGpuMemory(requested_mib=gpu.vram_mib, most_mib=largest)
+    found = (refusal(empty, shape, number) for number in range(min(MOST_SHORTFALLS, len(nodes))))
+    return refusals.RequestTooLarge(request=str(request), shortfalls=tuple(one for one in found if one is not None))
+
+
+def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
+    """The holders of the devices (or the node) that it could use if they were free, the largest hold first."""
+    grid, holdings = snapshot.grid, snapshot.holdings
+    shape, slots = grid.shape(queued.request), np.flatnonzero(holdings.node >= 0)
+    slots = slots[grid.taking(shape, holdings.node[slots])]
+    if queued.request.gpu is None:
+        amounts = holdings.rows[slots, 1]
+    else:
+        devices = usable(grid, shape, holdings.node[slots])
+        amounts = np.where(devices, holdings.rows[slots, 2 : 2 + devices.shape[1]], 0).sum(axis=1)
+    found: list[tuple[int, Held]] = []
+    for index in np.argsort(-amounts, kind="stable").tolist():
+        one, amount = holdings.held[slots[index]], int(amounts[index])
+        if not amount or (len(found) >= MOST_HOLDERS and amount < found[-1][0]):
+            break
+        if one is not None and one.workload_id in snapshot.held:
+            found.append((amount, one))
+    found.sort(key=lambda pair: (-pair[0], pair[1].workload_id))
+    holders = []
+    for amount, one in found[:MOST_HOLDERS]:
+        if queued.request.gpu is not None:
+            holds = waiting.Resources(gpu_memory_mib=amount)
+        else:
+            holds = waiting.Resources(cpus_milli=one.allocation.cpus_milli, memory_mib=one.allocation.memory_mib)
+        holders.append(Holder(one.workload_id, one.name, one.owner, one.kind, one.allocation.node, holds, one.ends_at))
+    return tuple(holders)
+
+
+def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request | None:
+    """A smaller request that would start now, for each member of a gang. It is verified by a trial pass."""
+    queued_requests = _together(snapshot, queued)
+    for request in _candidates(snapshot, queued_requests, now):
+        since = [max(now, one.submitted_at) for one in queued_requests]
+        instead = [
+            replace(one, request=request, submitted_at=at) for one, at in zip(queued_requests, since, strict=True)
+        ]
+        with standing(snapshot, instead), passed(snapshot, now) as done:
+            if queued.workload_id in done.started:
+                return request
+    return None
+
+
+def _candidates(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest], now: float) -> list[Request]:
+    """Requests that might start if the asks were not queued; the largest first."""
+    for one in queued_requests:
+        snapshot.leave(one.workload_id)
+    try:
+        with passed(snapshot, now) as done:
+            found = smaller_requests(snapshot.grid, queued_requests[0].request)
+            good = (one for one in found if might(done, replace(queued_requests[0], request=one), len(queued_requests)))
+            return list(islice(good, MOST_TRIES))
+    finally:
+        for one in queued_requests:
+            snapshot.arrive(one)
+
+
+def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holder], basis: Reason) -> Reason:
+    grid = snapshot.grid
+    if not grid.fits_empty(grid.shape(queued.request), np.arange(len(grid.nodes))).any():
+        return waiting.NoNodeLargeEnough()
+    for one in holders:
+        if one.ends_at is None:
+            return waiting.NoTimeLimitAhead(kind=one.kind, owner=one.owner)
+    return basis
+
+
+def _site_of(snapshot: Snapshot, queued: QueuedRequest) -> str | None:
+    """The site in whose queue it is shown, if there are several."""
+    if len(snapshot.sites.names) < 2:
+        return None
+    could = snapshot.grid.fits_empty(snapshot.grid.shape(queued.request), np.arange(len(snapshot.grid.nodes)))
+    return snapshot.sites.stands(queued.workload_id, could, queued.gang_size)

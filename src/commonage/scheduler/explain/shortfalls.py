@@ -1,0 +1,199 @@
+"""Finds the shortfalls of a queued request: the refusing filter and its number of nodes; quotas, reservations,
+promises.
+
+Called by explain.py with the finished pass: it says why the pass did not start the request. Nodes with the same refusal
+form one shortfall; the closest nodes come first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from commonage.domain.nodes import NodeState
+from commonage.domain.reasons import Reason, waiting
+from commonage.domain.tenants import Amounts
+from commonage.scheduler.fit.filters import FILTERS, Filter, TakesWork, matching, usable
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.plan import Pass, Plan
+from commonage.scheduler.queue.quota import amounts_of
+from commonage.scheduler.snapshot import Snapshot
+
+Found = list[tuple[int, Reason]]
+"""(its nearest node, the shortfall there) of each group of nodes."""
+
+
+def shortfalls(snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) -> tuple[Reason, ...]:
+    """The shortfalls, one for each kind; empty for a request that came after the plan and fits."""
+    grid = snapshot.grid
+    if not grid.nodes:
+        return (waiting.NoNodes(),)
+    shape = grid.shape(queued.request)
+    members = 1 if queued.gang is None else len(snapshot.queue.gang(queued.gang))
+    if members < queued.gang_size:
+        return (waiting.GangIncomplete(size=queued.gang_size, queued=members),)
+    over = over_quota(snapshot, queued, shape)
+    if over is not None:
+        return (over,)
+    fit = grid.fits(shape, np.arange(len(grid.nodes)))
+    within = _within_quota(snapshot, queued, shape, fit)
+    may = outcome.gate.mask(queued, shape, within)
+    rooms = int(np.count_nonzero(may))
+    if rooms >= queued.gang_size:
+        if snapshot.sites.choose(may, queued.gang_size).any():
+            came_later = _place(snapshot, outcome, queued.workload_id) == len(outcome.order)
+            return () if came_later else (waiting.ResourcesFree(),)
+        return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
+    nodes = _by_distance(grid, shape, fit)
+    found, left = _refused(grid, shape, nodes[~may[nodes]])
+    found += _HeldBack(snapshot, outcome, queued).found(left, within)
+    place = {number: index for index, number in enumerate(nodes.tolist())}
+    reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
+    if rooms:
+        reasons = [waiting.InsufficientNodes(size=queued.gang_size, nodes=rooms), *reasons]
+    return tuple(reasons)
+
+
+def might(outcome: Pass, queued: QueuedRequest, size: int) -> bool:
+    """True if a request of `size` members might start next to the result of the pass: worth a trial."""
+    snapshot = outcome.snapshot
+    shape = snapshot.grid.shape(queued.request)
+    if over_quota(snapshot, queued, shape) is not None:
+        return False
+    fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
+    may = outcome.gate.mask(queued, shape, _within_quota(snapshot, queued, shape, fit))
+    return int(np.count_nonzero(may)) >= size
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reason | None:
+    """The quota refusal of the request, or of its whole gang; allocations within a reservation are not counted."""
+    if not snapshot.rules.tenants or snapshot.kept.home(queued, shape) is not None:
+        return None
+    one = amounts_of(shape)
+    amounts = Amounts(*(getattr(one, name) * max(1, queued.gang_size) for name in one.__slots__))
+    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts)
+
+
+def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
+    within = snapshot.quotas.mask(snapshot.grid, shape, queued.tenant, queued.owner) if snapshot.rules.tenants else None
+    return fit.copy() if within is None else fit & within
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
+    """Nodes ordered: it fits, it would fit if empty, the node has such a device, the node takes work; within each group
+    those with the most free first.
+    """
+    nodes = np.arange(len(grid.nodes))
+    free = grid.memory if shape.request.gpu is None else np.where(usable(grid, shape, nodes), grid.free_mib, -1)
+    most = free if free.ndim == 1 else free.max(axis=1, initial=-1)
+    return np.lexsort((-most, ~grid.ready, most < 0, ~grid.fits_empty(shape, nodes), ~fit))
+
+
+def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
+    """The refusals of filters on these nodes, the nearest first; and the nodes that no filter refuses."""
+    found: Found = []
+    left = nodes
+    for one in FILTERS:
+        passes = one.passes(grid, shape, left)
+        refused, left = left[~passes], left[passes]
+        for alike in _alike(one, grid, refused):
+            shortfall = one.refusal(grid, shape, alike[0])
+            if shortfall is not None:  # always true: the filter has just refused this node
+                found.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
+    return found, left
+
+
+def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
+    """Groups of refused nodes for which one reason suffices; unschedulable nodes are grouped by state."""
+    numbers: list[int] = refused.tolist()
+    if not numbers or not isinstance(refusing, TakesWork):
+        return [numbers] if numbers else []
+    groups: defaultdict[NodeState, list[int]] = defaultdict(list)
+    for number in numbers:
+        groups[grid.nodes[number].state].append(number)
+    return groups.values()
+
+
+class _HeldBack:
+    """Explains why a request may not start where it fits: a quota, or room kept for another."""
+
+    def __init__(self, snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) -> None:
+        self._snapshot, self._gate, self._now, self._queued = snapshot, outcome.gate, outcome.now, queued
+        self._reserved = snapshot.kept.mask(queued, snapshot.grid.shape(queued.request))
+        self._reserving: defaultdict[int, list[str]] = defaultdict(list)
+        for number, name, _, _ in snapshot.kept.windows():
+            self._reserving[number].append(name)
+        self._promised: dict[str, float] = {}  # by node, when the first request ahead starts there
+        mine = _place(snapshot, outcome, queued.workload_id)
+        for promise in outcome.promises.values():
+            if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
+                for allocation in promise.allocations:
+                    self._promised[allocation.node] = min(promise.at, self._promised.get(allocation.node, promise.at))
+
+    def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
+        """(its nearest node, the reason) of each group of these nodes; `within` [N]: those within quota."""
+        grid, groups = self._snapshot.grid, defaultdict[waiting.FreeButKept, list[int]](list)
+        over_quota = waiting.TenantQuotaExceededThere(tenant=self._queued.tenant)
+        for number in left.tolist():
+            groups[self._kept_for(number) if within[number] else over_quota].append(number)
+        for kept, (first, *others) in groups.items():
+            free = _free(grid, self._queued, first)
+            yield first, replace(kept, node=grid.nodes[first].name, nodes=1 + len(others), free=free)
+
+    def _kept_for(self, number: int) -> waiting.FreeButKept:
+        if self._reserved is not None and not self._reserved[number]:
+            return self._reservation(number)
+        if self._gate.claims.kept(number):
+            return waiting.ReservedForHeadOfQueue()
+        at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
+        if at <= self._now:
+            return waiting.PreemptingForOthers()
+        if at < self._gate.until(self._queued):
+            return waiting.PromisedToOthers(starts_in_s=float(at - self._now))
+        first = float(self._snapshot.ahead.first_ends()[number])
+        return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)
+
+    def _reservation(self, number: int) -> waiting.FreeButKept:
+        """Of the reservations that keep room there, the one that has begun, else the one that begins first."""
+        named = {one.id: one for one in self._snapshot.rules.reservations}
+        here = [named[name] for name in self._reserving[number] if name in named]
+        if not here:
+            return waiting.ReservedForOthers(tenant="")
+        one = min(here, key=lambda one: (one.starts_at > self._now, one.starts_at, one.id))
+        begins = one.starts_at > self._now
+        return waiting.ReservedForOthers(
+            tenant=one.tenant,
+            user=one.owner,
+            title=one.title,
+            begins_in_s=one.starts_at - self._now if begins else None,
+            ends_in_s=None if begins else one.ends_at - self._now,
+        )
+
+
+def _place(snapshot: Snapshot, outcome: Pass | Plan, workload_id: str) -> int:
+    """Its place in the order of the pass; behind all others if it came later."""
+    slot, order = snapshot.queue.slot(workload_id), outcome.order
+    place = order.place(slot) if len(order) else 0
+    return place if slot >= 0 and len(order) and order.slots[place] == slot else len(order)
+
+
+def _free(grid: Grid, queued: QueuedRequest, number: int) -> waiting.Resources:
+    """The free amounts of the resources that it requests."""
+    shape = grid.shape(queued.request)
+    if queued.request.gpu is None:
+        return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))
+    if queued.request.gpu.whole:
+        return waiting.Resources(gpus=int(np.count_nonzero(grid.devices_fit(shape, np.array([number])))))
+    devices = [device for device, _ in matching(grid, shape, number)]
+    return waiting.Resources(gpu_memory_mib=int(grid.free_mib[number, devices].max()))

@@ -1,0 +1,1 @@
+"""Where a request fits, and what a choice of node wastes."""

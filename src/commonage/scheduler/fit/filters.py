@@ -1,0 +1,251 @@
+"""Conditions that a node must meet before a request fits there: one small class each, with its own refusal.
+
+Called by explanations (shortfalls.py) and by views of available resources. The pass uses the grid, which gives no
+reasons.
+Both agree: a property test checks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from commonage.domain.nodes import Device, Node, NodeState
+from commonage.domain.reasons import waiting
+from commonage.scheduler.model.grid import Grid, lacking, most_together
+from commonage.scheduler.model.shapes import NEVER, Bools, Ints, Shape, model_matches
+
+
+class Filter(Protocol):
+    """One condition on a node. Each filter sees only the nodes that passed the filters before it."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes meet it."""
+        ...
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """Why the shape does not fit on node `number` by this condition; None if it does."""
+        ...
+
+
+class TakesWork:
+    """The node is ready."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes take work."""
+        return grid.taking(shape, nodes)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The state of the node, and its reason."""
+        node = grid.nodes[number]
+        if node.state is not NodeState.READY:
+            return _not_ready(node)
+        if shape.request.on_full_disk or not node.report.tight:
+            return None
+        return waiting.InsufficientDisk(node=node.name, detail=node.report.tight)
+
+
+class Labels:
+    """The node carries all requested labels."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes carry them."""
+        return grid.labelled(shape, nodes)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The labels that the node lacks."""
+        node = grid.nodes[number]
+        missing = tuple(lacking(node, shape.request.labels))
+        return waiting.NodeLabelsMismatch(node=node.name, labels=missing) if missing else None
+
+
+class Model:
+    """The node has a schedulable device of the requested model."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes have one."""
+        devices = usable(grid, shape, nodes)
+        return np.ones(len(nodes), np.bool_) if shape.request.gpu is None else np.asarray(devices.any(axis=1), np.bool_)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The model that the node does not have."""
+        gpu = shape.request.gpu
+        if gpu is None or any(True for _ in matching(grid, shape, number)):
+            return None
+        return waiting.NoMatchingGpu(node=grid.nodes[number].name, model=gpu.model)
+
+
+class WholeDevices:
+    """The requested number of devices is wholly free."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes have that number."""
+        gpu = shape.request.gpu
+        if gpu is None or not gpu.whole:
+            return np.ones(len(nodes), np.bool_)
+        return np.asarray(np.count_nonzero(grid.devices_fit(shape, nodes), axis=1) >= gpu.whole, np.bool_)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The number of wholly free devices, and the number of devices."""
+        gpu = shape.request.gpu
+        if gpu is None or not gpu.whole:
+            return None
+        devices = [index for index, _ in matching(grid, shape, number)]
+        fit = grid.devices_fit(shape, np.array([number]))[0]
+        free = [index for index in devices if fit[index]]
+        name = grid.nodes[number].name
+        if devices and all(device.parent_uuid is not None for _, device in matching(grid, shape, number)):
+            return waiting.GpuIsPartitioned(node=name, model=gpu.model)
+        if len(free) >= gpu.whole:
+            return None
+        return waiting.InsufficientGpus(
+            node=name, model=gpu.model, requested=gpu.whole, free=len(free), present=len(devices)
+        )
+
+
+class OneNuma:
+    """The requested whole devices are free on one NUMA node, if the request wants that."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes have that number on one NUMA node."""
+        if not shape.request.one_numa or shape.devices < 2:
+            return np.ones(len(nodes), np.bool_)
+        together = most_together(grid.devices_fit(shape, nodes), grid.numa[nodes], shape)
+        return np.asarray(together >= shape.devices, np.bool_)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The largest number on one NUMA node, and the number of free devices."""
+        nodes, gpu = np.array([number]), shape.request.gpu
+        if gpu is None or self.passes(grid, shape, nodes)[0]:
+            return None
+        fit = grid.devices_fit(shape, nodes)
+        together = int(most_together(fit, grid.numa[nodes], shape)[0])
+        free, name = int(np.count_nonzero(fit)), grid.nodes[number].name
+        return waiting.InsufficientGpusOnNumaNode(
+            node=name, model=gpu.model, requested=shape.devices, free=free, together=together
+        )
+
+
+class PartOfDevice:
+    """One device has the requested VRAM and compute free."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes have such a device."""
+        if not shape.is_part:
+            return np.ones(len(nodes), np.bool_)
+        return np.asarray(grid.devices_fit(shape, nodes).any(axis=1), np.bool_)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The free VRAM and compute of the closest device."""
+        gpu = shape.request.gpu
+        if gpu is None or gpu.whole or grid.devices_fit(shape, np.array([number]))[0].any():
+            return None
+        free_mib, free_milli = grid.free_mib[number], grid.free_milli[number]
+
+        def most(found: tuple[int, Device]) -> int:
+            index, device = found
+            return min(int(free_mib[index]), int(free_milli[index]) * device.memory_mib // 1000)
+
+        index, device = max(matching(grid, shape, number), key=most)
+        need = int(shape.need_mib[grid.kind[number, index]])
+        asked, node = gpu.memory_on(device.memory_mib) if need >= NEVER else need, grid.nodes[number].name
+        if asked > free_mib[index]:
+            return waiting.InsufficientGpuMemory(
+                node=node,
+                gpu=device.label,
+                model=gpu.model,
+                requested_mib=asked,
+                free_mib=max(0, int(free_mib[index])),
+                total_mib=device.memory_mib,
+            )
+        wanted = int(shape.need_milli[grid.kind[number, index]])
+        return waiting.InsufficientGpuCompute(
+            node=node,
+            gpu=device.label,
+            model=gpu.model,
+            requested_milli=gpu.compute_on(device.memory_mib) if wanted >= NEVER else wanted,
+            free_milli=int(free_milli[index]),
+        )
+
+
+class Cpus:
+    """Enough cores are free."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes have enough."""
+        return np.asarray(grid.cpus[nodes] >= shape.cpus_milli, np.bool_)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The free cores, and all cores."""
+        if shape.cpus_milli <= grid.cpus[number]:
+            return None
+        return waiting.InsufficientCpu(
+            node=grid.nodes[number].name,
+            requested_cpus_milli=shape.cpus_milli,
+            free_cpus_milli=max(0, int(grid.cpus[number])),
+            total_cpus_milli=int(grid.cpus_total[number]),
+        )
+
+
+class Memory:
+    """Enough memory is free."""
+
+    def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: which of these nodes have enough."""
+        return np.asarray(grid.memory[nodes] >= shape.memory_mib, np.bool_)
+
+    def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+        """The free memory, and all memory."""
+        if shape.memory_mib <= grid.memory[number]:
+            return None
+        return waiting.InsufficientMemory(
+            node=grid.nodes[number].name,
+            requested_mib=shape.memory_mib,
+            free_mib=max(0, int(grid.memory[number])),
+            total_mib=int(grid.memory_total[number]),
+        )
+
+
+def _not_ready(node: Node) -> waiting.NodeShortfall:
+    """The state of the node. The text of its reason may come from a daemon, so only admins see it, on the page of
+    nodes.
+    """
+    if node.state is NodeState.DRAINING:
+        return waiting.NodeDraining(node=node.name, by=node.drained_by)
+    return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(node=node.name)
+
+
+FILTERS: tuple[Filter, ...] = (
+    TakesWork(),
+    Labels(),
+    Model(),
+    WholeDevices(),
+    OneNuma(),
+    PartOfDevice(),
+    Cpus(),
+    Memory(),
+)
+
+
+def refusal(grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
+    """Why the shape does not fit on node `number` now, from the first filter that refuses; None if it fits."""
+    return next((why for one in FILTERS if (why := one.refusal(grid, shape, number)) is not None), None)
+
+
+def usable(grid: Grid, shape: Shape, nodes: Ints) -> Bools:
+    """[n, C]: the schedulable devices of these nodes that match the requested model."""
+    gpu = shape.request.gpu
+    of_model = [gpu is not None and model_matches(gpu, device.model) for _, device in grid.kinds]
+    found: Bools = np.array([*of_model, False])[grid.kind[nodes]]
+    return found
+
+
+def matching(grid: Grid, shape: Shape, number: int) -> Iterator[tuple[int, Device]]:
+    """The schedulable devices of a node that match the requested model, with their numbers."""
+    gpu = shape.request.gpu
+    if gpu is not None:
+        for index, device in enumerate(grid.nodes[number].report.devices):
+            if not device.faults and model_matches(gpu, device.model):
+                yield index, device

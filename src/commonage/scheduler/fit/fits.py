@@ -1,0 +1,137 @@
+"""Tells which sorts of requests fit on which nodes, for all at once: a request that fits nowhere costs a pass nothing.
+
+The snapshot keeps one row for each sort of the queue; only changed nodes are compared again. The quality of a fit, and
+permission to start, are decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from commonage.domain.requests import Request
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
+from commonage.scheduler.queue.fairness import Capacity
+
+MOST_AT_ONCE = 1 << 20  # comparisons in one step, so that a step takes only some MiB
+
+
+class Fits:
+    """Tables by sort and node [S, N]: `now` where it fits next to the current allocations, `empty` where it would fit
+    on an empty node; `count` [S] is the number of nodes on which it fits now. Call `refresh()` before reading them.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.shapes: list[Shape | None] = []
+        self._requests: list[Request | None] = []
+        self._epoch, self._at, self._puts = -1, 0, -1
+        self._fresh: set[int] = set()
+        self._size(64)
+
+    def _size(self, sorts: int) -> None:
+        grid = self._grid
+        self.now: Bools = np.zeros((sorts, len(grid.nodes)), np.bool_)
+        self.empty: Bools = np.zeros((sorts, len(grid.nodes)), np.bool_)
+        self.count: Ints = np.zeros(sorts, np.int64)
+        self._cpus: Ints = np.full(sorts, NEVER, np.int64)
+        self._memory: Ints = np.full(sorts, NEVER, np.int64)
+        self._devices: Ints = np.zeros(sorts, np.int64)
+        self._need_mib: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
+        self._need_milli: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
+        self._on_full_disk: Bools = np.zeros(sorts, np.bool_)
+        self._alone: set[int] = set()  # sorts with conditions that the tables do not contain
+        self._fresh = {sort for sort, request in enumerate(self._requests) if request is not None}
+
+    def put(self, sort: int, request: Request) -> None:
+        """This number now means this request."""
+        while len(self._requests) <= sort:
+            self._requests.append(None)
+            self.shapes.append(None)
+        if self._requests[sort] != request:
+            self._requests[sort] = request
+            self._fresh.add(sort)
+
+    def shape(self, sort: int) -> Shape:
+        """The shape of a sort, after `refresh()`."""
+        shape = self.shapes[sort]
+        assert shape is not None  # refresh() made the shapes of all sorts
+        return shape
+
+    def shares(self, capacity: Capacity) -> Floats:
+        """[S]: the dominant share of each sort, by the least it takes on any device; meaningless for an unused sort."""
+        least = self._need_milli.min(axis=1)
+        parts = (
+            self._cpus / capacity.cpus_milli,
+            self._memory / capacity.memory_mib,
+            np.where(least < NEVER, least, 0) * self._devices / capacity.gpu_milli,
+        )
+        return np.where(self._cpus < NEVER, np.maximum.reduce(parts), 0.0)
+
+    def refresh(self) -> None:
+        """Update from the grid, and add new sorts."""
+        grid = self._grid
+        if self._epoch != grid.epoch or len(self._requests) > len(self._cpus):
+            self._size(max(64, 2 * len(self._requests)))
+            self._epoch, self._at, self._puts = grid.epoch, len(grid.changed), grid.puts
+        everybody = np.flatnonzero(self._cpus < NEVER)
+        if self._puts != grid.puts:
+            self._compute(self.empty, everybody, np.arange(len(grid.nodes)), empty=True)
+            self._puts = grid.puts
+        if self._at != len(grid.changed):
+            stale = np.unique(grid.changed[self._at :])
+            self._at = len(grid.changed)
+            self.count -= np.count_nonzero(self.now[:, stale], axis=1)
+            self._compute(self.now, everybody, stale, empty=False)
+            self.count += np.count_nonzero(self.now[:, stale], axis=1)
+        if self._fresh:
+            self._take_in(sorted(self._fresh))
+
+    def _take_in(self, fresh: list[int]) -> None:
+        self._fresh = set()
+        for sort in fresh:
+            request = self._requests[sort]
+            if request is None:
+                continue
+            shape = self.shapes[sort] = self._grid.shape(request)
+            self._cpus[sort], self._memory[sort], self._devices[sort] = (
+                shape.cpus_milli,
+                shape.memory_mib,
+                shape.devices,
+            )
+            self._need_mib[sort], self._need_milli[sort] = shape.need_mib, shape.need_milli
+            self._on_full_disk[sort] = request.on_full_disk
+            special = bool(request.labels) or (request.one_numa and shape.devices > 1)
+            (self._alone.add if special else self._alone.discard)(sort)
+        sorts, nodes = np.array(fresh, np.int64), np.arange(len(self._grid.nodes))
+        self._compute(self.now, sorts, nodes, empty=False)
+        self._compute(self.empty, sorts, nodes, empty=True)
+        self.count[sorts] = np.count_nonzero(self.now[sorts], axis=1)
+
+    def _compute(self, table: Bools, sorts: Ints, nodes: Ints, *, empty: bool) -> None:
+        """Compare these sorts with these nodes."""
+        if not len(sorts) or not len(nodes):
+            return
+        step = max(1, MOST_AT_ONCE // (len(sorts) * max(1, self._grid.kind.shape[1])))
+        for first in range(0, len(nodes), step):
+            some = nodes[first : first + step]
+            table[np.ix_(sorts, some)] = self._compare(sorts, some, empty)
+            for sort in self._alone.intersection(sorts.tolist()):
+                fit = self._grid.fits_empty if empty else self._grid.fits
+                table[sort, some] = fit(self.shape(sort), some)
+
+    def _compare(self, sorts: Ints, nodes: Ints, empty: bool) -> Bools:
+        grid = self._grid
+        cpus, memory = (grid.cpus_total, grid.memory_total) if empty else (grid.cpus, grid.memory)
+        fit: Bools = grid.ready[nodes] | (self._on_full_disk[sorts][:, None] & grid.tight[nodes])
+        fit &= self._cpus[sorts][:, None] <= cpus[nodes]
+        fit &= self._memory[sorts][:, None] <= memory[nodes]
+        with_devices = np.flatnonzero(self._devices[sorts])
+        if len(with_devices):
+            some, kind = sorts[with_devices], grid.kind[nodes]
+            mib = grid.total_mib[nodes] if empty else grid.free_mib[nodes]
+            enough = mib >= self._need_mib[some][:, kind]
+            milli = np.full_like(mib, 1000) if empty else grid.free_milli[nodes]
+            enough &= milli >= self._need_milli[some][:, kind]
+            fit[with_devices] &= np.count_nonzero(enough, axis=2) >= self._devices[some][:, None]
+        return fit

@@ -1,0 +1,1 @@
+"""Requests and nodes in the numbers that the scheduler compares: shapes, the grid, free room."""

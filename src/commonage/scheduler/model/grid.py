@@ -1,0 +1,369 @@
+"""Free resources of every node and device as arrays: the planner's scratch pad, fast for a thousand nodes.
+
+The snapshot adds nodes and allocations (allocations); filters, policies and the pass read it. A pass takes and gives
+back
+within `trial()`, which restores the grid. Decisions to start, and their reasons, are made elsewhere.
+
+Axes: N nodes, C devices of the largest node. Memory and VRAM in MiB, CPUs and compute in thousandths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from commonage.domain.nodes import Allocation, Device, Node, NodeState, Share
+from commonage.domain.parts import part_of
+from commonage.domain.requests import Request
+from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
+
+MOST_SHAPES = 50_000  # cached shapes of requests
+MOST_ROWS = 4096  # cached rows for each `Rows`: a server runs for months, and requests vary
+
+
+class Grid:
+    """Nodes by number. Everyone may read the arrays; only this class writes them.
+
+    `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] are the capacity; `ready` [N]: the node takes work;
+    `tight` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
+    `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the device's kind, -1 for no device or an
+    unschedulable one. `changed` lists the touched nodes in order, for row caches; `epoch` counts events that invalidate
+    all caches, `puts` counts node reports.
+    """
+
+    def __init__(self, nodes: Sequence[Node] = ()) -> None:
+        self.nodes: list[Node] = []
+        self.number: dict[str, int] = {}
+        self.kinds: list[tuple[DeviceKind, Device]] = []
+        self.changed: list[int] = []
+        self.epoch = 0
+        self.puts = 0
+        self._kind_number: dict[DeviceKind, int] = {}
+        self._device: dict[str, tuple[int, int]] = {}
+        self._held: list[dict[str, Allocation]] = []
+        self._shapes: dict[Request, Shape] = {}
+        self._last_shape = 0
+        self._undo: list[tuple[Allocation, int]] | None = None
+        self._shape_arrays(0, 0)
+        self.put(nodes)
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def put(self, nodes: Sequence[Node]) -> None:
+        """Add nodes, or replace those of the same name; their allocations stay."""
+        width = max([self.free_mib.shape[1], *(len(node.report.devices) for node in nodes)])
+        fresh = [node for node in nodes if node.name not in self.number]
+        if fresh or width > self.free_mib.shape[1]:
+            self._shape_arrays(len(self.nodes) + len(fresh), width)
+        for node in fresh:
+            self.number[node.name] = len(self.nodes)
+            self.nodes.append(node)
+            self._held.append({})
+        known = len(self.kinds)
+        for node in nodes:
+            self._write(self.number[node.name], node)
+        if len(self.kinds) != known:
+            self._shapes = {request: shape_of(one.number, request, self.kinds) for request, one in self._shapes.items()}
+            self._forget()
+
+    def remove(self, name: str) -> None:
+        """Remove a node for good, with all its allocations."""
+        gone = self.number[name]
+        nodes = [node for node in self.nodes if node.name != name]
+        allocations = [
+            allocation for number, held in enumerate(self._held) if number != gone for allocation in held.values()
+        ]
+        self.nodes, self.number, self._held, self._device = [], {}, [], {}
+        self._shape_arrays(0, 0)
+        self.put(nodes)
+        for allocation in allocations:
+            self.take(allocation)
+
+    def _shape_arrays(self, n: int, c: int) -> None:
+        """Resize all arrays, and keep their contents in place."""
+
+        def grown(name: str, fill: int, shape: tuple[int, ...], dtype: type = np.int64) -> None:
+            new: npt.NDArray[Any] = np.full(shape, fill, dtype)
+            old = getattr(self, name, None)
+            if old is not None and n:
+                new[tuple(slice(length) for length in old.shape)] = old
+            setattr(self, name, new)
+
+        self.cpus: Ints
+        self.memory: Ints
+        self.cpus_total: Ints
+        self.memory_total: Ints
+        self.free_mib: Ints
+        self.free_milli: Ints
+        self.total_mib: Ints
+        self.kind: Ints
+        self.numa: Ints
+        self.ready: Bools
+        self.tight: Bools
+        for name in ("cpus", "memory", "cpus_total", "memory_total"):
+            grown(name, 0, (n,))
+        for name in ("ready", "tight"):
+            grown(name, 0, (n,), np.bool_)
+        for name in ("free_mib", "free_milli", "total_mib"):
+            grown(name, 0, (n, c))
+        grown("kind", -1, (n, c))
+        grown("numa", -1, (n, c))
+        self._forget()
+
+    def _write(self, number: int, node: Node) -> None:
+        report = node.report
+        if [device.uuid for device in self.nodes[number].report.devices] != [device.uuid for device in report.devices]:
+            self._forget()
+        for device in self.nodes[number].report.devices:
+            if self._device.get(device.uuid, (-1, 0))[0] == number:
+                del self._device[device.uuid]
+        self.nodes[number] = node
+        self.ready[number] = node.state is NodeState.READY and not report.tight
+        self.tight[number] = node.state is NodeState.READY and bool(report.tight)
+        self.cpus[number] = self.cpus_total[number] = report.cpus_milli
+        self.memory[number] = self.memory_total[number] = report.memory_mib
+        self.kind[number] = self.numa[number] = -1
+        self.free_mib[number] = self.free_milli[number] = self.total_mib[number] = 0
+        for index, device in enumerate(report.devices):
+            self._device[device.uuid] = (number, index)
+            self.free_mib[number, index] = self.total_mib[number, index] = device.memory_mib
+            self.free_milli[number, index] = 1000
+            self.numa[number, index] = -1 if device.numa is None else device.numa
+            if not device.faults:
+                self.kind[number, index] = self._number_of_kind(device)
+        for allocation in self._held[number].values():
+            self._apply(allocation, 1)
+        self.changed.append(number)
+        self.puts += 1
+
+    def _number_of_kind(self, device: Device) -> int:
+        kind = DeviceKind.of(device)
+        number = self._kind_number.get(kind)
+        if number is None:
+            number = self._kind_number[kind] = len(self.kinds)
+            self.kinds.append((kind, device))
+        return number
+
+    def _forget(self) -> None:
+        self.epoch += 1
+        self.changed = []
+
+    # --- allocations ----------------------------------------------------------------------------------------------
+
+    def take(self, allocation: Allocation) -> None:
+        """Add an allocation. It has no effect on an unknown node."""
+        number = self.number.get(allocation.node)
+        if number is not None and allocation.attempt_id not in self._held[number]:
+            self._held[number][allocation.attempt_id] = allocation
+            self._apply(allocation, 1)
+            if self._undo is not None:
+                self._undo.append((allocation, 1))
+
+    def give(self, allocation: Allocation) -> None:
+        """Release an allocation."""
+        number = self.number.get(allocation.node)
+        if number is not None and self._held[number].pop(allocation.attempt_id, None) is not None:
+            self._apply(allocation, -1)
+            if self._undo is not None:
+                self._undo.append((allocation, -1))
+
+    def _apply(self, allocation: Allocation, sign: int) -> None:
+        number = self.number[allocation.node]
+        self.cpus[number] -= sign * allocation.cpus_milli
+        self.memory[number] -= sign * allocation.memory_mib
+        for share in allocation.shares:
+            at = self._device.get(share.device_uuid)
+            if at is not None:
+                self.free_mib[at] -= sign * share.memory_mib
+                self.free_milli[at] -= sign * share.compute_milli
+        self.changed.append(number)
+        if len(self.changed) > 50_000:
+            self._forget()
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Undo every take and give inside at the end. Trials may nest."""
+        outer, self._undo = self._undo, []
+        try:
+            yield
+        finally:
+            undo, self._undo = self._undo, None
+            for allocation, sign in reversed(undo):
+                (self.give if sign > 0 else self.take)(allocation)
+            self._undo = outer
+
+    @contextmanager
+    def less(self, number: int, row: Ints) -> Iterator[None]:
+        """Inside, a node has less free: `row` is CPUs, memory, VRAM of each device, compute of each device."""
+        self._reduce(number, row)
+        try:
+            yield
+        finally:
+            self._reduce(number, -row)
+
+    def _reduce(self, number: int, row: Ints) -> None:
+        devices = self.kind.shape[1]
+        self.cpus[number] -= row[0]
+        self.memory[number] -= row[1]
+        self.free_mib[number] -= row[2 : 2 + devices]
+        self.free_milli[number] -= row[2 + devices :]
+        self.touch(number)
+
+    def held_on(self, number: int) -> Sequence[Allocation]:
+        """The allocations on a node."""
+        return list(self._held[number].values())
+
+    def device(self, uuid: str) -> tuple[int, int] | None:
+        """The numbers of a device's node and of the device on it; None for an unknown device."""
+        return self._device.get(uuid)
+
+    def touch(self, number: int) -> None:
+        """Mark a node as changed for row caches, although nothing was taken or given."""
+        self.changed.append(number)
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def shape(self, request: Request) -> Shape:
+        """The shape of a request; the same object for equal requests until the kinds of devices change."""
+        found = self._shapes.get(request)
+        if found is None:
+            if len(self._shapes) >= MOST_SHAPES:
+                self._shapes.clear()
+            found = self._shapes[request] = shape_of(self._last_shape, request, self.kinds)
+            self._last_shape += 1
+        return found
+
+    def labelled(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: which nodes carry the labels that the request wants."""
+        wanted = shape.request.labels
+        if not wanted:
+            return np.ones(len(nodes), np.bool_)
+        return np.array([not lacking(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
+
+    def taking(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: which nodes take work of this shape, whatever is free."""
+        ready: Bools = self.ready[nodes]
+        return ready | self.tight[nodes] if shape.request.on_full_disk else ready
+
+    def devices_fit(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes), C]: which devices have the resources that the shape takes from one."""
+        kind = self.kind[nodes]
+        enough: Bools = (self.free_mib[nodes] >= shape.need_mib[kind]) & (
+            self.free_milli[nodes] >= shape.need_milli[kind]
+        )
+        return enough
+
+    def fits(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: where the shape fits now."""
+        fit: Bools = self.taking(shape, nodes) & (self.cpus[nodes] >= shape.cpus_milli)
+        fit &= self.memory[nodes] >= shape.memory_mib
+        if shape.request.labels:
+            fit &= self.labelled(shape, nodes)
+        if shape.devices:
+            fit &= most_together(self.devices_fit(shape, nodes), self.numa[nodes], shape) >= shape.devices
+        return fit
+
+    def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: where the shape would fit on an empty node."""
+        return self.taking(shape, nodes) & self.could_fit(shape, nodes)
+
+    def could_fit(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: the same, if all nodes were ready."""
+        fit: Bools = self.cpus_total[nodes] >= shape.cpus_milli
+        fit &= self.memory_total[nodes] >= shape.memory_mib
+        if shape.request.labels:
+            fit &= self.labelled(shape, nodes)
+        if shape.devices:
+            kind = self.kind[nodes]
+            enough = (self.total_mib[nodes] >= shape.need_mib[kind]) & (shape.need_milli[kind] <= 1000)
+            fit &= most_together(enough, self.numa[nodes], shape) >= shape.devices
+        return fit
+
+    def allocation(self, shape: Shape, number: int, devices: Sequence[int], attempt_id: str, now: float) -> Allocation:
+        """The allocation of an attempt on node `number`, with these devices of it, from `now` on."""
+        node = self.nodes[number]
+        shares = tuple(share_of(node.report.devices[index], shape) for index in devices)
+        return Allocation(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
+
+
+def lacking(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The labels that a node does not carry. One of `site=north|south` is enough."""
+    there = labels_of(node)
+    return [(key, value) for key, value in wanted if not any((key, one) in there for one in value.split("|"))]
+
+
+def labels_of(node: Node) -> set[tuple[str, str]]:
+    """A node's labels, including those that every node has."""
+    return {*node.report.labels, ("node", node.name), ("site", node.site), ("engine", node.engine)}
+
+
+def most_together(devices: Bools, numa: Ints, shape: Shape) -> Ints:
+    """[n]: the number of fitting devices [n, C] that a shape can have together: all, or those of one NUMA node."""
+    if not shape.request.one_numa or shape.devices < 2:
+        return np.asarray(np.count_nonzero(devices, axis=1), np.int64)
+    together = [np.count_nonzero(devices & (numa == place), axis=1) for place in np.unique(numa)]
+    return np.asarray(np.max(together, axis=0), np.int64) if together else np.zeros(len(devices), np.int64)
+
+
+def share_of(device: Device, shape: Shape) -> Share:
+    """The share of a device that a shape gets; the shape must fit on it."""
+    gpu = shape.request.gpu
+    part = part_of(device, gpu) if gpu is not None else None
+    if part is None:
+        raise ValueError(f"{shape.request} takes nothing of {device.uuid}")
+    return Share(
+        device_uuid=device.uuid,
+        device_index=device.index,
+        model=device.model,
+        memory_mib=part.memory_mib,
+        compute_milli=part.compute_milli,
+        whole=part.whole,
+        device_memory_mib=device.memory_mib,
+        simulated=device.simulated,
+        isolation=device.isolation,
+    )
+
+
+class Row:
+    """Caches a row of values for every node, and recomputes only the nodes that changed since the last call."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._epoch, self._at = -1, 0
+        self._row: npt.NDArray[Any] = np.empty(0)
+
+    def of(self, compute: Callable[[Ints], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """[N, ...], read-only until the grid changes. `compute(nodes)` returns their values, [len(nodes), ...]."""
+        grid, at = self._grid, len(self._grid.changed)
+        if self._epoch != grid.epoch:
+            self._row = compute(np.arange(len(grid.nodes)))
+        elif self._at != at:
+            stale = np.fromiter(set(grid.changed[self._at :]), np.int64)
+            self._row[stale] = compute(stale)
+        self._epoch, self._at = grid.epoch, at
+        return self._row
+
+
+class Rows:
+    """A row over all nodes for each shape. `compute(shape, nodes)` gives the values for these nodes."""
+
+    def __init__(self, grid: Grid, compute: Callable[[Shape, Ints], npt.NDArray[Any]]) -> None:
+        self._grid, self._compute = grid, compute
+        self._rows: dict[int, Row] = {}
+
+    def of(self, shape: Shape) -> npt.NDArray[Any]:
+        """[N, ...], read-only, and only until the grid changes."""
+        row = self._rows.get(shape.number)
+        if row is None:
+            if len(self._rows) >= MOST_ROWS:
+                self._rows.clear()
+            row = self._rows[shape.number] = Row(self._grid)
+        return row.of(lambda nodes: self._compute(shape, nodes))
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._rows.clear()

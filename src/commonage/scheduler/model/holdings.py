@@ -1,0 +1,134 @@
+"""Current allocations as arrays, one slot for each attempt: their ends, the rows they free, their evictability.
+
+The pass keeps it in step with the grid: call `take` and `give` on both. Read by reservations.py, preemption.py and
+gang.py. Free room and permission to start are decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.queued_requests import Held
+from commonage.scheduler.model.shapes import Bools, Floats, Ints
+from commonage.scheduler.model.space import row_of, width
+
+NEVER_ENDS = np.inf
+
+
+class Holdings:
+    """Arrays by slot [S]; call `sync()` before reading. A slot whose `node` is -1 is empty, or on an unknown node.
+
+    `rows` [S, W] is the room each takes on its node (see space.py), `ends_at` the end by its time limit (inf: never),
+    `at` the start, `priority`, `preemptible`, `tenant` the index in `tenants`, and `gang` the number of its gang, -1
+    without one.
+    """
+
+    def __init__(self, grid: Grid, held: Iterable[Held] = ()) -> None:
+        self.grid = grid
+        self.slot: dict[str, int] = {}
+        self.tenants: list[str] = []
+        self._tenant_number: dict[str, int] = {}
+        self._gang_number: dict[str, int] = {}
+        self.held: list[Held | None] = []
+        self._empty: list[int] = []
+        self._shape_arrays(64)
+        self._epoch = grid.epoch
+        for one in held:
+            self.take(one)
+
+    def _shape_arrays(self, slots: int) -> None:
+        self.node: Ints = np.full(slots, -1, np.int64)
+        self.rows: Ints = np.zeros((slots, width(self.grid)), np.int64)
+        self.ends_at: Floats = np.full(slots, NEVER_ENDS)
+        self.at: Floats = np.zeros(slots)
+        self.priority: Ints = np.zeros(slots, np.int64)
+        self.preemptible: Bools = np.zeros(slots, np.bool_)
+        self.tenant: Ints = np.zeros(slots, np.int64)
+        self.gang: Ints = np.full(slots, -1, np.int64)
+
+    def __iter__(self) -> Iterator[Held]:
+        return (one for one in self.held if one is not None)
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    def take(self, held: Held) -> None:
+        """Add an allocation, or replace that of the same attempt."""
+        attempt = held.allocation.attempt_id
+        slot = self.slot.get(attempt)
+        if slot is None:
+            slot = self._empty.pop() if self._empty else len(self.held)
+            if slot == len(self.held):
+                self.held.append(None)
+            self.slot[attempt] = slot
+        self.held[slot] = held
+        if slot >= len(self.node):
+            self._fill()
+        else:
+            self._write(slot, held)
+
+    def give(self, attempt_id: str) -> Held | None:
+        """Remove an attempt that ended; returns its allocation, None if it was unknown."""
+        slot = self.slot.pop(attempt_id, None)
+        if slot is None:
+            return None
+        gone, self.held[slot] = self.held[slot], None
+        self.node[slot] = -1
+        self._empty.append(slot)
+        return gone
+
+    def sync(self) -> None:
+        """Follow a renumbering of nodes or devices in the grid."""
+        if self._epoch != self.grid.epoch:
+            self._fill()
+
+    def _fill(self) -> None:
+        self._shape_arrays(max(64, 2 * len(self.held)))
+        self._epoch = self.grid.epoch
+        for slot, held in enumerate(self.held):
+            if held is not None:
+                self._write(slot, held)
+
+    def _write(self, slot: int, held: Held) -> None:
+        self.node[slot] = self.grid.number.get(held.allocation.node, -1)
+        row = row_of(self.grid, held.allocation)
+        if len(row) == self.rows.shape[1]:  # otherwise the grid has grown, and sync() runs before anything reads
+            self.rows[slot] = row
+        self.ends_at[slot] = NEVER_ENDS if held.ends_at is None else held.ends_at
+        self.at[slot] = held.allocation.at
+        self.priority[slot] = held.priority
+        self.preemptible[slot] = held.preemptible
+        self.tenant[slot] = self._number_of(held.tenant)
+        self.gang[slot] = -1
+        if held.gang is not None:
+            self.gang[slot] = self._gang_number.setdefault(held.gang, len(self._gang_number))
+
+    def _number_of(self, tenant: str) -> int:
+        number = self._tenant_number.get(tenant)
+        if number is None:
+            number = self._tenant_number[tenant] = len(self.tenants)
+            self.tenants.append(tenant)
+        return number
+
+    def sum(self, slots: Ints) -> Ints:
+        """[N, W]: the sum of these slots on each node. None of them may be empty."""
+        total = np.zeros((len(self.grid.nodes), width(self.grid)), np.int64)
+        if len(slots):
+            order = slots[np.argsort(self.node[slots], kind="stable")]
+            nodes, first = np.unique(self.node[order], return_index=True)
+            total[nodes] = np.add.reduceat(self.rows[order], first, axis=0)
+        return total
+
+    def ended_by(self, at: float) -> Ints:
+        """[N, W]: the room that time limits have freed at that instant."""
+        self.sync()
+        return self.sum(np.flatnonzero((self.node >= 0) & (self.ends_at <= at)))
+
+    def after(self, at: float, nodes: Ints) -> list[Held]:
+        """The allocations on these nodes that may still run then."""
+        self.sync()
+        late = np.flatnonzero((self.node >= 0) & (self.ends_at > at) & np.isin(self.node, nodes))
+        return [held for held in (self.held[slot] for slot in late.tolist()) if held is not None]

@@ -1,0 +1,34 @@
+"""Policies that choose among the places where a workload fits: one small module each, behind one protocol.
+
+The pass asks a policy about one shape at a time. A policy does not decide what may start, or when; only nodes on which
+the shape fits count.
+
+`registry.POLICIES` maps names to makers: `maker(grid, mix, seed)` makes a policy for a grid, a mix of typical workloads
+and a seed for random decisions; `registry.DEFAULT` is the default name. See docs/contribute/add-a-policy.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from commonage.scheduler.model.shapes import Floats, Shape
+
+
+class Policy(Protocol):
+    """A policy over one grid; it may cache rows (`grid.Rows`) and learn from arrivals, and keeps no other state."""
+
+    def arrived(self, shape: Shape) -> None:
+        """A workload of this shape was submitted; the policy may learn from it."""
+        ...
+
+    def costs(self, shape: Shape) -> Floats:
+        """[N]: the cost of each node for the shape, lower is better, inf where it does not fit.
+
+        Read-only, until the grid changes. Ties go to the node with the lowest number.
+        """
+        ...
+
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
+        """The devices of node `node` for a shape that fits there: as many as it takes, none for a shape without GPU."""
+        ...

@@ -1,0 +1,263 @@
+"""`expected-waste`: the place that adds least to the GPU capacity that is expected to be wasted in the end.
+
+Each device is looked up in tables (scheduler/fit/waste.py), by its idle share and its part of the node's free CPUs,
+which
+are divided among the devices in proportion to their idle shares. Memory counts as the CPUs that usually come with it.
+The tables rest on the typical workloads, learned from arrivals, and on the number of devices that each still fits; they
+are rebuilt when the nodes have filled or emptied by some part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from commonage.scheduler.fit.arrivals import Arrivals, apart
+from commonage.scheduler.fit.waste import END, FINE, PARTS, WIDTH, Demand, step_for, table
+from commonage.scheduler.mix import Mix
+from commonage.scheduler.model.grid import Grid, Row, Rows, most_together
+from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
+from commonage.scheduler.policies.devices import first_fitting
+
+PART = 1000 // PARTS
+"""Thousandths in one part of a device."""
+OPEN = 30.0
+"""The cost of using a node on which nothing runs, or of breaking a whole device, in thousandths of a device: near ties
+go to nodes and devices in use.
+"""
+REACH, NEARLY_ALL = 2.0, 0.98
+"""The tables extend to the CPUs that this part of the workloads need to fill a device with equal ones."""
+TIDY = 1e-6
+"""For workloads without a GPU, among nodes with equal waste: the price of each free thousandth of a CPU left there."""
+FILLED = 0.2
+"""The tables are rebuilt when the idle capacity of all devices has changed by this part, and by a hundredth of all,"""
+TURNED = 0.1
+"""or when this part of the typical workloads has changed."""
+UNJUDGED = 1e9
+"""Thousandths of a CPU per MiB where nothing is known of workloads' memory: memory then never matters."""
+LOOK_EVERY = 32
+"""The need to rebuild is checked after this number of node changes."""
+
+
+class ExpectedWaste:
+    """The policy over one grid. It is deterministic."""
+
+    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+        self._grid = grid
+        self._arrivals = Arrivals(mix)
+        self._mix = mix
+        self._epoch = self._looked = self._folds = -1
+        self._idle, self._cpus_per_mib = 0.0, UNJUDGED
+        self._taken_by: dict[int, Ints] = {}
+
+    def arrived(self, shape: Shape) -> None:
+        """Count it in the mix of typical workloads."""
+        self._arrivals.add(shape.request)
+
+    def costs(self, shape: Shape) -> Floats:
+        """[N]: the additional expected waste in thousandths of a device, plus the price of a new node."""
+        self._look()
+        costs: Floats = self._rows.of(shape)[:, 0]
+        return costs
+
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
+        """The device that costs least, or the first whole ones."""
+        if shape.is_part:
+            self._look()
+            return [int(self._rows.of(shape)[node, 1])]
+        return first_fitting(self._grid, shape, node)
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Rebuild the tables if their inputs have changed enough."""
+        grid = self._grid
+        fresh = self._epoch != grid.epoch
+        if not fresh and self._folds == self._arrivals.folds and len(grid.changed) - self._looked < LOOK_EVERY:
+            return
+        everywhere = np.arange(len(grid.nodes))
+        idle = self._idle_of(everywhere)
+        total = float(idle.sum())
+        filled = abs(total - self._idle) > max(FILLED * self._idle, 10.0 * idle.size)
+        turned = self._folds != self._arrivals.folds and self._turned()
+        self._looked, self._folds = len(grid.changed), self._arrivals.folds
+        if fresh or filled or turned:
+            self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
+            self._folds = self._arrivals.folds
+            self._make_tables(everywhere)
+            self._state = Row(grid)
+            self._rows = Rows(grid, self._compute)
+
+    def _turned(self) -> bool:
+        """True if the typical workloads, or the amounts of memory they take, have changed enough."""
+        judged = min(self._arrivals.cpus_per_mib(), UNJUDGED)
+        return abs(judged - self._cpus_per_mib) > TURNED * judged or apart(self._mix, self._arrivals.mix()) > TURNED
+
+    def _make_tables(self, everywhere: Ints) -> None:
+        grid = self._grid
+        mix = self._mix
+        self._cpus_per_mib = min(self._arrivals.cpus_per_mib(), UNJUDGED)
+        pairs = zip(mix.requests, mix.weights, strict=True)
+        asked = [(grid.shape(request), weight) for request, weight in pairs if request.gpu is not None]
+        rates = np.array([weight for _, weight in asked])
+        fits = np.array([self._devices_for(shape, everywhere) + 1.0 for shape, _ in asked])
+        rates = rates / (rates.sum() or 1.0) * fits.max(initial=1.0) / fits
+        devices = np.array([shape.devices for shape, _ in asked], np.int64)
+        cpus = np.array([shape.cpus_milli for shape, _ in asked]) / np.maximum(devices, 1)
+        most = grid.kind.shape[1]
+        taken = np.array(
+            [
+                [_share(shape, kind, device.memory_mib) for shape, _ in asked]
+                for kind, (device, _) in enumerate(grid.kinds)
+            ]
+        ).reshape(len(grid.kinds), len(asked))
+        parts = np.where(taken >= 1, PARTS, np.clip((taken * PARTS + 1e-6).astype(np.int64), 1, PARTS - 1))
+        fill = cpus * (PARTS // parts.min(axis=0, initial=PARTS))
+        step = step_for(REACH * _quantile(fill, rates, NEARLY_ALL))
+        made: dict[bytes, int] = {}
+        tables = [np.zeros((PARTS + 1 + most, WIDTH))]
+        self._offset = np.zeros(len(grid.kinds) + 1, np.int64)
+        for kind, usable in enumerate(taken <= 1):
+            key = np.where(usable, parts[kind], 0).tobytes()
+            if key not in made:
+                made[key] = len(tables)
+                demand = Demand(parts[kind, usable], devices[usable], cpus[usable], rates[usable])
+                tables.append(table(demand, step, END, most))
+            self._offset[kind] = made[key] * tables[0].size
+        self._table = np.concatenate(tables).ravel()
+        self._per_cpu = FINE / step
+
+    def _devices_for(self, shape: Shape, nodes: Ints) -> int:
+        """The number of devices on which it fits now, each considered alone, without regard to memory."""
+        grid = self._grid
+        fitting = np.count_nonzero(grid.devices_fit(shape, nodes), axis=1)
+        fits = (fitting >= shape.devices) & (grid.cpus[nodes] >= shape.cpus_milli)
+        return int(fitting[fits].sum())
+
+    # --- nodes ----------------------------------------------------------------------------------------------------
+
+    def _idle_of(self, nodes: Ints) -> Ints:
+        """[n, C]: idle thousandths of each device, of VRAM or compute, whichever is less."""
+        grid = self._grid
+        vram = grid.free_mib[nodes] * 1000 // np.maximum(grid.total_mib[nodes], 1)
+        idle: Ints = np.where(grid.kind[nodes] >= 0, np.minimum(grid.free_milli[nodes], vram), 0)
+        return idle
+
+    def _cpus_for_devices(self, shape: Shape | None, nodes: Ints) -> Floats:
+        """[n]: the CPUs left with the shape placed, or the CPUs that usually come with the memory left, if less."""
+        cpus, memory = self._grid.cpus[nodes], self._grid.memory[nodes]
+        if shape is not None:
+            cpus, memory = cpus - shape.cpus_milli, memory - shape.memory_mib
+        left: Floats = np.minimum(cpus, memory * self._cpus_per_mib)
+        return left
+
+    def _waste(self, offset: Ints, row: Ints, idle: Ints, cpus: Floats) -> Floats:
+        """[n, C]: the waste of devices in these table rows, with `cpus` [n, 1] for each idle thousandth."""
+        column = np.minimum(cpus * idle + 0.5, WIDTH - 1).astype(np.int64)
+        return self._table.take(offset + row * WIDTH + column)
+
+    def _state_of(self, nodes: Ints) -> Floats:
+        """[n, 2 C + 3]: the idle capacity and row of each device; then total idle capacity, waste, and price of
+        opening.
+        """
+        grid = self._grid
+        idle = self._idle_of(nodes)
+        whole = idle == 1000
+        row = idle // PART
+        row += whole * np.count_nonzero(whole, axis=1)[:, None]
+        total = idle.sum(axis=1)
+        per_idle = self._cpus_for_devices(None, nodes) * self._per_cpu / np.maximum(total, 1)
+        waste = self._waste(self._offset[grid.kind[nodes]], row, idle, per_idle[:, None]).sum(axis=1)
+        unused = (grid.cpus[nodes] == grid.cpus_total[nodes]) & (grid.memory[nodes] == grid.memory_total[nodes])
+        return np.column_stack((idle, row, total, waste, unused * OPEN))
+
+    # --- costs ----------------------------------------------------------------------------------------------------
+
+    def _compute(self, shape: Shape, nodes: Ints) -> Floats:
+        """[n, 2]: the cost, and for a part of a device the best device."""
+        grid = self._grid
+        result = np.zeros((len(nodes), 2))
+        result[:, 0] = np.inf
+        fits = grid.taking(shape, nodes) & (grid.cpus[nodes] >= shape.cpus_milli)
+        fits &= grid.memory[nodes] >= shape.memory_mib
+        if shape.request.labels:
+            fits &= grid.labelled(shape, nodes)
+        fitting = None
+        if shape.devices:
+            fitting = grid.devices_fit(shape, nodes)
+            fits &= most_together(fitting, grid.numa[nodes], shape) >= shape.devices
+            fitting = fitting[fits]
+        where = nodes[fits]
+        if not len(where):
+            return result
+        state = self._state.of(self._state_of)[where]
+        if fitting is None:
+            costs = self._after_whole(shape, where, state, np.zeros((len(where), grid.kind.shape[1]), np.bool_))
+            costs += TIDY * grid.cpus[where]
+        elif shape.is_part:
+            after = self._after_part(shape, where, state, fitting)
+            best = after.argmin(axis=1)
+            costs = after[np.arange(len(where)), best]
+            result[fits, 1] = best
+        else:
+            costs = self._after_whole(shape, where, state, fitting & (fitting.cumsum(axis=1) <= shape.devices))
+        result[fits, 0] = costs - state[:, -2] + state[:, -1]
+        return result
+
+    def _after_whole(self, shape: Shape, nodes: Ints, state: Floats, taken: Bools) -> Floats:
+        """[n]: the waste of nodes once these devices [n, C], or none, are taken whole."""
+        most = taken.shape[1]
+        idle = np.where(taken, 0, state[:, :most]).astype(np.int64)
+        row = np.where(taken, 0, state[:, most : 2 * most]).astype(np.int64)
+        row -= (row > PARTS) * np.count_nonzero(taken, axis=1)[:, None]
+        per_idle = self._cpus_for_devices(shape, nodes) * self._per_cpu / np.maximum(idle.sum(axis=1), 1)
+        waste = self._waste(self._offset[self._grid.kind[nodes]], row, idle, per_idle[:, None])
+        total: Floats = waste.sum(axis=1)
+        return total
+
+    def _after_part(self, shape: Shape, nodes: Ints, state: Floats, fitting: Bools) -> Floats:
+        """[n, C]: the waste of nodes once a part of each device in turn is taken; inf for devices without room."""
+        most = fitting.shape[1]
+        kind = self._grid.kind[nodes]
+        offset = self._offset[kind]
+        idle, row = state[:, :most].astype(np.int64), state[:, most : 2 * most].astype(np.int64)
+        left = np.maximum(idle - self._taken(shape)[kind], 0)
+        # A node's devices are nearly always of one kind, so the idle capacity afterwards is the same for each.
+        idle_then = state[:, -3] - (idle - left).max(axis=1, initial=0, where=fitting)
+        per_idle = (self._cpus_for_devices(shape, nodes) * self._per_cpu / np.maximum(idle_then, 1))[:, None]
+        whole = row > PARTS
+        others = self._waste(offset, row, idle, per_idle)
+        others_then = self._waste(offset, row - whole, idle, per_idle)  # if one of the whole devices is broken
+        devices = self._waste(offset, left // PART, left, per_idle)
+        unbroken = others.sum(axis=1)[:, None] - others
+        broken = others_then.sum(axis=1)[:, None] - others_then
+        return np.where(fitting, devices + np.where(whole, broken + OPEN, unbroken), np.inf)
+
+    def _taken(self, shape: Shape) -> Ints:
+        """[kinds + 1]: thousandths of a device of each kind that a part takes, of VRAM or compute, the larger."""
+        known = self._taken_by.get(shape.number)
+        if known is None or len(known) != len(shape.need_mib):
+            sizes = np.array([device.memory_mib for device, _ in self._grid.kinds] + [1], np.int64)
+            vram = -(-np.minimum(shape.need_mib, sizes) * 1000 // np.maximum(sizes, 1))
+            known = np.maximum(np.minimum(shape.need_milli, 1000), vram)
+            self._taken_by[shape.number] = known
+        return known
+
+
+def _share(shape: Shape, kind: int, memory_mib: int) -> float:
+    """The part of a device of this kind that a shape takes, of VRAM or compute, whichever is more; above 1 if it never
+    fits.
+    """
+    if shape.need_mib[kind] >= NEVER:
+        return 2.0
+    return max(float(shape.need_milli[kind]) / 1000, float(shape.need_mib[kind]) / max(memory_mib, 1))
+
+
+def _quantile(values: Floats, weights: Floats, part: float) -> float:
+    """The value below which this part of the weight lies; 0 for no values."""
+    if not len(values):
+        return 0.0
+    order = np.argsort(values)
+    reached = weights[order].cumsum()
+    return float(values[order][np.searchsorted(reached, part * reached[-1])])

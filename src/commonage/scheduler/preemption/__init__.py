@@ -1,0 +1,1 @@
+"""Which running workloads make room for a more important one."""

@@ -1,0 +1,133 @@
+"""Tracks the usage of each user and tenant, so that those who used little come first: decaying, in cluster-seconds.
+
+The live state reports each allocation that begins and ends; the queue reads the debts of all accounts at once. An
+account is
+one user within one tenant. An allocation counts by its dominant share: the largest of its parts of all CPUs, all memory
+and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A cluster-second is everything for one second.
+
+A debt halves in each half-life. While an allocation is held, the debt grows by its share every second; at the start it
+also grows by the share times the entry penalty, so that a hundred short jobs are not free.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from commonage.domain.tenants import Amounts
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.shapes import Floats, Ints
+
+MOST_HALF_LIVES = 60.0  # after this number of half-lives the origin moves, so that no number grows too large
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The total resources of all nodes, each at least 1."""
+
+    cpus_milli: int = 1
+    memory_mib: int = 1
+    gpu_milli: int = 1
+
+    @classmethod
+    def of(cls, grid: Grid) -> Capacity:
+        """The total of all known nodes, ready or not: a request that waits for a drained node gains no precedence."""
+        devices = 1000 * int(np.count_nonzero(grid.total_mib))
+        return cls(max(1, int(grid.cpus_total.sum())), max(1, int(grid.memory_total.sum())), max(1, devices))
+
+    def share(self, amounts: Amounts) -> float:
+        """The dominant share of an allocation or request."""
+        parts = (
+            amounts.cpus_milli / self.cpus_milli,
+            amounts.memory_mib / self.memory_mib,
+            amounts.gpu_milli / self.gpu_milli,
+        )
+        return min(1.0, max(parts))  # more than everything is held after nodes have left
+
+
+class Usage:
+    """The debts of all accounts. Numbers of accounts and tenants are given in order of appearance and never change.
+
+    Each account keeps only two numbers, however much it ran: `rate`, the shares it holds now, and `past`, the sum of
+    its begins and ends at the origin of time. An allocation held from a to b owes share * K * (2^-((t-b)/H) -
+    2^-((t-a)/H)) at t, with K = H / ln 2: a sum in which every begin and every end is independent.
+    """
+
+    def __init__(self, half_life_s: float, entry_penalty_s: float) -> None:
+        self.half_life_s, self.entry_penalty_s = half_life_s, entry_penalty_s
+        self.version = 0
+        self.names: list[tuple[str, str]] = []
+        self.tenants: list[str] = []
+        self.tenant_of: Ints = np.zeros(16, np.int64)
+        self._number: dict[tuple[str, str], int] = {}
+        self._tenant_number: dict[str, int] = {}
+        self._rate: Floats = np.zeros(16)
+        self._past: Floats = np.zeros(16)
+        self._open: dict[str, tuple[int, float]] = {}
+        self._origin: float | None = None
+        self._k = half_life_s / math.log(2)
+
+    def account(self, tenant: str, owner: str) -> int:
+        """The number of a user's account within a tenant."""
+        number = self._number.get((tenant, owner))
+        if number is None:
+            number = self._number[tenant, owner] = len(self.names)
+            self.names.append((tenant, owner))
+            if tenant not in self._tenant_number:
+                self._tenant_number[tenant] = len(self.tenants)
+                self.tenants.append(tenant)
+            if number >= len(self._rate):
+                self._rate, self._past = (np.concatenate((old, np.zeros(len(old)))) for old in (self._rate, self._past))
+                self.tenant_of = np.concatenate((self.tenant_of, np.zeros_like(self.tenant_of)))
+            self.tenant_of[number] = self._tenant_number[tenant]
+        return number
+
+    def begin(self, attempt_id: str, tenant: str, owner: str, share: float, at: float) -> None:
+        """An allocation is held from `at` on. Repeating the call changes nothing."""
+        if attempt_id in self._open:
+            return
+        number, weight = self.account(tenant, owner), self._weight(at)
+        self._open[attempt_id] = (number, share)
+        self._rate[number] += share
+        self._past[number] += share * (self.entry_penalty_s - self._k) * weight
+        self.version += 1
+
+    def end(self, attempt_id: str, at: float) -> None:
+        """The allocation was held until `at`."""
+        opened = self._open.pop(attempt_id, None)
+        if opened is None:
+            return
+        (number, share), weight = opened, self._weight(at)
+        self._rate[number] -= share
+        self._past[number] += share * self._k * weight
+        self.version += 1
+
+    def charge(self, attempt_id: str, tenant: str, owner: str, share: float, held: tuple[float, float]) -> None:
+        """Charge a past allocation that was held from `held[0]` until `held[1]`, as the store remembers it."""
+        self.begin(attempt_id, tenant, owner, share, held[0])
+        self.end(attempt_id, held[1])
+
+    def debts(self, now: float) -> tuple[Floats, Floats]:
+        """([accounts], [tenants]): the debt of each at `now`, in cluster-seconds."""
+        count, weight = len(self.names), self._weight(now)
+        own = self._k * self._rate[:count] + self._past[:count] / weight
+        own = np.maximum(0.0, own)
+        of_tenants = np.bincount(self.tenant_of[:count], weights=own, minlength=len(self.tenants))
+        return own, of_tenants.astype(np.float64)
+
+    def debt(self, tenant: str, owner: str, now: float) -> float:
+        """The debt of one user at `now`, in cluster-seconds."""
+        number = self._number.get((tenant, owner))
+        return 0.0 if number is None else float(self.debts(now)[0][number])
+
+    def _weight(self, at: float) -> float:
+        """The weight at the origin of a cluster-second at `at`: the later, the larger."""
+        if self._origin is None:
+            self._origin = at
+        halves = (at - self._origin) / self.half_life_s
+        if halves > MOST_HALF_LIVES:
+            self._past *= 2.0**-halves
+            self._origin, halves = at, 0.0
+        return math.pow(2.0, max(-1000.0, halves))

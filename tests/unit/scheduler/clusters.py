@@ -1,0 +1,216 @@
+"""Random clusters and queues, and a world in which everything uses up its time limit, for the tests of the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import strategies as st
+
+from commonage.domain.explanations import Explanation
+from commonage.domain.ids import attempt_id
+from commonage.domain.nodes import Device, Node, NodeState
+from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.tenants import Rules
+from commonage.scheduler.explain.explain import explain
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.plan import Plan, plan
+from commonage.scheduler.snapshot import Snapshot
+from commonage.testing import factories
+
+NOW = 1000.0
+GIB = 1024
+PATIENT = Rules(head_of_queue_timeout_s=1e9, policy="best-fit")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What there is at one instant. `snapshot()` is made of it from scratch."""
+
+    now: float
+    nodes: Sequence[Node]
+    held: Sequence[Held]
+    queue: Sequence[QueuedRequest]
+    rules: Rules = field(default=PATIENT)
+
+    def snapshot(self) -> Snapshot:
+        made = Snapshot(self.nodes, self.rules)
+        for one in self.held:
+            made.hold(one)
+        for queued in self.queue:
+            made.arrive(queued)
+        return made
+
+    def plan(self) -> Plan:
+        return plan(self.snapshot(), self.now)
+
+    def explain(self, queued: QueuedRequest) -> Explanation:
+        return explain(self.snapshot(), queued, self.now)
+
+    def grid(self, held: Sequence[Held] | None = None) -> Grid:
+        grid = Grid(self.nodes)
+        for one in self.held if held is None else held:
+            grid.take(one.allocation)
+        return grid
+
+    def after(self, outcome: Plan) -> Scene:
+        """The world once a plan is carried out."""
+        waiting = [queued for queued in self.queue if queued.workload_id not in outcome.started]
+        evicted = {one.workload_id for one in outcome.evictions}
+        held = [one for one in self.held if one.workload_id not in evicted]
+        return replace(self, held=[*held, *outcome.started.values()], queue=waiting)
+
+    def later(self, now: float) -> Scene:
+        """The world at `now`: what had a time limit has used it up."""
+        return replace(self, now=now, held=[one for one in self.held if one.ends_at is None or one.ends_at > now])
+
+
+def by_age(queue: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+    """The order in which they stand while all are of one user: by priority, then age."""
+    return sorted(queue, key=lambda queued: (-queued.priority, queued.submitted_at, queued.workload_id))
+
+
+DEVICES = st.builds(
+    lambda memory, model, faulty, slots: (memory * GIB, model, ("it is hot",) if faulty else (), slots),
+    st.sampled_from([16, 24, 80]),
+    st.sampled_from(["A30", "A100"]),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from([0, 0, 0, 3, 4]),
+)
+
+
+def _instances(name: str, index: int, count: int) -> list[Device]:
+    """A GPU that was cut into instances."""
+    parent = f"{name}-mig-{index}"
+    return [
+        factories.device(
+            index, uuid=f"{parent}/{part}", memory_mib=10 * GIB, model="A100", mig_profile="1g.10gb",
+            parent_uuid=parent, parent_memory_mib=80 * GIB,
+        )
+        for part in range(count)
+    ]  # fmt: skip
+
+
+@st.composite
+def clusters(draw: st.DrawFn, most: int = 4) -> list[Node]:
+    nodes = []
+    for number in range(draw(st.integers(1, most))):
+        name = f"node-{number}"
+        devices = [
+            factories.device(
+                index,
+                uuid=f"{name}-{index}",
+                memory_mib=memory,
+                model=model,
+                faults=faults,
+                slots=slots,
+                numa=index % 2,
+            )
+            for index, (memory, model, faults, slots) in enumerate(draw(st.lists(DEVICES, max_size=3)))
+        ]
+        devices += _instances(name, len(devices), draw(st.sampled_from([0, 0, 0, 3])))
+        state = draw(st.sampled_from([NodeState.READY] * 5 + [NodeState.DRAINING, NodeState.LOST]))
+        cpus, memory = draw(st.integers(1, 16)), draw(st.integers(1, 64))
+        labels = draw(st.sampled_from([(), (("disk", "nvme"),)]))
+        nodes.append(
+            factories.node(name, devices, cpus_milli=cpus * 1000, memory_mib=memory * GIB, state=state, labels=labels)
+        )
+    return nodes
+
+
+GPUS = st.none() | st.one_of(
+    st.builds(GpuRequest, whole=st.integers(1, 3), model=st.sampled_from([None, None, "A100", "A30|A100"])),
+    st.builds(GpuRequest, fraction_milli=st.sampled_from([100, 250, 333, 500, 750])),
+    st.builds(GpuRequest, vram_mib=st.integers(1, 24).map(lambda gib: gib * GIB), model=st.sampled_from([None, "A30"])),
+)
+REQUESTS = st.builds(
+    Request,
+    st.integers(1, 8).map(lambda n: n * 500),
+    st.integers(1, 16).map(lambda n: n * GIB),
+    GPUS,
+    st.sampled_from([(), (), (), (("disk", "nvme"),)]),
+    st.sampled_from([False, False, True]),
+)
+
+
+@st.composite
+def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> list[QueuedRequest]:
+    few = draw(st.lists(REQUESTS, min_size=1, max_size=4))
+    queued_requests = []
+    for number in range(draw(st.integers(1, most))):
+        name = f"w{number:012}"
+        user = draw(st.integers(1, users))
+        one = QueuedRequest(
+            workload_id=name,
+            attempt_id=attempt_id(name, 1),
+            request=draw(st.sampled_from(few)),
+            priority=draw(st.sampled_from([0, 0, 0, 5])),
+            submitted_at=NOW - 100 + draw(st.integers(0, 50)),
+            time_limit_s=draw(st.sampled_from([None, 10, 60, 100])),
+            owner=f"user-{user}",
+            tenant=f"lab-{user % 2}",
+            kind="job",
+        )
+        size = draw(st.sampled_from([1, 1, 1, 2])) if gangs else 1
+        members = [replace(one, workload_id=f"{name}{part}", attempt_id=f"{name}{part}-1") for part in range(size)]
+        queued_requests += [one] if size == 1 else [replace(member, gang=name, gang_size=size) for member in members]
+    return by_age(queued_requests)
+
+
+def _old(held: Held) -> Held:
+    allocation = replace(held.allocation, attempt_id="h" + held.allocation.attempt_id[1:])
+    return replace(
+        held, allocation=allocation, workload_id="h" + held.workload_id[1:], name="old", owner="ann", gang=None
+    )
+
+
+@st.composite
+def scenes(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> Scene:
+    """A cluster on which something runs already (placed by the planner itself), and a queue."""
+    nodes = draw(clusters())
+    running = Scene(NOW - 50, nodes, [], draw(queues(6, users=users))).plan()
+    held = [_old(one) for one in running.started.values() if one.ends_at is None or one.ends_at > NOW]
+    return Scene(NOW, nodes, held, draw(queues(most, users=users, gangs=gangs)))
+
+
+def play(scene: Scene) -> dict[str, float]:
+    """When each starts, if everything uses up its time limit and nobody new comes."""
+    starts: dict[str, float] = {}
+    while True:
+        outcome = scene.plan()
+        starts |= dict.fromkeys(outcome.started, scene.now)
+        scene = scene.after(outcome)
+        ends = [one.ends_at for one in scene.held if one.ends_at is not None]
+        if not ends:
+            return starts
+        scene = scene.later(max(scene.now, min(ends)))
+
+
+def essence(outcome: Plan) -> tuple[object, ...]:
+    """What a plan comes to."""
+    return (outcome.starts, tuple(outcome.promises.items()), outcome.evictions)
+
+
+def overdrawn(scene: Scene) -> list[str]:
+    """Of what more is held than there is, counted allocation by allocation and by nothing of the planner's own."""
+    found = []
+    for node in scene.nodes:
+        allocations = [one.allocation for one in scene.held if one.allocation.node == node.name]
+        if sum(allocation.cpus_milli for allocation in allocations) > node.report.cpus_milli:
+            found.append(f"cpus of {node.name}")
+        if sum(allocation.memory_mib for allocation in allocations) > node.report.memory_mib:
+            found.append(f"memory of {node.name}")
+        for device in node.report.devices:
+            shares = [
+                share for allocation in allocations for share in allocation.shares if share.device_uuid == device.uuid
+            ]
+            if sum(share.memory_mib for share in shares) > device.memory_mib:
+                found.append(f"VRAM of {device.uuid}")
+            if sum(share.compute_milli for share in shares) > 1000:
+                found.append(f"compute of {device.uuid}")
+            if len(shares) > 1 and any(share.whole for share in shares):
+                found.append(f"{device.uuid}, held whole, twice")
+            if device.slots and len(shares) > device.slots:
+                found.append(f"slots of {device.uuid}")
+    return found

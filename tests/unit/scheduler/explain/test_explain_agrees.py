@@ -1,0 +1,105 @@
+"""Explanation and plan agree, whatever rules there are: quotas, reservations, gangs, several users and labels."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.scheduler.clusters import GIB, NOW, REQUESTS, Scene, play, scenes
+
+from commonage.domain.explanations import Confidence
+from commonage.domain.requests import Request
+from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
+from commonage.scheduler.explain.explain import explain, why_waiting
+from commonage.scheduler.fit.filters import FILTERS
+from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.plan import plan
+
+SLOWLY = settings(max_examples=40, deadline=None)
+BOUNDS = st.builds(
+    Bounds,
+    cpus_milli=st.none() | st.integers(0, 16).map(lambda n: n * 1000),
+    memory_mib=st.none() | st.integers(0, 32).map(lambda n: n * GIB),
+    gpu_milli=st.none() | st.integers(0, 8).map(lambda n: n * 500),
+    vram_mib=st.none() | st.integers(0, 64).map(lambda n: n * GIB),
+)
+QUOTAS = st.builds(Quota, BOUNDS, BOUNDS, BOUNDS, st.just(Bounds()) | BOUNDS)
+RESERVATIONS = st.builds(
+    Reservation,
+    id=st.sampled_from(["r1", "r2"]),
+    tenant=st.sampled_from(["lab-0", "lab-1", "class"]),
+    starts_at=st.sampled_from([NOW - 20, NOW + 5, NOW + 50]),
+    ends_at=st.just(NOW + 90),
+    request=REQUESTS,
+    count=st.integers(1, 3),
+)
+
+
+@st.composite
+def ruled(draw: st.DrawFn, most: int = 8) -> Scene:
+    """A scene in which any rule may be in somebody's way."""
+    scene = draw(scenes(most, users=3, gangs=True))
+    tenants = tuple(Tenant(f"lab-{number}", quota=draw(QUOTAS)) for number in range(draw(st.integers(0, 2))))
+    reservations = draw(st.lists(RESERVATIONS, max_size=2, unique_by=lambda one: one.id))
+    head_of_queue_timeout = draw(st.sampled_from([1e9, 0.0]))
+    rules = Rules(tenants, tuple(reservations), policy="best-fit", head_of_queue_timeout_s=head_of_queue_timeout)
+    return replace(scene, rules=rules)
+
+
+def instead(scene: Scene, queued: QueuedRequest, request: Request) -> Scene:
+    """The scene in which an ask, or each of its gang, asks for something else, as of now."""
+    mine = [one for one in scene.queue if one is queued or (queued.gang and one.gang == queued.gang)]
+    others = [one for one in scene.queue if one not in mine]
+    return replace(scene, queue=[*others, *(replace(one, request=request, submitted_at=NOW) for one in mine)])
+
+
+@SLOWLY
+@given(ruled())
+def test_position_start_and_lack_are_those_of_the_plan(scene: Scene) -> None:
+    snapshot = scene.snapshot()
+    outcome = plan(snapshot, NOW)
+    queued_requests = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots.tolist()]
+    for place, one in enumerate(queued_requests):
+        assert one is not None
+        told = explain(snapshot, one, NOW)
+        assert (told.position, told.queue_length) == (place + 1, len(queued_requests))
+        assert told.startable_now == (one.workload_id in outcome.started)
+        assert sum(ahead.count for ahead in told.jobs_ahead) == (0 if told.startable_now else place)
+        assert told.startable_now or told.reasons, "who waits lacks something"
+        if not told.startable_now:
+            assert told.reasons[0] == why_waiting(snapshot, outcome, one, place + 1)
+
+
+@SLOWLY
+@given(ruled(), st.data())
+def test_what_would_start_now_does_when_it_is_asked_instead(scene: Scene, data: st.DataObject) -> None:
+    one = data.draw(st.sampled_from(list(scene.queue)))
+    told = scene.explain(one)
+    if told.fits_now_request is not None:
+        assert told.fits_now_request != one.request
+        assert one.workload_id in instead(scene, one, told.fits_now_request).plan().started
+
+
+@SLOWLY
+@given(scenes(8, gangs=True))
+def test_by_time_limits_it_starts_no_later_than_it_does(scene: Scene) -> None:
+    starts = play(scene)
+    for one in scene.queue:
+        told = scene.explain(one)
+        if told.confidence is Confidence.LIMITS:
+            assert told.expected_start_at is not None
+            assert told.expected_start_at <= starts[one.workload_id]
+            assert (told.earliest_start_at or 0) <= told.expected_start_at
+
+
+@SLOWLY
+@given(scenes(1), REQUESTS)
+def test_filters_tell_of_all_nodes_at_once_what_they_tell_of_each(scene: Scene, request_: Request) -> None:
+    grid = scene.grid()
+    shape = grid.shape(request_)
+    for number in range(len(grid.nodes)):
+        for one in FILTERS:
+            refused = one.refusal(grid, shape, number) is not None
+            assert refused != bool(one.passes(grid, shape, np.array([number]))[0])
+            if refused:
+                break

@@ -1,0 +1,151 @@
+"""Whose turn it is: priority, fair share between tenants and users, age."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.scheduler.clusters import GIB, NOW
+
+from commonage.domain.requests import Request
+from commonage.domain.tenants import Rules, Tenant
+from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.snapshot import Snapshot
+from commonage.testing import factories
+
+HOUR = 3600.0
+CORE = Request(1000, GIB)
+
+
+def cluster(rules: Rules | None = None) -> Snapshot:
+    """Ten nodes of ten cores: a core is a hundredth of it."""
+    nodes = [factories.node(f"n{number}", cpus_milli=10_000, memory_mib=1024 * GIB) for number in range(10)]
+    return Snapshot(nodes, rules)
+
+
+def queued(number: int, owner: str = "ann", tenant: str = "lab", **fields: object) -> QueuedRequest:
+    base = QueuedRequest(f"w{number:03}", f"w{number:03}-1", CORE, 0, NOW + number, owner=owner, tenant=tenant)
+    return replace(base, **fields)  # type: ignore[arg-type]
+
+
+def holds(snapshot: Snapshot, owner: str, cores: int, since: float, tenant: str = "lab") -> Held:
+    allocation = factories.allocation(f"h-{tenant}-{owner}-1", node="n0", cpus_milli=1000 * cores, at=since)
+    held = Held(allocation, f"h-{tenant}-{owner}", "", owner, "job", tenant=tenant)
+    snapshot.hold(held)
+    return held
+
+
+def order(snapshot: Snapshot, now: float = NOW) -> list[str]:
+    return [snapshot.queue.queued_requests[slot].workload_id for slot in snapshot.order(now).slots]  # type: ignore[union-attr]
+
+
+def stand(snapshot: Snapshot, *queued_requests: QueuedRequest) -> list[str]:
+    for one in queued_requests:
+        snapshot.arrive(one)
+    return order(snapshot)
+
+
+def test_higher_priority_then_age() -> None:
+    assert stand(cluster(), queued(1), queued(2, priority=10), queued(3, priority=-10)) == ["w002", "w001", "w003"]
+
+
+def test_who_used_little_comes_before_who_used_much() -> None:
+    snapshot = cluster()
+    holds(snapshot, "ann", 10, NOW - HOUR)
+    assert stand(snapshot, queued(1, "ann"), queued(2, "bob")) == ["w002", "w001"]
+
+
+def test_what_was_used_is_forgotten_in_time() -> None:
+    snapshot = cluster(Rules(half_life_s=HOUR))
+    held = holds(snapshot, "ann", 10, NOW - HOUR)
+    snapshot.release(held.workload_id, NOW)
+    debts = [snapshot.usage.debt("lab", "ann", NOW + hours * HOUR) for hours in (0, 1, 2)]
+    assert debts[1] / debts[0] == debts[2] / debts[1] == 0.5
+
+
+def test_of_two_with_much_to_do_each_gets_every_other_place() -> None:
+    anns = [queued(number, "ann") for number in range(4)]
+    bobs = [queued(10 + number, "bob") for number in range(4)]
+    told = stand(cluster(Rules(age_credit=0.0)), *anns, *bobs)
+    assert told == ["w000", "w010", "w001", "w011", "w002", "w012", "w003", "w013"]
+
+
+def test_a_tenant_with_twice_the_weight_gets_two_places_for_one() -> None:
+    rules = Rules(tenants=(Tenant("bio", weight=2.0), Tenant("lab")), age_credit=0.0)
+    told = stand(
+        cluster(rules),
+        *(queued(number, "ann", "bio") for number in range(4)),
+        *(queued(10 + number, "bob", "lab") for number in range(2)),
+    )
+    assert told == ["w000", "w010", "w001", "w002", "w011", "w003"]
+
+
+def test_a_large_ask_costs_its_owner_more_places_than_a_small_one() -> None:
+    large = queued(0, "ann", request=Request(5000, GIB))
+    told = stand(cluster(Rules(age_credit=0.0)), large, queued(1, "ann"), *(queued(10 + n, "bob") for n in range(6)))
+    assert told.index("w001") == 6, "five cores of Bob's first"
+
+
+def test_members_of_a_crowded_tenant_share_its_part() -> None:
+    """Three users of one tenant, one of another: after the first round the lonely one is served as often as they."""
+    crowd = [queued(10 * user + number, f"user-{user}") for user in range(3) for number in range(3)]
+    lonely = [queued(90 + number, "zoe", "other") for number in range(9)]
+    told = stand(cluster(Rules(age_credit=0.0)), *crowd, *lonely)
+    tenants = ["other" if name >= "w090" else "lab" for name in told]
+    assert [tenants[:8].count("lab"), tenants[:16].count("lab")] == [5, 9]
+
+
+def test_waiting_counts_as_much_as_the_rules_say() -> None:
+    """Ann owes 36 cluster-seconds: with a credit of a hundredth that is an hour of waiting."""
+    for waited, first in ((0.9 * HOUR, "w002"), (1.1 * HOUR, "w001")):
+        snapshot = cluster(Rules(entry_penalty_s=0.0, age_credit=0.01, half_life_s=1e9))
+        holds(snapshot, "ann", 10, NOW - 180)  # a tenth of the cluster; counted for her, and for her tenant
+        one, other = queued(1, "ann", submitted_at=NOW - waited), queued(2, "bob", "other", submitted_at=NOW)
+        assert stand(snapshot, one, other)[0] == first
+
+
+def test_equal_ones_stand_by_age_and_id() -> None:
+    rules = Rules(entry_penalty_s=0.0, age_credit=0.0)
+    queued_requests = [queued(number, f"user-{9 - number}", submitted_at=NOW + number // 2) for number in range(6)]
+    assert stand(cluster(rules), *reversed(queued_requests)) == [one.workload_id for one in queued_requests]
+
+
+def test_a_gang_stands_where_its_first_member_stands() -> None:
+    gang = [queued(number, "ann", gang="g", gang_size=3) for number in range(3)]
+    told = stand(cluster(Rules(age_credit=0.0)), *gang, *(queued(10 + number, "bob") for number in range(3)))
+    assert told == ["w000", "w001", "w002", "w010", "w011", "w012"]
+
+
+PEOPLE = st.sampled_from(["ann", "bob", "eve"])
+COMINGS = st.lists(
+    st.tuples(st.integers(0, 30), PEOPLE, st.sampled_from(["lab", "bio"]), st.sampled_from([0, 0, 5]), st.booleans()),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(COMINGS)
+def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: list[tuple[int, ...]]) -> None:
+    kept, there = cluster(), {}
+    for number, owner, tenant, priority, looks in comings:
+        name = f"w{number:03}"
+        if name in there:
+            kept.leave(name)
+            del there[name]
+        else:
+            there[name] = queued(number, owner, tenant, priority=priority)  # type: ignore[arg-type]
+            kept.arrive(there[name])
+        if looks:
+            order(kept)
+    anew = cluster()
+    assert order(kept) == stand(anew, *there.values())
+    assert [kept.position(name, NOW) for name in order(kept)] == list(range(1, len(there) + 1))
+    assert len(kept.queue) == len(there)
+
+
+def test_sorts_are_given_anew_when_nobody_asks_them() -> None:
+    snapshot = cluster()
+    for number in range(500):
+        snapshot.arrive(queued(number, request=Request(1000 + number, GIB)))
+        snapshot.leave(f"w{number:03}")
+        order(snapshot)
+    assert len(snapshot.queue.requests) == 1

@@ -1,0 +1,214 @@
+"""What holds in every life of a cluster, and that these tests would notice if it did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.scheduler.clusters import GIB, NOW, Scene, by_age, scenes
+from tests.unit.scheduler.life import LONGEST_S, RULES, Life, Sort
+
+from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.tenants import Reservation
+from commonage.scheduler import plan as planner
+from commonage.scheduler.backfill.ahead import Ahead
+from commonage.scheduler.backfill.backfill import Gate
+from commonage.scheduler.backfill.claims import Claims
+from commonage.scheduler.backfill.reservations import Kept, feasible
+from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.plan import Pass, plan
+from commonage.scheduler.snapshot import Snapshot
+from commonage.testing import factories
+
+SEEDS = st.integers(0, 2**32)
+SLOWLY = settings(max_examples=15, deadline=None)
+
+
+def live(seed: int, sort: Sort | None = None, steps: int = 25) -> Life:
+    """A life with all checks after each pass, until everybody who could start has."""
+    life = Life(seed, sort)
+    for _ in range(steps):
+        life.step()
+    for node in list(life.nodes.values()):
+        life.put(factories.node(node.name, node.report.devices, cpus_milli=node.report.cpus_milli))
+    for _ in range(20 * len(life.asked)):
+        if not life.held and not life.plan().started:
+            break
+        life.step(arrivals=False)
+    for queued in life.waiting.values():
+        grid = life.snapshot.grid
+        fit = grid.fits_empty(grid.shape(queued.request), np.arange(len(grid.nodes)))
+        whole = len(life.snapshot.queue.gang(queued.gang)) == queued.gang_size if queued.gang else True
+        assert not whole or fit.sum() < queued.gang_size, "it could run, and nothing is in its way"
+    return life
+
+
+@SLOWLY
+@given(SEEDS)
+def test_nothing_is_given_twice_nobody_starves_and_gangs_are_whole(seed: int) -> None:
+    live(seed)
+
+
+@SLOWLY
+@given(SEEDS, st.sampled_from(["expected-waste", "spread"]))
+def test_so_it_is_with_other_policies_where_all_time_limits_are_known(seed: int, policy: str) -> None:
+    live(seed, Sort(replace(RULES, policy=policy), endless=False), 15)
+
+
+def first_start(seed: int, sort: Sort) -> float:
+    """When one starts that needs the whole node, in a stream of small ones that never ends."""
+    life = Life(seed, sort)
+    life.nodes = {"n": factories.node("n", 4, cpus_milli=64_000)}
+    life.snapshot = Snapshot(list(life.nodes.values()), sort.rules)
+    small = {"request": Request(1000, GIB, parse_gpus("0.5")), "priority": 0, "owner": "ann", "tenant": "lab"}
+    life.arrive(8, **small)
+    life.plan()
+    (large,) = life.arrive(**{**small, "request": Request(1000, GIB, parse_gpus("4"))})
+    while large.workload_id in life.waiting and life.now < NOW + 1000:
+        life.arrive(4, **small)
+        life.step(arrivals=False)
+    return life.now - NOW
+
+
+def large_starts(seed: int, endless: bool = True) -> None:
+    sort = Sort(replace(RULES, entry_penalty_s=0.0, age_credit=1.0), endless, gangs=False, losses=False)
+    assert first_start(seed, sort) <= RULES.head_of_queue_timeout_s + 2 * LONGEST_S + 20
+
+
+@SLOWLY
+@given(SEEDS, st.booleans())
+def test_small_ones_do_not_pass_a_large_one_for_ever(seed: int, endless: bool) -> None:
+    large_starts(seed, endless)
+
+
+@SLOWLY
+@given(SEEDS)
+def test_a_reservation_is_honoured(seed: int) -> None:
+    honoured(seed)
+
+
+def honoured(seed: int) -> None:
+    """A class of a tenant that comes when its window begins, all at once, into a cluster that was busy until then."""
+    life = Life(seed, Sort(losses=False, preemptible=False, gangs=False))
+    for _ in range(10):
+        life.step()
+    one = Request(500, GIB, parse_gpus("0.25"))
+    wanted = Reservation("r", "class", life.now + 70, life.now + 100, one, count=life.random.randint(1, 6))
+    if feasible(life.snapshot.grid, life.snapshot.holdings, (), wanted, life.now) is not None:
+        return
+    life.snapshot.govern(replace(RULES, reservations=(wanted,)))
+    life.check = lambda _outcome: None  # type: ignore[method-assign]  # places stay where they were chosen first
+    while life.now < wanted.starts_at:
+        life.arrive(2)
+        life.step()
+    life.now = max(life.now, wanted.starts_at)
+    fields = {"tenant": "class", "request": one, "priority": 0, "time_limit_s": 10}
+    members = [life.arrive(owner=f"student-{number}", **fields)[0] for number in range(wanted.count)]
+    started = life.plan().started
+    assert all(member.workload_id in started for member in members)
+
+
+def earliest(snapshot: Snapshot, request: Request) -> float:
+    """When a request fits if time limits end what runs, and nobody else comes. Where it fits now and waits all the
+    same, that is the next time that something ends there."""
+    by_node = snapshot.ahead.earliest(snapshot.grid.shape(request))
+    by_node = np.where(by_node < NOW, snapshot.ahead.first_ends(), by_node)
+    return float(np.maximum(by_node, NOW).min(initial=np.inf))
+
+
+@SLOWLY
+@given(scenes(users=2))
+def test_backfill_delays_nobody_who_was_promised_nothing(scene: Scene) -> None:
+    delays_nobody(scene)
+
+
+def delays_nobody(scene: Scene) -> None:
+    """Of each that waits: what starts behind it leaves its earliest start as it was, wherever that is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "MOST_PROMISES", 0)
+        snapshot = scene.snapshot()
+        outcome = plan(snapshot, NOW)
+        order = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots]
+        with snapshot.trial():
+            before = {}
+            for queued in order:
+                assert queued is not None
+                if queued.workload_id in outcome.started:
+                    snapshot.start(outcome.started[queued.workload_id])
+                else:
+                    before[queued.workload_id] = (queued.request, earliest(snapshot, queued.request))
+            for request, at in before.values():
+                assert earliest(snapshot, request) <= at
+
+
+@SLOWLY
+@given(scenes(6), SEEDS)
+def test_who_is_told_that_it_would_start_does_start(scene: Scene, seed: int) -> None:
+    (queued,) = Life(seed).arrive()
+    queued = replace(queued, workload_id="z-new")
+    told = scene.explain(replace(queued, workload_id=""))
+    real = replace(scene, queue=by_age([*scene.queue, queued])).plan()
+    assert told.startable_now == (queued.workload_id in real.started)
+
+
+# --- do they notice? --------------------------------------------------------------------------------------------------
+
+
+def _no_gate(_self: Gate, _queued: object, _shape: object, fit: Any) -> Any:
+    return fit
+
+
+def _alone(self: Pass, index: int) -> Any:
+    return [replace(self.snapshot.queue.queued_requests[self.order.slots[index]], gang_size=1)]  # type: ignore[type-var]
+
+
+@contextmanager
+def _for_good(_self: Snapshot) -> Iterator[None]:
+    yield
+
+
+def _known_streams(seed: int) -> None:
+    large_starts(seed, endless=False)
+
+
+def _scenes(seed: int) -> None:
+    life = Life(seed, Sort(endless=False, gangs=False))
+    for _ in range(12):
+        life.arrive()
+    life.plan()
+    for _ in range(6):
+        life.arrive()
+    delays_nobody(replace(life.scene(), now=NOW))
+
+
+BROKEN = {
+    "allocations take nothing": (Grid, "_apply", lambda *_: None, live),
+    "promises bind nobody": (Claims, "promise", lambda *_: None, _known_streams),
+    "backfill without its gate": (Gate, "mask", _no_gate, _scenes),
+    "no node is kept": (Gate, "keep", lambda *_: None, large_starts),
+    "members of gangs start alone": (Pass, "unit", _alone, live),
+    "a plan leaves traces": (Snapshot, "trial", _for_good, live),
+    "old memories of what ends when": (Ahead, "_follow", lambda _self: None, live),
+    "reservations are nothing": (Kept, "update", lambda *_: None, honoured),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_planner_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, name, broken, play = BROKEN[what]
+    monkeypatch.setattr(where, name, broken)
+    assert any(_fails(play, seed) for seed in range(60)), "60 lives, and nobody noticed"
+
+
+def _fails(play: Callable[[int], object], seed: int) -> bool:
+    try:
+        play(seed)
+    except (AssertionError, KeyError, ValueError, IndexError):
+        return True
+    return False
