@@ -17,7 +17,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from benchmarks.planner.crowd import DEVICES, NOW, QUEUED, Crowd, ended
-from commonage.control.live_state import LiveState
+from commonage.control.state.live_state import LiveState
 from commonage.domain.workloads import State, Workload
 from commonage.scheduler.plan import Plan, plan
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from benchmarks.report import Figure, as_json, median, progress, show
-from commonage.control.live_state import LiveState
+from commonage.control.state.live_state import LiveState
 from commonage.domain.reasons.base import Reason
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.workloads import Spec, State, Workload

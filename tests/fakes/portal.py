@@ -20,7 +20,7 @@ from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Unauthenticated, Unavailable
 from commonage.domain.nodes import NodeReport

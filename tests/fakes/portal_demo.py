@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 from tests.fakes.portal import ADMIN, GIB, USER, Portal
 
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.images import Kernel, Provenance, SourceFile
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import PreparingEnvironment

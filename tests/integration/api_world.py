@@ -27,8 +27,8 @@ from commonage.api.auth import Auth
 from commonage.control.control import Control, World
 from commonage.control.limits import Limits
 from commonage.control.settings import BundleLimits, ControlSettings
-from commonage.control.submission import Submission
-from commonage.control.work import HUB
+from commonage.control.workloads.submission import Submission
+from commonage.control.workloads.work import HUB
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Unavailable
 from commonage.domain.principals import Principal, Scope

@@ -17,7 +17,7 @@ from tests.integration.joining_world import World, opened
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
-from commonage.control.drains import Drains
+from commonage.control.nodes.drains import Drains
 from commonage.domain.errors import Forbidden
 from commonage.joining.fetch import Refusal
 from commonage.wire.hub import API_PATH, PORTAL_PATH

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.integration.api_world import Api, served
 from tests.unit.clouds.test_libcloud_machines import HERE
-from tests.unit.control.test_node_pools import FakeJoining
+from tests.unit.control.nodes.test_node_pools import FakeJoining
 
 from commonage.cli import main
 from commonage.clouds.libcloud_machines import LibcloudMachines, Rental
-from commonage.control.node_pools import NodePools, Renting
+from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.domain.node_pools import MachineKind, NodePoolPolicy
 
 POLICY = NodePoolPolicy("burst", MachineKind(8000, 32768, price_per_h=1.5), least=1, most=3)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import re
 
-from commonage.control.work import HUB
+from commonage.control.workloads.work import HUB
 from commonage.domain.errors import Forbidden, Unauthenticated
 from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.ports.identity import Identity

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from commonage.control.reservations import Wanted
+from commonage.control.reservations.reservations import Wanted
+from commonage.control.reservations.windows import window_of, windows, zone_of
 from commonage.control.settings import ControlSettings
-from commonage.control.submission import Submission
-from commonage.control.windows import window_of, windows, zone_of
+from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_cpus
 from commonage.domain.requests import GpuRequest, Request, parse_gpus, parse_labels

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from commonage.api import encode_devices
 from commonage.api.encode_reasons import optional, reason
-from commonage.control.look import Standing
 from commonage.control.node_pool import EnvironmentView, LaunchView, NodeView
-from commonage.control.node_states import reason_for
+from commonage.control.nodes.node_states import reason_for
+from commonage.control.queries.look import Standing
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.nodes import Share

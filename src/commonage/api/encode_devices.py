@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from commonage.api import encode_usage_reports
-from commonage.control.attribution import unattributed
 from commonage.control.node_pool import DeviceView
+from commonage.control.usage.attribution import unattributed
 from commonage.messages.notes import unattributed as unattributed_in_words
 from commonage.ports.devices import DeviceSample
 from commonage.wire.devices import DeviceOut, MeasuredOut, PeerOut, UnavailableOut

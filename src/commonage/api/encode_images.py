@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commonage.api.encode_reasons import optional
-from commonage.control.images import ImageView
+from commonage.control.catalogue.images import ImageView
 from commonage.domain.images import Image, Kernel, Provenance, environments_of
 from commonage.wire.images import ImageOnNodeOut, ImageOut, KernelOut, ProvenanceOut, SourceFileOut
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commonage.api.encode import request
 from commonage.api.encode_reasons import optional
-from commonage.control.tenant_views import TenantView
+from commonage.control.queries.tenant_views import TenantView
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Amounts, Bounds, Reservation
 from commonage.wire.tenants import AmountsOut, BoundsOut, ReservationOut, TenantOut

@@ -4,7 +4,7 @@ enough.
 
 from __future__ import annotations
 
-from commonage.control.attribution import UnattributedProcess
+from commonage.control.usage.attribution import UnattributedProcess
 from commonage.domain.suggestions import Suggestion, usage_report_in_words
 from commonage.domain.usage_reports import UsageReport
 from commonage.wire.usage_reports import SuggestionOut, UnattributedProcessOut, UsageReportOut

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from commonage.api import encode
 from commonage.api.routing import Door, Guarded, answer, caller, door, problems
 from commonage.api.streams import EVENT_STREAM, sse
-from commonage.control.connections import Connection
+from commonage.control.tenants.connections import Connection
 from commonage.domain.events import Event
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.queries import EventsQuery

@@ -16,7 +16,7 @@ from commonage.api import failures
 from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.problems import problem_of
 from commonage.api.routing import Door, Guarded, caller, door, problems
-from commonage.control.connections import Connection
+from commonage.control.tenants.connections import Connection
 from commonage.domain.errors import CommonageError, Forbidden, TooLarge
 from commonage.domain.principals import Principal
 from commonage.ports.execs import ExecStream, Terminal

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from commonage.api import encode, encode_reasons
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.api.volumes import volume
-from commonage.control.notices import notices
+from commonage.control.queries.notices import notices
 from commonage.domain.errors import Forbidden
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.platform import LaunchOptions

@@ -12,7 +12,7 @@ from commonage.api import encode
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.api.spans import span_of
 from commonage.control.node_pool import NodeView
-from commonage.control.windows import deadline_of, zone_of
+from commonage.control.reservations.windows import deadline_of, zone_of
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Scope
 from commonage.wire.joining import DoneOut

@@ -21,8 +21,8 @@ from commonage import messages
 from commonage.api import failures
 from commonage.api.routing import Guarded, answer, caller, door, problems
 from commonage.control.control import Control
-from commonage.control.membership import tenants_of
 from commonage.control.settings import ControlSettings
+from commonage.control.tenants.membership import tenants_of
 from commonage.domain.errors import CommonageError, NotFound, Unauthenticated
 from commonage.domain.images import scope_of
 from commonage.domain.principals import Principal, Scope

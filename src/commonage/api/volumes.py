@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from commonage import messages
 from commonage.api.routing import Guarded, answer, caller, door, problems
-from commonage.control.homes import HomeView
-from commonage.control.volumes import VolumeView
+from commonage.control.queries.volumes import VolumeView
+from commonage.control.usage.homes import HomeView
 from commonage.wire.volumes import HomeOut, VolumeList, VolumeOut
 
 router = APIRouter(route_class=Guarded, tags=["volumes"])

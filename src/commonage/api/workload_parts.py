@@ -18,7 +18,7 @@ from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.routing import Door, Guarded, answer, caller, door, problems
 from commonage.api.spans import span_of
 from commonage.api.streams import EVENT_STREAM, sse
-from commonage.control.connections import Connection
+from commonage.control.tenants.connections import Connection
 from commonage.domain.errors import NotFound
 from commonage.domain.principals import Principal
 from commonage.domain.statuses import LogLine

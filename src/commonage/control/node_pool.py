@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commonage.control.all_devices import AllDevices
-from commonage.control.attribution import UnattributedProcess
-from commonage.control.catalogue import Catalogue
-from commonage.control.device_alarms import alarms, device_of
-from commonage.control.live_state import LiveState
-from commonage.control.membership import tenants_of
-from commonage.control.node_states import drained, essence, judged, undecided
+from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.nodes.all_devices import AllDevices
+from commonage.control.nodes.device_alarms import alarms, device_of
+from commonage.control.nodes.node_states import drained, essence, judged, undecided
 from commonage.control.settings import ControlSettings
-from commonage.control.waiting import wait_at_most
-from commonage.control.watchdog import Watchdog
-from commonage.control.writer import Writer
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.waiting import wait_at_most
+from commonage.control.state.writer import Writer
+from commonage.control.tenants.membership import tenants_of
+from commonage.control.usage.attribution import UnattributedProcess
+from commonage.control.usage.watchdog import Watchdog
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.events import Event, EventKind

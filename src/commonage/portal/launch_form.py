@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from commonage import messages
-from commonage.control.again import own_variables
-from commonage.control.submission import DEFAULT_GRACE_S, MOST_TOGETHER, Submission, Variables
+from commonage.control.loops.again import own_variables
+from commonage.control.workloads.submission import DEFAULT_GRACE_S, MOST_TOGETHER, Submission, Variables
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
 from commonage.domain.requests import parse_gpus, parse_labels

@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
-from commonage.control.device_alarms import device_of
-from commonage.control.windows import deadline_of
+from commonage.control.nodes.device_alarms import device_of
+from commonage.control.reservations.windows import deadline_of
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal
 from commonage.portal import device_rows, live

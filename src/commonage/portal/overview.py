@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
-from commonage.control.notices import notices
+from commonage.control.queries.notices import notices
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import State
 from commonage.portal import device_rows, live

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from commonage import messages
-from commonage.control.connections import Connection
 from commonage.control.control import Control
+from commonage.control.tenants.connections import Connection
 from commonage.domain import errors
 from commonage.domain.principals import Principal
 from commonage.portal.assets import Assets

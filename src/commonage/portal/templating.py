@@ -15,9 +15,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from commonage import messages
-from commonage.control.attribution import unattributed
-from commonage.control.node_states import reason_for
+from commonage.control.nodes.node_states import reason_for
 from commonage.control.settings import ControlSettings
+from commonage.control.usage.attribution import unattributed
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
 from commonage.messages import explanations
 from commonage.messages.notes import unattributed as unattributed_in_words

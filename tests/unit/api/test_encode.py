@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from commonage.api import encode
-from commonage.control.look import Standing
+from commonage.control.queries.look import Standing
 from commonage.domain.explanations import Explanation, Holder
 from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal, Scope

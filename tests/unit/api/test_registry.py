@@ -1,7 +1,7 @@
 """What of the registry must not be thrown out: images of the catalogue, and removed ones that work still needs."""
 
 import pytest
-from tests.unit.control.test_images import ADA, REGISTRY, image, lab
+from tests.unit.control.catalogue.test_images import ADA, REGISTRY, image, lab
 from tests.unit.control.world import FOREVER, job
 
 from commonage.api.registry import images_in_use

@@ -3,10 +3,10 @@
 import pytest
 from tests.unit.control.world import ANN, Site, job
 
-from commonage.control.feed import Feed
-from commonage.control.live_state import LiveState
-from commonage.control.timers import Timers, Verdict, judge
-from commonage.control.writer import Writer
+from commonage.control.loops.timers import Timers, Verdict, judge
+from commonage.control.state.feed import Feed
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.writer import Writer
 from commonage.domain.errors import Unavailable
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons.attempts import PreparingEnvironment

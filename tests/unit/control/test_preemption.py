@@ -4,7 +4,7 @@ import pytest
 from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import Preempted, Stopping

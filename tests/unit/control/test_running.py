@@ -6,7 +6,7 @@ import pytest
 from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.events import EventKind
 from commonage.domain.iterations import Iterations

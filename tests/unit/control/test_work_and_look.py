@@ -8,7 +8,7 @@ import pytest
 from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, USER, Site, job
 
 from commonage.control.control import Control
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import (
     CommonageError,
     Conflict,

@@ -11,7 +11,7 @@ from tests.fakes.bundles import MemoryBundles
 
 from commonage.control.control import Control, World
 from commonage.control.settings import ControlSettings
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.principals import Principal, Scope

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from tests.fakes.portal import Portal
 
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Kind, State, Workload

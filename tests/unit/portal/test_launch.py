@@ -11,8 +11,8 @@ import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
+from commonage.control.queries.volumes import Volumes
 from commonage.control.settings import ControlSettings
-from commonage.control.volumes import Volumes
 from commonage.domain.principals import Principal
 from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind

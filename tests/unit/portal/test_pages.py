@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.portal import USER, Portal
 from tests.unit.portal.conftest import Person
 
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import Kind
 from commonage.testing.behaviour import Behaviour

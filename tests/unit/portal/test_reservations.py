@@ -11,7 +11,7 @@ from tests.unit.portal.conftest import Person
 from tests.unit.portal.test_pages import AWKWARD, assert_whole
 
 from commonage.control.settings import ControlSettings
-from commonage.control.submission import Submission
+from commonage.control.workloads.submission import Submission
 from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant

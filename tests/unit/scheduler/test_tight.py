@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commonage.control.live_state import ask_for
+from commonage.control.state.live_state import ask_for
 from commonage.domain.nodes import Node
 from commonage.domain.reasons.waiting import InsufficientDisk
 from commonage.domain.workloads import Kind

@@ -9,8 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from commonage.control.attribution import UnattributedProcess
 from commonage.control.control import Control
+from commonage.control.usage.attribution import UnattributedProcess
 from commonage.domain.errors import Unavailable
 from commonage.domain.workloads import State
 from commonage.ports.store import Batch

@@ -1,0 +1,1 @@
+"""Environments and images, and how they reach nodes."""

@@ -1,0 +1,102 @@
+"""The current catalogue: the configured environments and those of registered images.
+
+A mapping from names to environments that changes in place, so that all holders see the newest state. Written by
+`images` alone; read by submission, start requests, timers, the launch form and listings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from commonage.control.settings import ControlSettings
+from commonage.control.signals import Signal
+from commonage.control.tenants.membership import tenants_of
+from commonage.domain.environments import Environment
+from commonage.domain.images import Image, environments_of
+from commonage.domain.principals import Principal
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved
+
+
+class Catalogue(Mapping[str, Environment]):
+    """`fixed` are the environments that do not come from an image. `changes` is sent after each change."""
+
+    def __init__(self, fixed: Iterable[Environment] = ()) -> None:
+        self._fixed = {one.name: one for one in fixed}
+        self._images: dict[str, Image] = {}  # includes removed images: they explain why an environment is gone
+        self._all: dict[str, Environment] = dict(self._fixed)
+        self._from: dict[str, Image] = {}  # by environment name
+        self.changes: Signal[[]] = Signal()
+
+    def __getitem__(self, name: str) -> Environment:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    # --- images ---------------------------------------------------------------------------------------------------
+
+    def put(self, images: Iterable[Image]) -> None:
+        """Apply images that were just written: new, replaced and removed ones."""
+        self._images.update((one.name, one) for one in images)
+        brought = {one.name: (one, image) for image in self.images() for one in environments_of(image)}
+        brought = {name: each for name, each in brought.items() if name not in self._fixed}
+        self._all = self._fixed | {name: environment for name, (environment, _) in brought.items()}
+        self._from = {name: image for name, (_, image) in brought.items()}
+        self.changes.send()
+
+    def images(self) -> Sequence[Image]:
+        """The images that are not removed, by name."""
+        return [self._images[name] for name in sorted(self._images) if self._images[name].removed is None]
+
+    def image(self, name: str) -> Image | None:
+        """The image of that name; None if it does not exist or was removed."""
+        found = self._images.get(name)
+        return found if found is not None and found.removed is None else None
+
+    def image_of(self, environment: str) -> Image | None:
+        """The image that provides this environment; None for a fixed or unknown one."""
+        return self._from.get(environment)
+
+    # --- visibility -----------------------------------------------------------------------------------------------
+
+    def environments_for(self, who: Principal | None, settings: ControlSettings) -> Sequence[Environment]:
+        """Environments that `who` may choose: the global ones and those of their tenants; for admins (and None) all."""
+        mine = _tenants(who, settings)
+        return [one for one in self._all.values() if mine is None or one.tenant is None or one.tenant in mine]
+
+    def images_for(self, who: Principal, settings: ControlSettings) -> Sequence[Image]:
+        """Images that `who` may see, by the same rule, sorted by name."""
+        mine = _tenants(who, settings)
+        return [one for one in self.images() if mine is None or one.tenant is None or one.tenant in mine]
+
+    # --- missing environments -------------------------------------------------------------------------------------
+
+    def removed(self, environment: str) -> Image | None:
+        """The removed image that provided this environment; None if it is present or never existed."""
+        return None if environment in self._all else self._ever(environment)
+
+    def _ever(self, environment: str) -> Image | None:
+        return self._images.get(environment) or self._images.get(environment.rpartition("/")[0])
+
+    def shortfall(self, environment: str) -> Reason | None:
+        """Reason why nothing can run in this environment; None if it is present."""
+        if environment in self._all:
+            return None
+        whole = self._ever(environment)
+        if whole is None:
+            return EnvironmentNotFound(environment=environment)
+        if whole.removed is None:
+            there = tuple(one.name for one in environments_of(whole))
+            return EnvironmentNotInImage(environment=environment, image=whole.name, environments=there)
+        return ImageRemoved(image=whole.name, by=whole.removed.by, removed_at=whole.removed.at)
+
+
+def _tenants(who: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
+    """The tenants of `who`; None means all, as for an admin."""
+    if who is None or who.is_admin:
+        return None
+    return frozenset(one.name for one in tenants_of(who.groups, settings))

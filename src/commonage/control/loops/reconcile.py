@@ -1,0 +1,257 @@
+"""The reconcile loop: starts and stops attempts as desired, and passes observed statuses to the writer.
+
+Effects of the writer are carried out at once. Every few seconds a sweep compares allocations with statuses (statuses)
+and repairs what a crash or a lost message left undone: an allocation without a running attempt is started, a running
+attempt without an allocation is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from commonage.control.signals import Signal
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.writer import Writer
+from commonage.domain.errors import CommonageError, EngineFailure, start_failure
+from commonage.domain.ids import workload_of
+from commonage.domain.iterations import Iterations
+from commonage.domain.lifecycle import Effect, Refused, StartRun, StatusReported, StopRun, Vanished
+from commonage.domain.reasons.attempts import Disappeared, NeverStarted
+from commonage.domain.statuses import LastUse, Phase, StartRequest, Status
+from commonage.domain.workloads import State, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+
+log = logging.getLogger(__name__)
+START_TRIES = 5
+RUN_MISSES = 2  # consecutive sweeps
+PROGRESS_EVERY_S = 2.0  # shortest interval between writes of progress; in between only the live state has it
+
+
+class Reconcile:
+    """One instance for all sites. `request_of` builds the order of a workload that has an allocation.
+
+    `last_uses` is sent the total use of an attempt, before its end is noted.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[str, Engine],
+        live_state: LiveState,
+        writer: Writer,
+        clock: Clock,
+        request_of: Callable[[Workload], StartRequest],
+        sweep_every_s: float,
+    ) -> None:
+        self._engines, self._live_state, self._writer, self._clock = engines, live_state, writer, clock
+        self._request_of = request_of
+        self.last_uses: Signal[[str, LastUse]] = Signal()
+        self._busy: dict[str, asyncio.Task[None]] = {}  # attempt id -> the last task for it
+        self._missed: dict[str, int] = {}
+        self._progressed_at: dict[str, float] = {}
+        self._sweep_every_s = sweep_every_s
+        self.iterations = Iterations("reconcile", clock.now)
+        self.watches = [_Watch(engine, self._tell, clock) for engine in engines.values()]
+
+    # --- effects --------------------------------------------------------------------------------------------------
+
+    def effect(self, workload_id: str, effect: Effect) -> None:
+        """Carry out an effect of the writer; returns at once."""
+        if isinstance(effect, StartRun):
+            self._do(effect.attempt_id, lambda: self._start(workload_id, effect.attempt_id))
+        elif isinstance(effect, StopRun):
+            self._do(effect.attempt_id, lambda: self._stop(workload_id, effect.attempt_id, effect.grace_s))
+
+    def _do(self, attempt_id: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a task for an attempt after the task that already runs for it."""
+        before = self._busy.get(attempt_id)
+        task = asyncio.create_task(_after(before, work), name=f"attempt {attempt_id}")
+        self._busy[attempt_id] = task
+        task.add_done_callback(lambda done: self._done(attempt_id, done))
+
+    def _done(self, attempt_id: str, task: asyncio.Task[None]) -> None:
+        if self._busy.get(attempt_id) is task:
+            del self._busy[attempt_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("attempt %s: %s", attempt_id, error, exc_info=error)
+
+    def _engine_of(self, workload: Workload) -> Engine | None:
+        attempt = workload.attempt
+        node = self._live_state.nodes.get(attempt.allocation.node) if attempt else None
+        return self._engines.get(node.site) if node else None
+
+    async def _start(self, workload_id: str, attempt_id: str) -> None:
+        for tries in range(1, START_TRIES + 1):
+            workload = self._live_state.get(workload_id)
+            if not _stops(workload, attempt_id) or workload is None or workload.stop is not None:
+                return
+            engine = self._engine_of(workload)
+            try:
+                if engine is None:
+                    raise EngineFailure(f"no engine answers for its node {attempt_id}", retryable=True)
+                await engine.start(self._request_of(workload))
+                return
+            except CommonageError as error:
+                if not error.is_retryable or tries == START_TRIES:
+                    log.warning("attempt %s does not start: %s", attempt_id, error)
+                    await self._writer.happen(workload_id, Refused(attempt_id, start_failure(error)))
+                    return
+                log.warning("attempt %s does not start, trying again: %s", attempt_id, error)
+                await self._clock.sleep(0.5 * 2**tries)
+
+    async def _stop(self, workload_id: str, attempt_id: str, grace_s: float) -> None:
+        workload = self._live_state.get(workload_id)
+        engines = [self._engine_of(workload)] if workload else list(self._engines.values())
+        for engine in engines:
+            if engine is None:
+                continue
+            try:
+                await engine.stop(attempt_id, grace_s)
+            except CommonageError as error:
+                log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
+
+    # --- statuses -------------------------------------------------------------------------------------------------
+
+    def _tell(self, engine: Engine, status: Status) -> None:
+        self._missed.pop(status.attempt_id, None)
+        if self._is_old_news(status):
+            return
+        if status.used is not None:
+            self.last_uses.send(status.attempt_id, status.used)
+        written = self._writer.note(workload_of(status.attempt_id), StatusReported(status))
+        if status.phase is Phase.ENDED:
+            written.add_done_callback(lambda done: self._forget(engine, status.attempt_id, done))
+
+    def _is_old_news(self, status: Status) -> bool:
+        """True for a status that only has more progress than the one written a moment ago."""
+        attempt_id, now = status.attempt_id, self._clock.now()
+        if status.phase is not Phase.STARTING or status.progress is None:
+            self._live_state.progress.pop(attempt_id, None)
+            self._progressed_at.pop(attempt_id, None)
+            return False
+        self._live_state.progress[attempt_id] = status.progress
+        if now - self._progressed_at.get(attempt_id, 0.0) < PROGRESS_EVERY_S:
+            return True
+        self._progressed_at[attempt_id] = now
+        return False
+
+    def _forget(self, engine: Engine, attempt_id: str, done: asyncio.Future[Workload | None]) -> None:
+        """Once an end is written the engine need not remember the attempt."""
+        if not done.cancelled() and done.exception() is None:
+            self._do(attempt_id, lambda: engine.forget(attempt_id))
+
+    # --- sweep ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sweep all sites every few seconds, until cancelled."""
+        while True:
+            for engine in self._engines.values():
+                try:
+                    await self.sweep(engine)
+                except CommonageError as error:
+                    log.warning("site %s: sweep failed: %s", engine.site, error)
+            with self.iterations.rest():
+                await self._clock.sleep(self._sweep_every_s)
+
+    async def sweep(self, engine: Engine) -> None:
+        """Compare one site's allocations with its statuses."""
+        if self._writer.stuck:
+            return
+        before = self._allocated(engine)
+        seen = {status.attempt_id: status for status in await engine.statuses()}
+        allocated = self._allocated(engine)  # again: allocations may have changed while the engine answered
+        for attempt_id, status in seen.items():
+            if attempt_id in allocated:
+                self._tell(engine, status)
+            else:
+                self._unattributed_process(engine, status)
+        for attempt_id, workload in allocated.items():
+            if attempt_id not in before or attempt_id in self._busy:
+                continue
+            if attempt_id not in seen:
+                self._unseen(attempt_id, workload)
+            elif workload.stop is not None and seen[attempt_id].phase is not Phase.ENDED:
+                self._do(attempt_id, partial(self._stop, workload.id, attempt_id, workload.spec.grace_s))
+
+    def _allocated(self, engine: Engine) -> dict[str, Workload]:
+        return {
+            workload.attempt.id: workload
+            for workload in self._live_state.in_state(State.STARTING, State.RUNNING)
+            if workload.attempt is not None and self._engine_of(workload) is engine
+        }
+
+    def _unattributed_process(self, engine: Engine, status: Status) -> None:
+        """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
+        workload = self._live_state.get(workload_of(status.attempt_id))
+        if status.attempt_id in self._busy or _stops(workload, status.attempt_id):
+            return  # it was allocated after the allocations were read
+        if status.phase is Phase.ENDED:
+            self._do(status.attempt_id, lambda: engine.forget(status.attempt_id))
+        else:
+            log.warning("attempt %s runs on %s without an allocation: ending it", status.attempt_id, engine.site)
+            self._do(status.attempt_id, lambda: engine.stop(status.attempt_id, 0))
+
+    def _unseen(self, attempt_id: str, workload: Workload) -> None:
+        """An allocation without a status: start it if it may never have started, give it up if it stays missing."""
+        missed = self._missed[attempt_id] = self._missed.get(attempt_id, 0) + 1
+        begins = workload.state is State.STARTING
+        if workload.stop is None and missed < (START_TRIES if begins else RUN_MISSES):
+            if begins:
+                self._do(attempt_id, lambda: self._start(workload.id, attempt_id))
+            return
+        self._writer.note(workload.id, Vanished(attempt_id, NeverStarted() if begins else Disappeared()))
+
+    def forget_misses(self, workload: Workload) -> None:
+        """Called after each write of a workload: drops the counters of an attempt without an allocation."""
+        if workload.attempt is not None and not workload.state.holds_allocation:
+            self._missed.pop(workload.attempt.id, None)
+            self._progressed_at.pop(workload.attempt.id, None)
+            self._live_state.progress.pop(workload.attempt.id, None)
+
+    async def close(self) -> None:
+        """Cancel running tasks; after a restart the sweep repeats those that are still needed."""
+        tasks = list(self._busy.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+class _Watch:
+    """Passes on the statuses that one engine reports as they change. A turn ends with each status."""
+
+    def __init__(self, engine: Engine, tell: Callable[[Engine, Status], None], clock: Clock) -> None:
+        self._engine, self._tell, self._clock = engine, tell, clock
+        self.iterations = Iterations(f"watch {engine.site}", clock.now)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            try:
+                self.iterations.end()
+                async for status in self._engine.watch():
+                    self._tell(self._engine, status)
+                    self.iterations.end()
+            except CommonageError as error:
+                log.warning("site %s: watching broke off: %s", self._engine.site, error)
+            await self._clock.sleep(1.0)
+
+
+def _stops(workload: Workload | None, attempt_id: str) -> bool:
+    """True if this is the workload's present attempt and it should run."""
+    return (
+        workload is not None
+        and workload.attempt is not None
+        and workload.attempt.id == attempt_id
+        and workload.state.holds_allocation
+    )
+
+
+async def _after(before: asyncio.Task[None] | None, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    if before is not None:
+        await asyncio.wait([before])
+    await work()

@@ -1,0 +1,170 @@
+"""The sampling loop: writes what nodes, devices and attempts use to the metrics port every few seconds.
+
+Each round, with GPU processes attributed to attempts, is passed on to its consumers (watchdog, usage reports).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.control.node_pool import NodePool
+from commonage.control.nodes.all_devices import AllDevices
+from commonage.control.state.live_state import LiveState
+from commonage.control.usage.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
+from commonage.domain.errors import CommonageError
+from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import Allocation, Share
+from commonage.domain.statuses import Measurement, ProcessOwner
+from commonage.domain.workloads import State
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+from commonage.ports.metrics import Metrics, Sample
+
+log = logging.getLogger(__name__)
+TIDY_EVERY_S = 60.0
+
+
+@dataclass(slots=True)
+class Sampling:
+    """One loop for all sites; `devices` are the GPUs of all nodes. `on_round` is awaited with every round.
+
+    `vram` is the VRAM of each attempt at the last measurement, in MiB.
+    """
+
+    engines: Mapping[str, Engine]
+    devices: AllDevices
+    live_state: LiveState
+    node_pool: NodePool
+    metrics: Metrics
+    clock: Clock
+    every_s: float
+    on_round: Callable[[Round], Awaitable[None]]
+    vram: Mapping[str, int] = field(default_factory=dict, init=False)
+    iterations: Iterations = field(init=False)
+    _cpu_before: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+    _tidied_at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.iterations = Iterations("sample", self.clock.now)
+
+    async def run(self) -> None:
+        """Sample until cancelled. A source that does not answer is left out of the round."""
+        while True:
+            try:
+                await self.tick()
+            except CommonageError as error:
+                log.warning("this round of samples is lost: %s", error)
+            with self.iterations.rest():
+                await self.clock.sleep(self.every_s)
+
+    async def tick(self) -> None:
+        """Sample once."""
+        now = self.clock.now()
+        measurements: list[Measurement] = []
+        for engine in self.engines.values():
+            measurements += await engine.measure()
+        round_ = await self._ask_devices(measurements, now)
+        samples = self._of_attempts(measurements, now)
+        samples += self._of_devices(round_, now)
+        samples += self._of_attempts_on_devices(round_, now)
+        samples += self._of_nodes(measurements, now)
+        lost: CommonageError | None = None
+        try:
+            await self.metrics.write(samples)
+        except CommonageError as error:
+            lost = error
+        await self.on_round(round_)  # the watchdog needs the round even if writing it fails
+        if lost is not None:
+            raise lost
+        if now - self._tidied_at >= TIDY_EVERY_S:
+            await self.metrics.tidy(now)
+            self._tidied_at = now
+
+    def _of_attempts(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
+        samples = []
+        seen = {}
+        for one in measurements:
+            subject = f"attempt:{one.attempt_id}"
+            seen[one.attempt_id] = (now, one.cpu_s)
+            before = self._cpu_before.get(one.attempt_id)
+            if before is not None and now > before[0]:
+                cores = max(0.0, (one.cpu_s - before[1]) / (now - before[0]))
+                samples.append(Sample("cpu_cores", subject, now, cores))
+            samples.append(Sample("memory_mib", subject, now, one.memory_mib))
+        self._cpu_before = seen
+        return samples
+
+    async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
+        """Measure the GPUs, then look up the owners of the processes on them."""
+        await self.devices.note_held([one.allocation for one in self.live_state.held()], self._running())
+        found = await self.devices.measure()
+        owners: list[ProcessOwner] = []
+        pids = unknown_pids(found)
+        for engine in self.engines.values() if pids else ():
+            owners += await engine.owners(pids)
+        round_ = self.devices.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
+        self.node_pool.note_measured(round_.samples)
+        return round_
+
+    def _running(self) -> list[Allocation]:
+        """The allocations of attempts whose program has started, with the time of that start."""
+        attempts = (one.attempt for one in self.live_state.in_state(State.RUNNING))
+        return [
+            replace(one.allocation, at=one.started_at)
+            for one in attempts
+            if one is not None and one.started_at is not None
+        ]
+
+    def _of_devices(self, round_: Round, now: float) -> list[Sample]:
+        samples = []
+        for one in round_.samples.values():
+            subject = f"device:{one.uuid}"
+            figures = {
+                "gpu_memory_mib": one.memory_used_mib,
+                "gpu_utilisation": one.utilisation,
+                "power_w": one.power_w,
+                "temperature_c": one.temperature_c,
+            }
+            samples += [Sample(metric, subject, now, value) for metric, value in figures.items() if value is not None]
+        return samples
+
+    def _of_attempts_on_devices(self, round_: Round, now: float) -> list[Sample]:
+        """VRAM of each attempt on all its GPUs; its own part of their utilisation."""
+        vram: dict[str, int] = defaultdict(int)
+        for (attempt, _uuid), use in round_.uses.items():
+            if use.memory_mib is not None:
+                vram[attempt] += use.memory_mib
+        self.vram = dict(vram)
+        samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
+        holders: dict[str, dict[str, Share]] = defaultdict(dict)
+        for held in self.live_state.held():
+            for share in held.allocation.shares:
+                holders[share.device_uuid][held.allocation.attempt_id] = share
+        busy: dict[str, list[float]] = defaultdict(list)
+        for uuid in round_.samples:
+            for attempt, part in parts_of(round_, uuid, holders[uuid]).items():
+                used = utilisation_of(round_, uuid, attempt, part)
+                if used is not None:
+                    busy[attempt].append(used)
+        return samples + [
+            Sample("gpu_utilisation", f"attempt:{attempt}", now, sum(each) / len(each))
+            for attempt, each in busy.items()
+        ]
+
+    def _of_nodes(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
+        samples = []
+        for view in self.node_pool.nodes():
+            subject, report = f"node:{view.node.name}", view.node.report
+            samples.append(
+                Sample("allocated_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000)
+            )
+            samples.append(Sample("allocated_memory_mib", subject, now, report.memory_mib - view.free_memory_mib))
+            if report.disk_free_mib is not None:
+                samples.append(Sample("disk_free_mib", subject, now, report.disk_free_mib))
+        counts = self.live_state.counts()
+        samples.append(Sample("queue_length", "platform", now, self.live_state.queue_length()))
+        samples.append(Sample("running", "platform", now, counts.get(State.RUNNING, 0)))
+        return samples

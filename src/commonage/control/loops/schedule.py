@@ -1,0 +1,74 @@
+"""The schedule loop: plans, commits allocations, and requests evictions to make room. Writes nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.waiting import wait_at_most
+from commonage.control.state.writer import Writer
+from commonage.domain.iterations import Iterations
+from commonage.domain.lifecycle import AllocationGiven, StopRequested
+from commonage.domain.workloads import StopCause, StopRequest
+from commonage.ports.clock import Clock
+from commonage.scheduler.plan import Eviction, plan
+
+log = logging.getLogger(__name__)
+LONGEST_REST_S = 2.0
+SHORTEST_REST_S = 0.005
+REST_FOR_PLANNING = 2  # seconds of pause per second of planning, which blocks everything else
+
+
+class Schedule:
+    """Plans when something changed, and at least every two seconds because time alone may release capacity."""
+
+    def __init__(self, live_state: LiveState, writer: Writer, clock: Clock) -> None:
+        self._live_state, self._writer, self._clock = live_state, writer, clock
+        self._paused = False
+        self.iterations = Iterations("schedule", clock.now)
+        self.pass_s = 0.0
+        self._plan_s = 0.0
+
+    async def run(self) -> None:
+        """Plan until cancelled."""
+        while True:
+            self._live_state.changed.clear()
+            # Uses the clock port: uvloop's own time stands still during a pass, which is what takes long.
+            began = self._clock.now()
+            await self.tick()
+            self.pass_s = max(0.0, self._clock.now() - began)
+            # Short pauses collect arrivals, and leave time for answering when planning takes long.
+            with self.iterations.rest():
+                await self._clock.sleep(max(SHORTEST_REST_S, REST_FOR_PLANNING * self._plan_s))
+                await wait_at_most(LONGEST_REST_S, self._live_state.changed, self._clock)
+
+    def pause(self) -> None:
+        """Allocate nothing until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Plan again."""
+        self._paused = False
+
+    async def tick(self) -> int:
+        """Run one pass; returns how many workloads got an allocation."""
+        now = self._clock.now()
+        if self._paused:
+            return 0
+        outcome = plan(self._live_state.snapshot, now)
+        self._live_state.planned(outcome)
+        self._plan_s = max(0.0, self._clock.now() - now)
+        # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
+        writing = [
+            self._writer.happen(workload_id, AllocationGiven(allocation)) for workload_id, allocation in outcome.starts
+        ]
+        writing += [self._evicted(eviction, now) for eviction in outcome.evictions]
+        if writing:
+            await asyncio.gather(*writing)
+        return len(outcome.starts)
+
+    async def _evicted(self, eviction: Eviction, now: float) -> None:
+        self._live_state.eviction(eviction.workload_id, eviction.for_id)
+        stop = StopRequest("the planner", now, StopCause.EVICTION, eviction.reason)
+        await self._writer.happen(eviction.workload_id, StopRequested(stop))

@@ -1,0 +1,157 @@
+"""Changes to workloads by time and other workloads: begin times, time limits, dependencies, added or removed images.
+
+One loop, which only sends happenings to the writer. Limits are enforced to within half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.waiting import wait_at_most
+from commonage.control.state.writer import Writer
+from commonage.domain.errors import CommonageError, NotFound
+from commonage.domain.iterations import Iterations
+from commonage.domain.lifecycle import Released, StopRequested, TimeRunsOut, Withheld
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import DependencyFailed, DependencyNotFound, TimeLimitReached
+from commonage.domain.reasons.waiting import Other
+from commonage.domain.workloads import Condition, Dependency, State, StopCause, StopRequest, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.store import Store
+
+log = logging.getLogger(__name__)
+TICK_S = 0.5
+
+
+class Timers:
+    """Checks held and running workloads twice a second, and dependents as soon as something changed.
+
+    `shortfall` returns why nothing can run in an environment; None if it is present.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        live_state: LiveState,
+        writer: Writer,
+        clock: Clock,
+        warn_before_s: float,
+        shortfall: Callable[[str], Reason | None],
+    ) -> None:
+        self._store, self._live_state, self._writer, self._clock = store, live_state, writer, clock
+        self._warn_before_s = warn_before_s
+        self._to_check: dict[str, None] = {}
+        self._woken = asyncio.Event()
+        self._shortfall = shortfall
+        self.iterations = Iterations("timers", clock.now)
+
+    def changed(self, workload: Workload) -> None:
+        """Called after each write of a workload: schedules a check of its dependents, and of itself if it is held."""
+        for dependent in self._live_state.dependents_of(workload.id):
+            self._to_check[dependent] = None
+        if workload.state is State.HELD:
+            self._to_check[workload.id] = None
+        elif workload.state is State.QUEUED:
+            self._see_that_it_can(workload)
+        if self._to_check:
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        self.catalogue_changed()
+        while True:
+            try:
+                await self.tick()
+            except CommonageError as error:
+                log.warning("timers wait for the store: %s", error)
+            with self.iterations.rest():
+                await wait_at_most(TICK_S, self._woken, self._clock)
+            self._woken.clear()
+
+    async def tick(self) -> None:
+        """Check everything that time or a dependency may have changed."""
+        now = self._clock.now()
+        if self._writer.stuck:
+            return  # the store does not answer: repeating the same change every tick would only pile up
+        for workload in self._live_state.in_state(State.HELD):
+            if workload.not_before is not None and workload.not_before <= now:
+                self._release(workload)
+        # The limit counts from when it runs: preparing an environment on first use does not count.
+        for workload in self._live_state.in_state(State.RUNNING):
+            self._limit(workload, now)
+        while self._to_check:
+            workload_id, _ = self._to_check.popitem()
+            held = self._live_state.get(workload_id)
+            if held is not None and held.state is State.HELD and held.not_before is None:
+                try:
+                    await self._depend(held, now)
+                except CommonageError:
+                    self._to_check[workload_id] = None  # its dependencies still have to be checked
+                    raise
+
+    def _limit(self, workload: Workload, now: float) -> None:
+        deadline, limit = workload.deadline, workload.spec.time_limit_s
+        if deadline is None or limit is None or workload.stop is not None:
+            return
+        if now >= deadline:
+            stop = StopRequest("the time limit", now, StopCause.TIME_LIMIT, TimeLimitReached(limit_s=limit))
+            self._writer.note(workload.id, StopRequested(stop))
+        elif not workload.warned and deadline - now <= min(self._warn_before_s, limit / 5):
+            self._writer.note(workload.id, TimeRunsOut(deadline - now))
+
+    async def _depend(self, held: Workload, now: float) -> None:
+        verdicts = [await verdict(dependency, self._live_state, self._store) for dependency in held.spec.depends_on]
+        broken = next((one for one in verdicts if isinstance(one, Reason)), None)
+        if broken is not None:
+            stop = StopRequest("a dependency", now, StopCause.DEPENDENCY, broken)
+            self._writer.note(held.id, StopRequested(stop))
+        elif all(one is None for one in verdicts):
+            self._release(held)
+
+    def _release(self, held: Workload) -> None:
+        """All its conditions are met. If its environment was removed in the meantime, it is held for that instead."""
+        shortfall = self._shortfall(held.spec.environment)
+        self._writer.note(held.id, Released() if shortfall is None else Withheld(shortfall))
+
+    def catalogue_changed(self) -> None:
+        """Hold queued workloads whose environment was removed, and check all held ones again."""
+        for workload in self._live_state.in_state(State.QUEUED):
+            self._see_that_it_can(workload)
+        self._to_check.update((workload.id, None) for workload in self._live_state.in_state(State.HELD))
+        self._woken.set()
+
+    def _see_that_it_can(self, queued: Workload) -> None:
+        shortfall = self._shortfall(queued.spec.environment)
+        if shortfall is not None:
+            self._writer.note(queued.id, Withheld(shortfall))
+
+
+Verdict = Reason | Other | None
+"""None: the dependency is met; another workload: it is not met yet; a reason: it can never be met."""
+
+
+async def verdict(dependency: Dependency, live_state: LiveState, store: Store) -> Verdict:
+    """Check whether a dependency is met."""
+    try:
+        other = live_state.get(dependency.workload_id) or await store.workload(dependency.workload_id)
+    except NotFound:
+        return DependencyNotFound(workload_id=dependency.workload_id)
+    return judge(dependency.condition, other)
+
+
+def judge(condition: Condition, other: Workload) -> Verdict:
+    """Check whether `other` meets the condition."""
+    started = other.attempts > 0 and other.state not in (State.HELD, State.QUEUED, State.STARTING)
+    if condition is Condition.AFTER_START and (started or other.state.is_terminal):
+        return None
+    name = other.spec.name or other.spec.kind.value
+    if not other.state.is_terminal:
+        return Other(other.id, name, other.state.value)
+    ended_well = other.state is State.SUCCEEDED
+    wanted = {Condition.AFTER_OK: ended_well, Condition.AFTER_NOT_OK: not ended_well}.get(condition, True)
+    if wanted:
+        return None
+    return DependencyFailed(workload_id=other.id, name=name, condition=condition.value, state=other.state.value)

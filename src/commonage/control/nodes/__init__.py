@@ -1,0 +1,1 @@
+"""Nodes and their devices: reports, health, drain, removal, node pools."""

@@ -1,0 +1,75 @@
+"""The GPUs of all nodes: those of this node from its driver, those of other nodes from their agents.
+
+Used by the sampling loop, by the device warnings, and when an admin resumes a GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from commonage.control.usage.attribution import Round, attribute, joined
+from commonage.domain.nodes import Allocation
+from commonage.domain.statuses import ProcessOwner
+from commonage.ports.agents import Heard, RemoteDevices
+from commonage.ports.devices import Devices, DeviceSample
+
+FRESH_S = 15.0
+"""An agent's report that is older than this no longer counts as a measurement."""
+
+
+class AllDevices:
+    """`here` are the GPUs of this node; `elsewhere` those of nodes with agents, None without such nodes."""
+
+    def __init__(self, here: Devices, elsewhere: RemoteDevices | None) -> None:
+        self._here, self._elsewhere = here, elsewhere
+        self._node_of: Mapping[str, str] = {}  # by attempt
+
+    async def note_held(self, allocations: Sequence[Allocation], running: Sequence[Allocation]) -> None:
+        """Pass on all allocations, and those whose program runs (`at`: its start), which simulated GPUs show in use.
+
+        The allocations also define which agent may report about an attempt.
+        """
+        self._node_of = {allocation.attempt_id: allocation.node for allocation in allocations}
+        await asyncio.to_thread(self._here.note_held, running)
+        if self._elsewhere is not None:
+            await self._elsewhere.note_held(running)
+
+    async def measure(self) -> Sequence[DeviceSample]:
+        """Measure this node's GPUs. The owners of their processes still have to be looked up."""
+        return await asyncio.to_thread(self._here.measure)
+
+    def add_elsewhere(self, round_: Round, now: float) -> Round:
+        """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
+        for heard in self._elsewhere.heard() if self._elsewhere is not None else ():
+            if heard.connected and abs(now - heard.at) <= FRESH_S:
+                # Agents leave out processes that began too late to be the measured ones, by their own clocks.
+                round_ = joined(round_, attribute(*self._own(heard), math.inf))
+        return round_
+
+    def _own(self, heard: Heard) -> tuple[list[DeviceSample], list[ProcessOwner]]:
+        """Keep the samples of an agent's own node, without those of attempts on other nodes."""
+        devices = {device.uuid for device in heard.report.devices}
+        samples = [
+            replace(one, processes=tuple(each for each in one.processes if self._may_say(heard.node, each.attempt_id)))
+            for one in heard.samples
+            if one.uuid in devices
+        ]
+        return samples, [one for one in heard.owners if self._may_say(heard.node, one.attempt_id)]
+
+    def _may_say(self, node: str, attempt_id: str | None) -> bool:
+        return attempt_id is None or self._node_of.get(attempt_id, node) == node
+
+    async def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """Return what happened to attempts on all nodes since the last call."""
+        found = list(await asyncio.to_thread(self._here.take_warnings))
+        told = () if self._elsewhere is None else self._elsewhere.take_warnings()
+        return [*found, *((attempt, words) for node, attempt, words in told if self._may_say(node, attempt))]
+
+    async def resume(self, uuid: str) -> None:
+        """Clear the faults of this GPU; an admin has declared it healthy."""
+        await asyncio.to_thread(self._here.resume, uuid)
+        if self._elsewhere is not None:
+            await self._elsewhere.resume(uuid)

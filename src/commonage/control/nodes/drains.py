@@ -1,0 +1,231 @@
+"""Drains nodes and removes them. Workloads are evicted at once or at a deadline.
+
+Called by the API and the portal for admins, and through its link by a node that leaves; the loop enforces the
+deadlines. The lifecycle defines what an eviction means for a workload. The cluster and the planner ensure that nothing
+new starts on a drained node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from commonage.control.node_pool import NodePool
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.writer import Writer
+from commonage.domain.errors import CommonageError, Conflict, InvalidInput
+from commonage.domain.events import Event, EventKind
+from commonage.domain.iterations import Iterations
+from commonage.domain.lifecycle import StopRequested, Vanished
+from commonage.domain.nodes import Node, NodeState
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
+from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
+from commonage.domain.workloads import Kind, State, StopCause, StopRequest, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.joining import Joining
+
+log = logging.getLogger(__name__)
+TICK_S = 2.0
+_MOST_NAMED = 5
+
+
+class Drains:
+    """Drains nodes, taking the workloads on them into account, and removes nodes."""
+
+    def __init__(
+        self, live_state: LiveState, writer: Writer, node_pool: NodePool, clock: Clock, joining: Joining | None = None
+    ) -> None:
+        self._live_state, self._writer, self._node_pool, self._clock, self._joining = (
+            live_state,
+            writer,
+            node_pool,
+            clock,
+            joining,
+        )
+        self.iterations = Iterations("drains", clock.now)
+
+    async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
+        """Stop scheduling onto a node, and notify the owners of its workloads. For admins.
+
+        With `requeue`, jobs and services that can be requeued are requeued now, and sessions with restart enabled are
+        restarted elsewhere. `by` (unix seconds) is the deadline for all remaining workloads; None: they may run to
+        their end. Draining again replaces the deadline. Raises NotFound, Forbidden, InvalidInput.
+        """
+        who.need(Scope.ADMIN)
+        now = self._clock.now()
+        if by is not None and by <= now:
+            raise InvalidInput(
+                f"the deadline {_moment(by)} is over; for right now drain without one and with requeue",
+                field="by",
+                code="invalid-time",
+            )
+        before = self._node_pool.known(name).leave_by
+        node = await self._node_pool.drain(who, name, True, by)
+        eviction = StopRequest(who.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
+        goes: list[Workload] = []
+        told: list[Event] = []
+        for one in self._on(name):
+            if requeue and (one.spec.requeue or _may_be_interrupted(one)):
+                goes.append(one)
+            elif by is not None and by != before:
+                told.append(self._told(one, node, by, now))
+        if told:
+            await self._writer.write(events=told)
+        for one in goes:
+            await self._writer.happen(one.id, StopRequested(eviction))
+        return node
+
+    async def run(self) -> None:
+        """Enforce the deadlines, until cancelled."""
+        while True:
+            with self.iterations.rest():
+                await self._clock.sleep(TICK_S)
+            self.tick()
+
+    def tick(self) -> None:
+        """Evict everything that still runs on nodes whose deadline has passed."""
+        if self._writer.stuck:
+            return  # the store does not answer: repeating the same change every tick would only pile up
+        now = self._clock.now()
+        for node in self._live_state.nodes.values():
+            if not node.drain or node.leave_by is None or node.leave_by > now:
+                continue
+            for one in self._on(node.name):
+                if one.stop is None:
+                    log.info("workload %s: its node %s must be empty now", one.id, node.name)
+                    self._writer.note(one.id, StopRequested(_at_the_deadline(one, node, now)))
+
+    async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
+        """Remove a node and revoke its access. It must not be ready, and nothing may run on it. For admins.
+
+        With `force`, workloads still counted as running on a lost node are given up: the admin asserts that they no
+        longer run. For a node that is `gone` for good, join tokens of others stay valid. Returns what was done, as
+        sentences. A node that reports again later has joined again. Raises NotFound, Forbidden, Conflict; Unavailable,
+        with nothing done, when the disk is full.
+        """
+        who.need(Scope.ADMIN)
+        node = self._live_state.nodes.get(name)
+        if node is not None:
+            await self._may_be_removed(who, node, force)
+        elif not gone and not await self._is_let_in(name):
+            self._node_pool.known(name)
+        done = [] if self._joining is None else await self._joining.expel(name, gone=gone)
+        if node is None:
+            return done
+        await self._forget(node, NodeRemoved(node=name, by=who.name))
+        later = "; it is back if it reports again" if self._joining is None else ""
+        return [f"{name} is removed{later}", *done]
+
+    async def left(self, name: str) -> None:
+        """Remove a node that reports that it has left the site and that nothing runs on it any more.
+
+        Workloads still counted as running there ended when it left; they are handled as after a drain deadline.
+        """
+        node = self._live_state.nodes.get(name)
+        if node is None:
+            return
+        self._node_pool.suspect(name)  # nothing more is scheduled onto it
+        now, why = self._clock.now(), NodeLeft(node=name)
+        for one in self._on(name):
+            self._writer.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
+        await self._forget(node, why)
+
+    async def see_off(self, name: str) -> None:
+        """Revoke the access of a node after `left`. Failures are logged for an admin."""
+        try:
+            done = [] if self._joining is None else await self._joining.expel(name, gone=True)
+        except (CommonageError, OSError) as error:
+            log.warning("%s has left, and may still be let in (`commonage node rm %s`): %s", name, name, error)
+        else:
+            log.info("%s has left: %s", name, "; ".join(done))
+
+    async def _is_let_in(self, name: str) -> bool:
+        """A node that was never seen, or was removed, may still have a certificate or a place in the Swarm."""
+        return self._joining is not None and await self._joining.lets_in(name)
+
+    async def _forget(self, node: Node, why: Reason) -> None:
+        await self._give_up(node.name, why)
+        await self._node_pool.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
+        await self._writer.write()  # allocations made at this moment are in the live state after this
+        await self._give_up(node.name, why)
+        log.info("site %s: %s", node.site, why)
+
+    async def _give_up(self, name: str, why: Reason) -> None:
+        for one in self._on(name):
+            if one.attempt is not None:
+                await self._writer.happen(one.id, Vanished(one.attempt.id, why))
+
+    async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
+        """Raise Conflict, with the next step to take, if the node may not be removed."""
+        if node.state is NodeState.READY:
+            raise Conflict(
+                f"{node.name} is ready and takes work; drain it first (`commonage node drain {node.name}`), and remove "
+                "it once nothing runs there",
+                code="node-in-use",
+            )
+        there = self._on(node.name)
+        if not there and node.state is NodeState.FAULTY:  # it could become ready in between
+            await self._node_pool.drain(who, node.name, True)
+            there = self._on(node.name)
+        is_lost = node.state is NodeState.LOST
+        if not there or (is_lost and force):
+            return
+        runs = f"{len(there)} workload{'' if len(there) == 1 else 's'}: {_names(there)}"
+        if is_lost:
+            raise Conflict(
+                f"{node.name} is lost ({node.reason}), and nobody knows what became of {runs}. If it is sure that "
+                "they do not run any more, remove it with force (`commonage node rm --force "
+                f"{node.name}`): then they count as lost",
+                code="node-in-use",
+            )
+        is_faulty = f" is faulty ({node.reason}), and" if node.state is NodeState.FAULTY else ""
+        raise Conflict(
+            f"{node.name}{is_faulty} still runs {runs}. Wait for their end, or have them leave: `commonage node drain "
+            f"--requeue {node.name}` now, with `--by TIME` all of them by then",
+            code="node-in-use",
+        )
+
+    def _on(self, name: str) -> list[Workload]:
+        """Workloads with an allocation on the node."""
+        holding = self._live_state.in_state(State.STARTING, State.RUNNING)
+        return [one for one in holding if one.attempt is not None and one.attempt.allocation.node == name]
+
+    def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:
+        spec = one.spec
+        told = NodeMustBeEmpty(node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(one))
+        attempt = one.attempt.id if one.attempt else None
+        return Event(EventKind.WARNING, now, told, one.id, attempt, spec.owner, spec.tenant, one.state)
+
+
+def _may_be_interrupted(one: Workload) -> bool:
+    """Preemption requeues these workloads at any time, so a drain may requeue them, too."""
+    return one.spec.preemptible and one.spec.kind is not Kind.SESSION
+
+
+def _at_the_deadline(one: Workload, node: Node, now: float) -> StopRequest:
+    why = NodeDrained(node=node.name, by=node.drained_by, leave_by_at=node.leave_by or now)
+    return _taken_away(one, "the drain", now, why)
+
+
+def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopRequest:
+    stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
+    return StopRequest(by, now, StopCause.ADMIN if stays_ended else StopCause.EVICTION, reason)
+
+
+def _fate(one: Workload) -> Fate:
+    if one.spec.kind is Kind.SESSION:
+        return Fate.SESSION_RESTARTS if one.spec.requeue else Fate.SESSION_ENDS
+    return Fate.REQUEUED if one.spec.requeue or _may_be_interrupted(one) else Fate.ENDS
+
+
+def _names(there: Sequence[Workload]) -> str:
+    named = [f"{one.spec.name or one.spec.kind.value} of {one.spec.owner} ({one.id})" for one in there[:_MOST_NAMED]]
+    more = len(there) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"

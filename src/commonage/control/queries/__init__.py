@@ -1,0 +1,1 @@
+"""What API and portal read. Changes nothing."""

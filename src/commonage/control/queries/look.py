@@ -1,0 +1,238 @@
+"""Queries: what a principal may see. Live workloads come from memory, ended ones from the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from commonage.control.queries.node_warnings import trouble
+from commonage.control.state.feed import Feed
+from commonage.control.state.live_state import LiveState
+from commonage.domain.errors import InvalidInput, NotFound
+from commonage.domain.events import Event
+from commonage.domain.explanations import Explanation
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.refusals import NoSuchAttempt
+from commonage.domain.statuses import LogLine
+from commonage.domain.usage import Usage
+from commonage.domain.workloads import Attempt, State, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+from commonage.ports.metrics import Metrics, Point
+from commonage.ports.store import Filter, Page, Store
+from commonage.scheduler.explain.explain import explain, why_waiting
+from commonage.scheduler.explain.shortfalls import over_quota
+from commonage.scheduler.fit.scaling import on_its_way
+from commonage.scheduler.model.queued_requests import QueuedRequest
+
+BIRTH_OF_UNIX = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Why a workload is in its present state, and its position in the queue from 1 (None if it is not queued).
+
+    `notes` are further facts for its owner: a problem with its node, a node that was requested. `progress` (0..1) is
+    the progress of its start if known, for example of its image pull.
+    """
+
+    reason: Reason
+    position: int | None = None
+    notes: tuple[Reason, ...] = ()
+    progress: float | None = None
+
+
+@dataclass(slots=True)
+class Look:
+    """Answers queries; changes nothing."""
+
+    store: Store
+    live_state: LiveState
+    feed: Feed
+    engines: Mapping[str, Engine]
+    metrics_store: Metrics
+    clock: Clock
+
+    async def workload(self, who: Principal, workload_id: str) -> Workload:
+        """One workload. Raises NotFound, also if the caller may not see it."""
+        who.need(Scope.READ)
+        found = self.live_state.get(workload_id)
+        if found is None:
+            found = await self.store.workload(workload_id)
+        if not who.may_see(found.spec.owner):
+            raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
+        return found
+
+    async def workloads(
+        self, who: Principal, which: Filter, *, limit: int, cursor: str | None = None
+    ) -> Page[Workload]:
+        """Newest first; the caller's own, for admins all."""
+        return await self.store.workloads(self._allowed(who, which), limit=limit, cursor=cursor)
+
+    async def counts(self, who: Principal, which: Filter) -> dict[State, int]:
+        """Number of matching workloads, by state."""
+        return await self.store.count(self._allowed(who, which))
+
+    @staticmethod
+    def _allowed(who: Principal, which: Filter) -> Filter:
+        who.need(Scope.READ)
+        return which if who.is_admin else replace(which, owner=who.name)
+
+    async def attempts(self, who: Principal, workload_id: str) -> Sequence[Attempt]:
+        """All its attempts, oldest first."""
+        await self.workload(who, workload_id)
+        return await self.store.attempts(workload_id)
+
+    def standing(self, workload: Workload) -> Standing:
+        """Why a workload is in its present state; for a queued one from the last plan."""
+        queued = self.live_state.queued(workload.id)
+        if queued is None:
+            trouble = self.trouble(workload)
+            progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
+            return Standing(workload.reason, notes=() if trouble is None else (trouble,), progress=progress)
+        position = self.live_state.position(workload.id, self.clock.now())
+        if self.live_state.outcome is None or position is None:
+            return Standing(workload.reason, position)
+        reason, coming = (
+            why_waiting(self.live_state.snapshot, self.live_state.outcome, queued, position),
+            self._coming(queued),
+        )
+        return Standing(reason, position, () if coming is None else (coming,))
+
+    def _coming(self, queued: QueuedRequest) -> Reason | None:
+        """The requested node that could run it; None if no node was requested, or a quota holds the workload back."""
+        snapshot = self.live_state.snapshot
+        coming = [one for one in self.live_state.coming if one.name not in self.live_state.nodes]
+        if not coming or over_quota(snapshot, queued, snapshot.grid.shape(queued.request)) is not None:
+            return None
+        return on_its_way(coming, queued.request, self.clock.now())
+
+    def trouble(self, workload: Workload) -> Reason | None:
+        """A problem of the node that it runs on; None if the node has none."""
+        node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
+        return trouble(workload, node, self.clock.now())
+
+    async def explain(self, who: Principal, workload_id: str) -> Explanation:
+        """Explain why it waits, and until when. For other workloads: their state or end."""
+        workload = await self.workload(who, workload_id)
+        queued = self.live_state.queued(workload_id)
+        if queued is None:
+            standing = self.standing(workload)
+            reasons = (standing.reason, *standing.notes)
+            return Explanation(workload_id, reasons, self.clock.now(), queue_length=self.live_state.queue_length())
+        found = explain(self.live_state.snapshot, queued, self.clock.now())
+        return found if found.startable_now else replace(found, coming=self._coming(queued))
+
+    def queue_length(self) -> int:
+        """Number of queued workloads."""
+        return self.live_state.queue_length()
+
+    def live_counts(self) -> dict[State, int]:
+        """Live workloads of all users, by state."""
+        return self.live_state.counts()
+
+    # --- events and logs ------------------------------------------------------------------------------------------
+
+    async def events(
+        self, who: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
+    ) -> Sequence[Event]:
+        """Events with seq > after, oldest first; the caller's own, for admins all."""
+        who.need(Scope.READ)
+        if workload_id is not None:
+            await self.workload(who, workload_id)
+        owner = None if who.is_admin or workload_id is not None else who.name
+        return await self.store.events(after=after, workload_id=workload_id, owner=owner, limit=limit)
+
+    async def follow(
+        self, who: Principal, *, after: int | None = None, workload_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Events after `after` (None: from now on), then new ones as they are written, without gap or repetition."""
+        who.need(Scope.READ)
+        if workload_id is not None:
+            await self.workload(who, workload_id)
+        with self.feed.listen() as live:
+            last = after if after is not None else await self.store.last_event_seq()
+            while after is not None:
+                page = await self.events(who, after=last, workload_id=workload_id)
+                for event in page:
+                    last = event.seq
+                    yield event
+                if len(page) < 500:
+                    break
+            async for event in live:
+                if event.seq > last and _concerns(event, who, workload_id):
+                    last = event.seq
+                    yield event
+
+    async def logs(
+        self,
+        who: Principal,
+        workload_id: str,
+        *,
+        attempt: int | None = None,
+        offset: int = 0,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[LogLine]:
+        """Output of its newest attempt, or of the given one. Raises NotFound before the first line."""
+        workload = await self.workload(who, workload_id)
+        tries = await self.store.attempts(workload_id) if attempt is not None else []
+        chosen = workload.attempt if attempt is None else next((one for one in tries if one.number == attempt), None)
+        if chosen is None:
+            raise NotFound(NoSuchAttempt(workload_id=workload_id, attempt=attempt), code="log-not-found")
+        engine = self._engine_of(chosen)
+        async for line in engine.logs(chosen.id, offset=offset, tail=tail, follow=follow):
+            yield line
+
+    def _engine_of(self, attempt: Attempt) -> Engine:
+        node = self.live_state.nodes.get(attempt.allocation.node)
+        engine = self.engines.get(node.site) if node else None
+        if engine is None and len(self.engines) == 1:
+            engine = next(iter(self.engines.values()))
+        if engine is None:
+            raise NotFound(f"the node {attempt.allocation.node} is gone, and its logs with it", code="log-not-found")
+        return engine
+
+    # --- usage and metrics ----------------------------------------------------------------------------------------
+
+    async def usage(self, who: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
+        """Allocated resources times hours within [since, until): the caller's own, for admins all."""
+        who.need(Scope.READ)
+        if by not in ("owner", "tenant", "workload", "environment"):
+            raise InvalidInput(
+                f"usage by {by[:40]!r} is not known; by owner, tenant, workload or environment", field="by"
+            )
+        until = min(until, self.clock.now())
+        owner = None if who.is_admin else who.name
+        return await self.store.usage(since=since, until=until, by=by, owner=owner)
+
+    async def workload_usage(self, who: Principal, workload_id: str) -> Usage:
+        """Usage of one workload in all its attempts until now."""
+        await self.workload(who, workload_id)
+        now = self.clock.now()
+        found = await self.store.usage(since=BIRTH_OF_UNIX, until=now, by="workload", workload_id=workload_id)
+        return found[0] if found else Usage(workload_id, 1, 0.0, 0.0, 0.0, 0.0)
+
+    async def metrics(
+        self, who: Principal, subject: str, *, metrics: Sequence[str], since: float, until: float, points: int = 200
+    ) -> dict[str, Sequence[Point]]:
+        """Measurements of `attempt:ID` (the caller's own), `node:NAME`, `device:UUID` or `platform`.
+
+        A metric without measurements is left out.
+        """
+        who.need(Scope.READ)
+        if subject.startswith("attempt:"):
+            await self.workload(who, subject.removeprefix("attempt:").rpartition("-")[0])
+        found = {}
+        for metric in metrics:
+            series = await self.metrics_store.query(metric, subject, since=since, until=until, points=points)
+            if series:
+                found[metric] = series
+        return found
+
+
+def _concerns(event: Event, who: Principal, workload_id: str | None) -> bool:
+    if workload_id is not None:
+        return event.workload_id == workload_id
+    return who.is_admin or event.owner == who.name

@@ -1,0 +1,124 @@
+"""Quota, allocations and queue of each tenant, now: for API and portal. Changes nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from commonage.control.settings import ControlSettings
+from commonage.control.state.live_state import LiveState
+from commonage.control.tenants.membership import tenants, tenants_of
+from commonage.domain.errors import NotFound
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.tenants import Amounts, Bounds, Tenant
+from commonage.domain.workloads import State
+from commonage.ports.clock import Clock
+
+RESOURCES = tuple(one.name for one in fields(Bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class TenantView:
+    """One tenant now. `borrowed` is what it holds beyond its nominal quota, `lent` what others hold of that quota; both
+    only of resources that have a nominal bound. `waiting` counts its queued workloads. `member`: the caller belongs to
+    it. `debt_s` is the recent, decaying usage of its members, in seconds of all nodes: lower debt is scheduled first.
+    """
+
+    tenant: Tenant
+    member: bool
+    held: Amounts
+    borrowed: Amounts
+    lent: Amounts
+    running: int
+    waiting: int
+    debt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantViews:
+    """Computes views from the live state and the rules."""
+
+    live_state: LiveState
+    clock: Clock
+    settings: ControlSettings
+
+    def all(self, who: Principal) -> Sequence[TenantView]:
+        """The caller's tenants, for admins all; in the order of the settings, an undeclared default tenant first."""
+        who.need(Scope.READ)
+        mine = {one.name for one in tenants_of(who.groups, self.settings)}
+        known = tenants(self.settings)
+        held, running = self._held()
+        lent, debts = lent_by(known, held), self._debts()
+        waiting: dict[str, int] = defaultdict(int)
+        for workload in self.live_state.in_state(State.QUEUED):
+            waiting[workload.spec.tenant] += 1
+        return [
+            TenantView(
+                tenant=one,
+                member=one.name in mine,
+                held=held.get(one.name, Amounts()),
+                borrowed=borrowed_by(one, held.get(one.name, Amounts())),
+                lent=lent[one.name],
+                running=running.get(one.name, 0),
+                waiting=waiting.get(one.name, 0),
+                debt_s=debts.get(one.name, 0.0),
+            )
+            for one in known
+            if who.is_admin or one.name in mine
+        ]
+
+    def one(self, who: Principal, name: str) -> TenantView:
+        """One tenant. Raises NotFound, also if the caller may not see it."""
+        found = self.all(who)
+        for view in found:
+            if view.tenant.name == name:
+                return view
+        there = ", ".join(view.tenant.name for view in found)
+        raise NotFound(f"you see no tenant {name[:60]!r}; there are: {there}", code="tenant-not-found")
+
+    def _debts(self) -> dict[str, float]:
+        usage = self.live_state.snapshot.usage
+        _, of_tenants = usage.debts(self.clock.now())
+        return dict(zip(usage.tenants, of_tenants.tolist(), strict=False))
+
+    def _held(self) -> tuple[dict[str, Amounts], dict[str, int]]:
+        """Resources that each tenant holds, and its number of running workloads."""
+        held: dict[str, Amounts] = {}
+        running: dict[str, int] = defaultdict(int)
+        for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
+            if workload.attempt is not None:
+                name = workload.spec.tenant
+                held[name] = held.get(name, Amounts()).plus(Amounts.of(workload.attempt.allocation))
+                running[name] += 1
+        return held, running
+
+
+def borrowed_by(tenant: Tenant, held: Amounts) -> Amounts:
+    """Resources that a tenant holds beyond its own quota."""
+    return Amounts(**{name: _beyond(tenant, held, name) for name in RESOURCES})
+
+
+def lent_by(known: Sequence[Tenant], held: Mapping[str, Amounts]) -> dict[str, Amounts]:
+    """Resources of each tenant that others hold: all that is borrowed, in proportion to what each leaves unused."""
+    parts: dict[str, dict[str, int]] = {one.name: {} for one in known}
+    for name in RESOURCES:
+        borrowed = sum(_beyond(one, held.get(one.name, Amounts()), name) for one in known)
+        unused = {one.name: _lendable(one, held.get(one.name, Amounts()), name) for one in known}
+        total = sum(unused.values())
+        for tenant, amount in unused.items():
+            parts[tenant][name] = min(amount, borrowed * amount // total) if total else 0
+    return {tenant: Amounts(**amounts) for tenant, amounts in parts.items()}
+
+
+def _beyond(tenant: Tenant, held: Amounts, name: str) -> int:
+    nominal = getattr(tenant.quota.nominal, name)
+    return 0 if nominal is None else max(0, getattr(held, name) - nominal)
+
+
+def _lendable(tenant: Tenant, held: Amounts, name: str) -> int:
+    nominal, lending = getattr(tenant.quota.nominal, name), getattr(tenant.quota.lending, name)
+    if nominal is None:
+        return 0
+    unused = max(0, nominal - getattr(held, name))
+    return int(unused if lending is None else min(unused, lending))

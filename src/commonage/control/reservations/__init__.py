@@ -1,0 +1,1 @@
+"""Reservations of room in a window of time."""

@@ -1,0 +1,1 @@
+"""What control knows now, and the one writer that changes it."""

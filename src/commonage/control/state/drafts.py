@@ -1,0 +1,127 @@
+"""Turns the writer's queued changes, in their order, into one batch by stepping on the newest states.
+
+Called by the writer alone; reads the live state, changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.control.state.live_state import LiveState
+from commonage.domain.events import Event, EventKind
+from commonage.domain.images import Image
+from commonage.domain.lifecycle import Effect, Happening, Record, step
+from commonage.domain.nodes import Node
+from commonage.domain.reasons import notes
+from commonage.domain.tenants import Reservation
+from commonage.domain.usage_reports import UsageReport
+from commonage.domain.workloads import Workload
+from commonage.ports.store import Batch
+
+
+@dataclass(slots=True)
+class Change:
+    """One entry of the writer's queue: new workloads, a happening, or other rows; `done` is the caller's result."""
+
+    done: asyncio.Future[Workload | None]
+    inserts: Sequence[Workload] = ()
+    workload_id: str | None = None
+    happening: Happening | None = None
+    events: Sequence[Event] = ()
+    nodes: Sequence[Node] = ()
+    departed: Sequence[tuple[str, str]] = ()
+    usage_reports: Sequence[UsageReport] = ()
+    reservations: Sequence[Reservation] = ()
+    unreserved: Sequence[str] = ()
+    images: Sequence[Image] = ()
+
+    def answer(self, draft: Draft) -> None:
+        """Resolve the caller's result: the change is written."""
+        if not self.done.done():
+            self.done.set_result(draft.latest.get(self.workload_id) if self.workload_id else None)
+
+    def fail(self, error: Exception) -> None:
+        """Fail the caller's result: the change is not written, and will not be."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # callers of `note` need not retrieve the error
+
+
+@dataclass(slots=True)
+class Draft:
+    """A batch under construction, its changes to the live state, and the effects that follow."""
+
+    batch: Batch = field(default_factory=Batch)
+    latest: dict[str, Workload] = field(default_factory=dict)
+    effects: list[tuple[str, Effect]] = field(default_factory=list)
+    updated: dict[str, Workload] = field(default_factory=dict)
+
+    @property
+    def first(self) -> Workload | None:
+        """One workload that the store contains if the batch was written."""
+        return next(iter([*self.batch.inserts, *self.batch.updates]), None)
+
+
+def draft_of(changes: Sequence[Change], live_state: LiveState, now: float, first_seq: int) -> Draft:
+    """Build one batch from all changes, in their order; its events are numbered from `first_seq`."""
+    draft = Draft()
+    for change in changes:
+        draft.batch.nodes.extend(change.nodes)
+        draft.batch.departed.extend(change.departed)
+        draft.batch.usage_reports.extend(change.usage_reports)
+        draft.batch.reservations.extend(change.reservations)
+        draft.batch.unreserved.extend(change.unreserved)
+        draft.batch.images.extend(change.images)
+        draft.batch.events.extend(change.events)
+        for workload in change.inserts:
+            draft.batch.inserts.append(workload)
+            draft.latest[workload.id] = workload
+        if change.inserts:
+            draft.batch.events.append(_submitted(change.inserts, now))
+        if change.workload_id is not None and change.happening is not None:
+            _take_step(draft, live_state, change.workload_id, change.happening, now)
+    draft.batch.updates.extend(draft.updated.values())
+    draft.batch.events = [replace(event, seq=first_seq + index) for index, event in enumerate(draft.batch.events)]
+    return draft
+
+
+def _take_step(draft: Draft, live_state: LiveState, workload_id: str, happening: Happening, now: float) -> None:
+    on_live_state = live_state.get(workload_id)
+    before = draft.latest.get(workload_id, on_live_state)
+    if before is None:
+        return
+    outcome = step(before, happening, now)
+    after = outcome.workload
+    draft.latest[workload_id] = after
+    draft.effects.extend((workload_id, effect) for effect in outcome.effects if not isinstance(effect, Record))
+    draft.batch.events.extend(_event(after, effect, now) for effect in outcome.effects if isinstance(effect, Record))
+    if after is not before:
+        # The row is written once per batch, even after several steps: its version rises by one.
+        version = on_live_state.version + 1 if on_live_state is not None else before.version
+        draft.latest[workload_id] = after = replace(after, version=version)
+        if on_live_state is not None:
+            draft.updated[workload_id] = after
+        else:
+            draft.batch.inserts = [after if one.id == workload_id else one for one in draft.batch.inserts]
+
+
+def _event(workload: Workload, record: Record, now: float) -> Event:
+    spec, attempt = workload.spec, workload.attempt
+    return Event(
+        kind=record.kind,
+        at=now,
+        reason=record.reason,
+        workload_id=workload.id,
+        attempt_id=attempt.id if attempt else None,
+        owner=spec.owner,
+        tenant=spec.tenant,
+        state=workload.state,
+    )
+
+
+def _submitted(workloads: Sequence[Workload], now: float) -> Event:
+    first = workloads[0]
+    submitted = notes.Submitted(count=len(workloads), request=str(first.spec.request))
+    return _event(first, Record(EventKind.SUBMITTED, submitted), now)

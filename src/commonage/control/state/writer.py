@@ -1,0 +1,245 @@
+"""The writer: every change of a workload passes through here, in order, and counts only when it is durable.
+
+Changes queue up during a commit and share the next one, so that many small changes need few commits. For each change:
+step() on the newest state, write, update the live state, publish the events, pass the effects to the reconcile loop.
+Called by use cases and loops; knows no engine.
+
+While the store does not answer, waiting callers get an error. Observed changes are kept in order and written as soon as
+the store answers again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from commonage.control.signals import Signal
+from commonage.control.state.drafts import Change, Draft, draft_of
+from commonage.control.state.feed import Feed
+from commonage.control.state.live_state import LiveState
+from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
+from commonage.domain.events import Event
+from commonage.domain.images import Image
+from commonage.domain.iterations import Iterations
+from commonage.domain.lifecycle import Effect, Happening
+from commonage.domain.nodes import Node
+from commonage.domain.tenants import Reservation
+from commonage.domain.usage_reports import UsageReport
+from commonage.domain.workloads import Workload
+from commonage.ports.clock import Clock
+from commonage.ports.store import Batch, Filter, Store
+
+log = logging.getLogger(__name__)
+MOST_AT_ONCE = 1000
+LOOK_AGAIN_S = 1.0
+HALF_LIVES = 5  # older usage counts for less than a thirtieth
+MOST_PAST = 50_000  # attempts, and
+MOST_LATELY = 1000  # workloads: older requests rarely add information
+
+
+class Writer:
+    """Serialises changes to workloads. `effects` and `written` are sent after each commit."""
+
+    def __init__(self, store: Store, live_state: LiveState, feed: Feed, clock: Clock) -> None:
+        self._store, self._live_state, self._feed, self._clock = store, live_state, feed, clock
+        self._queue: asyncio.Queue[Change] = asyncio.Queue()
+        self._seq = 0
+        self._ended = False
+        self.stuck = False  # the store does not answer: loops that would only repeat their changes may pause
+        self.commits = 0  # batches written since the process started; `commit_s` is the total of their seconds
+        self.commit_s = 0.0
+        self.changes = 0
+        self.effects: Signal[[str, Effect]] = Signal()
+        self.written: Signal[[Workload]] = Signal()
+        self.iterations = Iterations("writer", clock.now)
+
+    async def open(self) -> None:
+        """Load the store's contents into the live state."""
+        self._seq = await self._store.last_event_seq()
+        self._live_state.load(await self._store.live(), await self._store.nodes())
+        await self._remember()
+
+    async def _remember(self) -> None:
+        """Load the history that the planner uses: recent allocations and recent requests."""
+        since = self._clock.now() - HALF_LIVES * self._live_state.snapshot.rules.half_life_s
+        past = await self._store.past_holds(since=since, limit=MOST_PAST)
+        lately = await self._store.workloads(Filter(), limit=MOST_LATELY)
+        self._live_state.remember(reversed(past), reversed(lately.items))
+
+    @property
+    def waiting(self) -> int:
+        """Number of changes queued for writing."""
+        return self._queue.qsize()
+
+    # --- requesting changes ---------------------------------------------------------------------------------------
+
+    async def insert(self, workloads: Sequence[Workload]) -> None:
+        """Write new workloads; durable when this returns. Raises Conflict(code="key-taken") like the store.
+
+        After Unavailable it is unknown whether they were written; if they were, they will run.
+        """
+        await self._put(Change(self._future(), inserts=workloads))
+
+    async def happen(self, workload_id: str, happening: Happening) -> Workload | None:
+        """Apply a happening; returns the workload as written, None if it is not live."""
+        return await self._put(Change(self._future(), workload_id=workload_id, happening=happening))
+
+    def note(self, workload_id: str, happening: Happening) -> asyncio.Future[Workload | None]:
+        """Queue a happening; await the future only to know when it is written."""
+        return self._put(Change(self._future(), workload_id=workload_id, happening=happening))
+
+    async def write(
+        self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), usage_reports: Sequence[UsageReport] = ()
+    ) -> None:
+        """Write nodes, usage reports, and events that belong to no step."""
+        await self._put(Change(self._future(), events=events, nodes=nodes, usage_reports=usage_reports))
+
+    async def depart(self, node: Node, events: Sequence[Event]) -> None:
+        """Delete a node, and write the events about it."""
+        await self._put(Change(self._future(), events=events, departed=[(node.site, node.name)]))
+
+    async def reserve(
+        self, events: Sequence[Event], *, reservations: Sequence[Reservation] = (), unreserved: Sequence[str] = ()
+    ) -> None:
+        """Write reservations or delete those with these ids, and write the events about it."""
+        await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
+
+    async def enlist(self, images: Sequence[Image], events: Sequence[Event]) -> None:
+        """Write images of the catalogue, including removed ones, and the events about them."""
+        await self._put(Change(self._future(), events=events, images=images))
+
+    def _future(self) -> asyncio.Future[Workload | None]:
+        return asyncio.get_running_loop().create_future()
+
+    def _put(self, change: Change) -> asyncio.Future[Workload | None]:
+        if self._ended:
+            change.fail(_ENDED)
+        else:
+            self._queue.put_nowait(change)
+        return change.done
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write until cancelled. Changes already taken from the queue are still written; other callers get an error."""
+        taken: list[Change] = []
+        try:
+            while True:
+                with self.iterations.rest():
+                    taken = [await self._queue.get()]
+                while not self._queue.empty() and len(taken) < MOST_AT_ONCE:
+                    taken.append(self._queue.get_nowait())
+                await self._see_through(taken)
+        finally:
+            self._ended = True
+            while not self._queue.empty():
+                taken.append(self._queue.get_nowait())
+            for change in taken:
+                change.fail(_ENDED)
+
+    async def _see_through(self, changes: list[Change]) -> None:
+        """Write the changes, even when cancelled in between: callers of a started commit were promised a result."""
+        writing = asyncio.ensure_future(self._write(changes))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            self._ended = True
+            if self.stuck:
+                writing.cancel()  # it only waits for the store, which may take long
+            await asyncio.wait([writing])
+            if not writing.cancelled() and (error := writing.exception()) is not None:
+                log.error("the last changes were not written: %s", error)
+            raise
+
+    async def _write(self, changes: list[Change]) -> None:
+        while changes:
+            draft = draft_of(changes, self._live_state, self._clock.now(), self._seq + 1)
+            self._seq += len(draft.batch.events)
+            try:
+                if draft.batch:
+                    await self._commit(draft.batch, len(changes))
+            except StaleVersion:
+                # Another control plane writes, which must never happen. Continuing would lose work: report it and stop.
+                log.critical("another server wrote to this database; this one ends")
+                raise
+            except CommonageError as error:
+                if not error.is_retryable:
+                    await self._write_apart(changes, error)
+                    return
+                if not await self._outlast(draft, changes, error):
+                    changes = [change for change in changes if change.happening is not None]
+                    continue
+            self._publish(draft)
+            for change in changes:
+                change.answer(draft)
+            return
+
+    async def _commit(self, batch: Batch, changes: int) -> None:
+        began = self._clock.now()
+        await self._store.commit(batch)
+        self.commits += 1
+        self.commit_s += max(0.0, self._clock.now() - began)
+        self.changes += changes
+
+    async def _write_apart(self, changes: list[Change], error: CommonageError) -> None:
+        """One of several changes cannot be written: fail that one, write the others."""
+        if len(changes) == 1:
+            changes[0].fail(error)
+            return
+        # A client key that is taken is the usual cause, so the other changes can most likely be written together.
+        keyed = [change for change in changes if any(one.spec.key is not None for one in change.inserts)]
+        others = [change for change in changes if change not in keyed]
+        parts = [others, *([change] for change in keyed)] if keyed and others else [[change] for change in changes]
+        for part in parts:
+            await self._write(part)
+
+    async def _outlast(self, draft: Draft, changes: Sequence[Change], error: CommonageError) -> bool:
+        """Wait until the store answers again; True if it had written the draft but could not confirm it."""
+        self.stuck = True
+        try:
+            while not self._ended:
+                log.warning("cannot write, trying again: %s", error)
+                self._tell_who_waits(changes, error)
+                await self._clock.sleep(LOOK_AGAIN_S)
+                try:
+                    return await self._is_written(draft)
+                except CommonageError as again:
+                    error = again
+            raise error
+        finally:
+            self.stuck = False
+
+    def _tell_who_waits(self, changes: Sequence[Change], error: CommonageError) -> None:
+        """Observed changes are kept; callers that submit or drain get the error at once and can decide."""
+        queued = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        for change in [*changes, *queued]:
+            if change.happening is None:
+                change.fail(error)
+        for change in queued:
+            if change.happening is not None:
+                self._queue.put_nowait(change)
+
+    async def _is_written(self, draft: Draft) -> bool:
+        ours = draft.first
+        if ours is None:
+            await self._store.last_event_seq()  # only checks whether the store answers
+            return False
+        try:
+            there = await self._store.workload(ours.id)
+        except NotFound:
+            return False
+        return (there.version, there.state, there.since) == (ours.version, ours.state, ours.since)
+
+    def _publish(self, draft: Draft) -> None:
+        changed = [one for one in draft.latest.values() if self._live_state.get(one.id) is not one]
+        for workload in changed:
+            self._live_state.put(workload)
+        self._feed.publish(draft.batch.events)
+        for workload in changed:
+            self.written.send(workload)
+        for workload_id, effect in draft.effects:
+            self.effects.send(workload_id, effect)
+
+
+_ENDED = Unavailable("the server is stopping; ask again in a moment")

@@ -1,0 +1,1 @@
+"""Tenants, their members, and the limits for each user and tenant."""

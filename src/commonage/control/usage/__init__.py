@@ -1,0 +1,1 @@
+"""Who uses what: processes of devices, usage reports, the watchdog over shares."""

@@ -1,0 +1,134 @@
+"""Finds attempts that hold more VRAM than their share, since when, and whether others need the memory. Pure.
+
+The watchdog calls it with each round; it makes no statement where a figure is missing. A process needs its own CUDA
+context on a GPU, which frameworks do not count against their limit: so that much VRAM above the share is tolerated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from commonage.control.usage.attribution import Round
+from commonage.domain.nodes import Allocation, Device
+from commonage.domain.parts import part_of
+from commonage.domain.reasons.attempts import NeededBy
+from commonage.domain.requests import GpuRequest
+
+ROUNDS_TO_BE_SURE = 2
+IMPOSSIBLE_PART = 1.05  # no process holds more than its GPU has; a figure above this is invalid
+
+
+class OverSharePolicy(StrEnum):
+    """Action on an attempt over its share: warn, stop it after a while, or stop it once others need the memory."""
+
+    WARN = "warn"
+    STOP = "stop"
+    CONTENDED = "contended"
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """An attempt that holds `used_mib` of a GPU, of which `share_mib` are its share (0: it has no share of this GPU).
+
+    `since`: when it was first seen so; `rounds`: in how many consecutive rounds.
+    """
+
+    attempt_id: str
+    uuid: str
+    device: Device
+    used_mib: int
+    share_mib: int
+    since: float
+    rounds: int
+
+    @property
+    def sure(self) -> bool:
+        """False while it could be a short peak."""
+        return self.rounds >= ROUNDS_TO_BE_SURE
+
+
+class Excesses:
+    """Tracks attempts over their share. `tolerance_mib`: VRAM tolerated for a CUDA context, unless a larger one was
+    measured; `gap_s`: an excess that was not seen for longer has ended.
+    """
+
+    def __init__(self, tolerance_mib: int, gap_s: float) -> None:
+        self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
+        self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
+
+    def take(self, round_: Round, held: Iterable[Allocation], devices: dict[str, Device]) -> list[Excess]:
+        """Return the attempts over their share in this round. GPUs missing from `devices` (by uuid) are not judged."""
+        found: list[Excess] = []
+        still: dict[tuple[str, str], tuple[Excess, float]] = {}
+        shares = {allocation.attempt_id: _shares(allocation) for allocation in held}
+        for (attempt_id, uuid), (before, last_at) in self._open.items():
+            if attempt_id in shares and 0 <= round_.at - last_at <= self._gap_s:
+                still[attempt_id, uuid] = (before, last_at)
+        for (attempt_id, uuid), use in round_.uses.items():
+            device = devices.get(uuid)
+            if attempt_id not in shares or device is None or use.memory_mib is None:
+                continue  # no figure is known: the last excess stays valid until it is too old
+            excess = self._judged(attempt_id, device, use.memory_mib, shares[attempt_id])
+            if excess is None:
+                still.pop((attempt_id, uuid), None)
+                continue
+            earlier = still.get((attempt_id, uuid))
+            since, rounds = (earlier[0].since, earlier[0].rounds + 1) if earlier else (round_.at, 1)
+            excess = replace(excess, since=since, rounds=rounds)
+            still[attempt_id, uuid] = (excess, round_.at)
+            found.append(excess)
+        gone = [key for key in still if key[1] in round_.samples and key not in round_.uses]
+        for key in gone:  # the GPU was measured, and lists no process of the attempt any more
+            del still[key]
+        self._open = still
+        return found
+
+    def _judged(self, attempt_id: str, device: Device, used_mib: int, shares: dict[str, int]) -> Excess | None:
+        share_mib = shares.get(device.uuid, 0)
+        allowed = share_mib + max(self._tolerance_mib, device.context_mib) if share_mib else 0
+        if used_mib <= allowed or share_mib >= device.memory_mib or used_mib > device.memory_mib * IMPOSSIBLE_PART:
+            return None
+        return Excess(attempt_id, device.uuid, device, used_mib, share_mib, 0.0, 0)
+
+
+def _shares(allocation: Allocation) -> dict[str, int]:
+    mine: dict[str, int] = {}
+    for share in allocation.shares:
+        mine[share.device_uuid] = mine.get(share.device_uuid, 0) + share.memory_mib
+    return mine
+
+
+def who_needs_it(
+    excess: Excess, round_: Round, held: Sequence[Allocation], queue: Iterable[GpuRequest]
+) -> NeededBy | None:
+    """Find who else needs the memory of the excess; None if nobody does, or it cannot be known.
+
+    A neighbour needs it if the unused rest of its share is no longer free on the GPU. A queued request needs it if it
+    would fit onto the GPU without the attempt that is over its share.
+    """
+    sample = round_.samples.get(excess.uuid)
+    if sample is None or sample.memory_used_mib is None:
+        return None
+    owed, allocated = 0, 0
+    for allocation in held:
+        mine = _shares(allocation).get(excess.uuid, 0)
+        allocated += mine
+        used = round_.memory_of(allocation.attempt_id, excess.uuid)
+        if allocation.attempt_id != excess.attempt_id and used is not None:
+            owed += max(0, mine - used)
+    free = max(0, excess.device.memory_mib - sample.memory_used_mib)
+    if owed > free:
+        return NeededBy(is_queued=False, needed_mib=owed, free_mib=free)
+    room = excess.device.memory_mib - allocated + excess.share_mib
+    for gpu in queue:
+        part = part_of(excess.device, gpu) if _wants(gpu, excess.device) else None
+        if part is not None and part.memory_mib <= room:
+            return NeededBy(is_queued=True, needed_mib=part.memory_mib)
+    return None
+
+
+def _wants(gpu: GpuRequest, device: Device) -> bool:
+    """True if one GPU of this model satisfies the request."""
+    return gpu.whole <= 1 and (gpu.model is None or gpu.model.casefold() in device.model.casefold())

@@ -1,0 +1,1 @@
+"""What users do to workloads: submit, stop, run commands in them."""

@@ -1,0 +1,87 @@
+"""Runs commands in workloads: checks permission and finds the engine. Used by the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from commonage.control.queries.look import Look
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.writer import Writer
+from commonage.domain.errors import NotFound
+from commonage.domain.events import Event, EventKind
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.notes import CommandStarted
+from commonage.domain.workloads import Attempt, State, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+from commonage.ports.execs import ExecStream, NotRunning, Terminal
+
+_MOST_OF_A_WORD = 60
+
+
+@dataclass(slots=True)
+class Execs:
+    """Same permission as for stopping: one's own workloads, for admins all."""
+
+    look: Look
+    live_state: LiveState
+    writer: Writer
+    engines: Mapping[str, Engine]
+    clock: Clock
+
+    async def begin(
+        self, who: Principal, workload_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> ExecStream:
+        """Run a command. An audit event is written first, with the command's first word only: the others may be secret.
+
+        Raises NotFound, NotRunning, Forbidden, EngineFailure.
+        """
+        workload, attempt, engine = await self._running(who, workload_id)
+        event = Event(
+            EventKind.AUDIT,
+            self.clock.now(),
+            CommandStarted(by=who.name, program=_program(command), workload=workload.spec.name or workload.id),
+            workload_id=workload.id,
+            attempt_id=attempt.id,
+            owner=workload.spec.owner,
+            tenant=workload.spec.tenant,
+        )
+        await self.writer.write(events=[event])
+        try:
+            return await engine.exec(attempt.id, command, terminal)
+        except NotRunning:
+            raise _not_running(await self.look.workload(who, workload_id)) from None
+
+    async def check(self, who: Principal, workload_id: str) -> None:
+        """Raise what `begin` would raise before it runs anything."""
+        await self._running(who, workload_id)
+
+    async def _running(self, who: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:
+        who.need(Scope.SUBMIT)
+        workload = await self.look.workload(who, workload_id)
+        attempt = workload.attempt
+        if workload.state is not State.RUNNING or attempt is None:
+            raise _not_running(workload)
+        node = self.live_state.nodes.get(attempt.allocation.node)
+        engine = self.engines.get(node.site) if node is not None else None
+        if engine is None:
+            where = attempt.allocation.node
+            raise NotFound(f"the node {where}, on which {workload_id} runs, is not known any more", code="not-found")
+        return workload, attempt, engine
+
+
+def _not_running(workload: Workload) -> NotRunning:
+    state = str(workload.state).replace("_", " ")
+    if workload.state is State.RUNNING:
+        state = "just ending"
+    then = "start it anew" if workload.state.is_terminal else "a command can be run beside it once it runs"
+    return NotRunning(f"{workload.id} is not running but {state}; {then}")
+
+
+def _program(command: Sequence[str]) -> str:
+    """The command's first word, printable and of limited length; empty for a shell."""
+    if not command:
+        return ""
+    word = "".join(letter if letter.isprintable() else "?" for letter in command[0].rpartition("/")[2])
+    return word if len(word) <= _MOST_OF_A_WORD else word[: _MOST_OF_A_WORD - 1] + "…"

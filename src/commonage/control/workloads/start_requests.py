@@ -1,0 +1,83 @@
+"""Builds start requests (orders) for engines from a workload, its allocation, environment and share variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.workloads.bundles import SentBundles
+from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
+from commonage.domain.statuses import StartRequest
+from commonage.domain.volumes import Mount, Volume, mounts_of
+from commonage.domain.workloads import Kind, Spec, Workload
+from commonage.ports.devices import Devices
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequests:
+    """`gang_of` returns all members of a workload's gang, by their rank. `volumes`: all declared volumes."""
+
+    catalogue: Catalogue
+    bundles: SentBundles
+    devices: Devices
+    gang_of: Callable[[Workload], Sequence[Workload]]
+    volumes: Sequence[Volume] = ()
+
+    def of(self, workload: Workload) -> StartRequest:
+        """The order of a workload that has an allocation. Raises EngineFailure; NotFound when its parts are gone."""
+        spec, attempt = workload.spec, workload.attempt
+        environment = self.catalogue.get(spec.environment)
+        if environment is None or attempt is None:
+            raise EngineFailure(self.catalogue.shortfall(spec.environment) or "it has not been given a node")
+        variables = {
+            **dict(environment.variables),
+            "COMMONAGE_WORKLOAD_ID": workload.id,
+            "COMMONAGE_ATTEMPT": str(attempt.number),
+            "COMMONAGE_CPUS": f"{spec.request.cpus_milli / 1000:g}",
+            "COMMONAGE_MEMORY_MIB": str(spec.request.memory_mib),
+            **self.devices.environment(attempt.allocation.shares),
+            **dict(spec.variables),
+        }
+        if workload.array_index is not None:
+            variables["COMMONAGE_ARRAY_INDEX"] = str(workload.array_index)
+            variables["COMMONAGE_ARRAY_SIZE"] = str(spec.array_size)
+            variables["COMMONAGE_ARRAY_ID"] = spec.array_id or workload.id
+        if spec.gang:
+            variables |= self._gang(workload)
+        archive = self.bundles.path(spec)
+        return StartRequest(
+            attempt_id=attempt.id,
+            workload_id=workload.id,
+            kind=spec.kind,
+            name=spec.name,
+            owner=spec.owner,
+            tenant=spec.tenant,
+            environment=environment,
+            command=spec.command,
+            allocation=attempt.allocation,
+            variables=tuple(variables.items()),
+            secrets=spec.secrets,
+            wants_port=spec.kind is not Kind.JOB,
+            bundle_path=None if archive is None else str(archive),
+            mounts=self._mounts(spec),
+        )
+
+    def _mounts(self, spec: Spec) -> tuple[Mount, ...]:
+        """Checks each volume again: it may have been removed, or made read-only, while the workload waited."""
+        try:
+            return mounts_of(spec.volumes, self.volumes, spec.owner, spec.tenant)
+        except (InvalidInput, Forbidden) as error:
+            raise EngineFailure(f"its volumes have changed since it was submitted: {error.message}") from error
+
+    def _gang(self, workload: Workload) -> dict[str, str]:
+        """Variables with the members of its gang and their nodes, as one pass allocates for the whole gang."""
+        nodes = [one.attempt.allocation.node for one in self.gang_of(workload) if one.attempt and not one.state.waits]
+        if len(nodes) < workload.spec.array_size:
+            missing = workload.spec.array_size - len(nodes)
+            raise EngineFailure(f"{missing} of its gang have no node yet", retryable=True)
+        return {
+            "COMMONAGE_GANG_SIZE": str(len(nodes)),
+            "COMMONAGE_GANG_RANK": str(workload.array_index or 0),
+            "COMMONAGE_GANG_NODES": ",".join(nodes),
+        }

@@ -1,0 +1,251 @@
+"""A parsed submission and its conversion to a spec: fills in defaults, checks bounds, rejects unknown values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.settings import ControlSettings
+from commonage.control.tenants.membership import may_use, tenant_of, tenants_of, within_sites
+from commonage.domain.environments import Environment
+from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
+from commonage.domain.principals import OPERATOR, Principal, Scope
+from commonage.domain.quantities import format_memory
+from commonage.domain.reasons.refusals import EnvironmentNotOffered
+from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.tenants import Tenant
+from commonage.domain.volumes import VolumeRequest, allowed
+from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
+from commonage.wire.docs import docs_page
+
+Variables = tuple[tuple[str, str], ...]
+MOST_TOGETHER = 1024
+DEFAULT_GRACE_S = 10
+
+# Where workloads run in containers, environments without an image are not offered.
+_NONE = f"none yet; an admin sets docker_image, or builds and pushes an image ({docs_page('operate/images')})"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A user's request to run something, not yet admitted. None stands for the installation's default.
+
+    `priority` is a number or the name of a class. `groups` are the owner's; only the hub's spawner sets them, as it
+    submits for other users.
+    """
+
+    kind: Kind
+    command: tuple[str, ...] = ()
+    name: str | None = None
+    environment: str | None = None
+    cpus_milli: int | None = None
+    memory_mib: int | None = None
+    gpu: GpuRequest | None = None
+    variables: Variables = ()
+    secrets: Variables = ()
+    labels: Variables = ()
+    one_numa: bool = False
+    priority: int | str = 0
+    preemptible: bool | None = None
+    requeue: bool | None = None
+    time_limit_s: int | None = None
+    grace_s: int = DEFAULT_GRACE_S
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    depends_on: tuple[Dependency, ...] = ()
+    array_size: int = 0
+    gang: bool = False
+    bundle: str | None = None
+    volumes: tuple[VolumeRequest, ...] = ()
+    tenant: str | None = None
+    key: str | None = None
+    owner: str | None = None
+    groups: tuple[str, ...] | None = None
+
+
+def spec_of(ask: Submission, who: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
+    """Build the spec of a submission; raises an error that says what is wrong with it."""
+    owner = _owner(ask, who)
+    tenant = _tenant(ask, who, owner, catalogue, settings)
+    environment = _environment(ask, tenant, catalogue, settings)
+    _see_to_its_gpu(ask, environment)
+    priority, preemptible = _priority(ask, who, settings)
+    return Spec(
+        kind=ask.kind,
+        name=_name(ask, settings),
+        owner=owner,
+        tenant=tenant.name,
+        environment=environment.name,
+        command=_command(ask),
+        request=_request(ask, tenant, settings),
+        variables=ask.variables,
+        secrets=ask.secrets,
+        priority=priority,
+        time_limit_s=ask.time_limit_s,
+        grace_s=ask.grace_s,
+        retry=ask.retry,
+        depends_on=ask.depends_on,
+        bundle=ask.bundle,
+        array_size=_array_size(ask, settings),
+        key=ask.key,
+        preemptible=preemptible if ask.preemptible is None else ask.preemptible,
+        gang=ask.gang,
+        requeue=ask.kind is not Kind.SESSION if ask.requeue is None else ask.requeue,
+        volumes=allowed(ask.volumes, settings.volumes, tenant.name),
+    )
+
+
+def _tenant(ask: Submission, who: Principal, owner: str, catalogue: Catalogue, settings: ControlSettings) -> Tenant:
+    """The tenant that is charged: the requested one; otherwise that of its image, if the owner is one of its members.
+
+    The groups of the caller are known. The hub's spawner submits for other users and sends their groups; its own
+    permissions do not count then.
+    """
+    said = ask.groups is not None and who.is_admin
+    groups = (ask.groups or ()) if said else who.groups if owner == who.name else ()
+    judged = replace(who, name=owner, scopes=who.scopes - {Scope.ADMIN}) if said else who
+    name = ask.environment or ""
+    found = catalogue.get(name) or catalogue.removed(name)
+    own = found.tenant if found is not None else None
+    if ask.tenant is None and own is not None and (judged.is_admin or own in _names(tenants_of(groups, settings))):
+        return tenant_of(own, judged, groups, settings)
+    return tenant_of(ask.tenant, judged, groups, settings)
+
+
+def _names(tenants: Sequence[Tenant]) -> frozenset[str]:
+    return frozenset(one.name for one in tenants)
+
+
+def _request(ask: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
+    return Request(
+        ask.cpus_milli or settings.default_cpus_milli,
+        ask.memory_mib or settings.default_memory_mib,
+        ask.gpu,
+        within_sites(ask.labels, tenant),
+        ask.one_numa,
+    )
+
+
+def _environment(ask: Submission, tenant: Tenant, catalogue: Catalogue, settings: ControlSettings) -> Environment:
+    offered = [one for one in catalogue.values() if ask.kind in one.kinds and may_use(tenant, one)]
+    default = settings.session_environment if ask.kind is Kind.SESSION else settings.job_environment
+    if ask.environment is None and offered and default not in [one.name for one in offered]:
+        return offered[0]  # this tenant may not use the default environment
+    name = ask.environment or default
+    found = catalogue.get(name)
+    if found is None or found not in offered:
+        there = tuple(sorted(one.name for one in offered))
+        raise InvalidInput(
+            _not_offered(name, ask.kind, tenant, catalogue, there), field="environment", code="unknown-environment"
+        )
+    return found
+
+
+def _not_offered(
+    name: str, kind: Kind, tenant: Tenant, catalogue: Catalogue, offered: tuple[str, ...]
+) -> EnvironmentNotOffered:
+    """Why the tenant cannot run this kind of workload in the environment. Reveals nothing about other tenants."""
+    found, removed = catalogue.get(name), catalogue.removed(name)
+    return EnvironmentNotOffered(
+        environment=name if len(name) <= 60 else name[:57] + "...",
+        kind=kind.value,
+        tenant=tenant.name,
+        exists=found is not None and found.tenant in (None, tenant.name),
+        removed=catalogue.shortfall(name) if removed is not None and removed.tenant in (None, tenant.name) else None,
+        offered=offered,
+    )
+
+
+def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:
+    """Raise InvalidInput if the environment does not support the requested GPU, or requires one that is missing."""
+    least = environment.least_vram_mib
+    if ask.gpu is None and (environment.needs_gpu or least):
+        much = f" with {format_memory(least)} of VRAM" if least else ""
+        example = f"{least}MiB" if least else "1"
+        raise InvalidInput(
+            f"{environment.name} needs a GPU{much}, and none was asked for; ask for one, like `--gpus {example}`",
+            field="gpus",
+            code="needs-gpu",
+        )
+    if ask.gpu is not None and 0 < ask.gpu.vram_mib < least:
+        raise InvalidInput(
+            f"{environment.name} needs {format_memory(least)} of VRAM, and {format_memory(ask.gpu.vram_mib)} was asked "
+            f"for; ask for more, like `--gpus {least}MiB`",
+            field="gpus",
+            code="needs-gpu",
+        )
+
+
+def _owner(ask: Submission, who: Principal) -> str:
+    if ask.owner in (None, who.name) and who.name == OPERATOR:
+        raise InvalidInput(
+            "the command line on the server's node has no workloads of its own; sign in as a user: "
+            "`commonage token --user NAME --data-dir DIR | commonage login`",
+            field="owner",
+        )
+    if ask.owner is None or ask.owner == who.name:
+        return who.name
+    if not who.is_admin:
+        raise Forbidden(f"only admins may submit for somebody else, and {who.name} is none", code="not-admin")
+    return ask.owner
+
+
+def _name(ask: Submission, settings: ControlSettings) -> str:
+    if ask.name is None and ask.command:
+        return " ".join(shlex.join(ask.command).split())[:60].strip()
+    name = ask.name or ""
+    if len(name) > settings.max_name:
+        raise InvalidInput(
+            f"the name has {len(name)} characters; {settings.max_name} are allowed", field="name", code="invalid-name"
+        )
+    return name
+
+
+def _command(ask: Submission) -> tuple[str, ...]:
+    if not ask.command and ask.kind is not Kind.SESSION:
+        raise InvalidInput(f"a {ask.kind} needs a command to run", field="command", code="invalid-command")
+    if ask.command and not ask.command[0].strip():
+        raise InvalidInput("the command starts with nothing", field="command", code="invalid-command")
+    if sum(len(part) for part in ask.command) > 128 * 1024:
+        raise TooLarge("the command is longer than 128 KiB; put it into a file", field="command")
+    return ask.command
+
+
+def _priority(ask: Submission, who: Principal, settings: ControlSettings) -> tuple[int, bool]:
+    """The priority, and whether its class is preemptible."""
+    classes = {one.name: one for one in settings.priority_classes}
+    if isinstance(ask.priority, str):
+        found = classes.get(ask.priority)
+        if found is None:
+            there = ", ".join(f"{one.name} ({one.priority})" for one in settings.priority_classes)
+            raise InvalidInput(
+                f"there is no priority class {ask.priority[:40]!r}; there are {there}, or a number",
+                field="priority",
+                code="unknown-priority",
+            )
+        if found.for_admins and not who.is_admin:
+            raise Forbidden(f"only admins may give the priority {found.name!r}", code="not-admin")
+        return found.priority, found.preemptible
+    free = max((one.priority for one in classes.values() if not one.for_admins), default=0)
+    if ask.priority > max(0, free) and not who.is_admin:
+        raise Forbidden(f"only admins may raise a priority above {max(0, free)}; lowering it is free", code="not-admin")
+    return ask.priority, False
+
+
+def _array_size(ask: Submission, settings: ControlSettings) -> int:
+    if ask.gang and ask.array_size > MOST_TOGETHER:
+        raise InvalidInput(
+            f"{ask.array_size} nodes were asked for at once; at most {MOST_TOGETHER} start together",
+            field="nodes",
+            code="invalid-array",
+        )
+    if ask.array_size and ask.kind is not Kind.JOB:
+        raise InvalidInput(f"only jobs come as arrays, not a {ask.kind}", field="array", code="invalid-array")
+    if not 0 <= ask.array_size <= settings.max_array:
+        raise InvalidInput(
+            f"an array of {ask.array_size} was asked for; 1 to {settings.max_array} are allowed",
+            field="array",
+            code="invalid-array",
+        )
+    return ask.array_size

@@ -1,0 +1,250 @@
+"""Submits and stops workloads: the two changes that users make."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commonage.control.loops.timers import judge
+from commonage.control.node_pool import NodePool
+from commonage.control.queries.volumes import see_that_all_can_be_mounted
+from commonage.control.settings import ControlSettings
+from commonage.control.state.live_state import LiveState, ask_for
+from commonage.control.state.writer import Writer
+from commonage.control.tenants.live_limits import LiveLimits
+from commonage.control.workloads.admission import never
+from commonage.control.workloads.bundles import SentBundles
+from commonage.control.workloads.submission import Submission, spec_of
+from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
+from commonage.domain.explanations import Explanation
+from commonage.domain.ids import IdSequence
+from commonage.domain.lifecycle import StopRequested
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.quantities import format_cpus
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import ServerStopped, StoppedBy
+from commonage.domain.reasons.waiting import DependencyNotMet, InQueue, Other
+from commonage.domain.workloads import Kind, Spec, State, StopCause, StopRequest, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.identity import Identity
+from commonage.ports.store import Filter, Store
+from commonage.scheduler.explain.explain import explain
+
+log = logging.getLogger(__name__)
+HUB = "hub"  # the name of the hub's spawner as a principal
+
+
+def _is_spawner(who: Principal) -> bool:
+    return who.name == HUB and who.is_admin  # users may have any name
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The workload that a submit made, or that an earlier one with the same key had made (`created` False)."""
+
+    workloads: tuple[Workload, ...]
+    created: bool
+
+
+@dataclass(slots=True)
+class Work:
+    """Admits submissions and handles stops. `chance` returns a random integer below its argument."""
+
+    store: Store
+    live_state: LiveState
+    writer: Writer
+    node_pool: NodePool
+    identity: Identity
+    bundles: SentBundles
+    clock: Clock
+    settings: ControlSettings
+    ids: IdSequence
+    chance: Callable[[int], int]
+    live_limits: LiveLimits
+
+    async def submit(self, who: Principal, ask: Submission) -> Submitted:
+        """Admit a submission; durable when this returns.
+
+        Raises InvalidInput, TooLarge, TooMany, Forbidden, Unschedulable, Conflict. A session submitted by a user goes
+        through the hub, whose spawner submits it in turn.
+        """
+        who.need(Scope.SUBMIT)
+        spec = spec_of(ask, who, self.node_pool.catalogue, self.settings)
+        before = await self._by_key(spec)
+        if before is not None:
+            return before
+        self._placeable(who, spec)
+        if spec.kind is Kind.SESSION and not _is_spawner(who):
+            return Submitted((await self.through_the_hub(spec),), True)
+        state, reason = await self._standing_at_first(who, spec)
+        workloads = self._made(spec, state, reason)
+        await self.bundles.claim(who, spec)
+        try:
+            with self.live_limits.room(spec, workloads[0].id):
+                await self.writer.insert(workloads)
+        except Conflict:
+            # The same key was used twice at the same time: the other submission made the workload.
+            taken = await self._by_key(spec)
+            if taken is None:
+                raise
+            return taken
+        return Submitted(workloads, True)
+
+    def _placeable(self, who: Principal, spec: Spec) -> None:
+        why = never(self.live_state, spec)
+        if why is not None:
+            raise Unschedulable(why)
+        self.live_limits.check(spec)
+        if spec.bundle is not None:
+            self.bundles.find(who, spec)
+        see_that_all_can_be_mounted(spec.volumes, self.node_pool.capabilities())
+
+    async def _by_key(self, spec: Spec) -> Submitted | None:
+        if spec.key is None:
+            return None
+        found = await self.store.workload_by_key(spec.owner, spec.key)
+        if found is None:
+            return None
+        if (found.spec.kind, found.spec.command, found.spec.request) != (spec.kind, spec.command, spec.request):
+            raise Conflict(
+                f"the key {spec.key!r} was used before for something else ({found.id}); use a new key",
+                code="key-reused",
+            )
+        if found.spec.array_id is None:
+            return Submitted((found,), False)
+        members = await self.store.workloads(Filter(array_id=found.spec.array_id), limit=found.spec.array_size)
+        return Submitted(tuple(reversed(members.items)), False)
+
+    def _made(self, spec: Spec, state: State, reason: Reason) -> tuple[Workload, ...]:
+        now = self.clock.now()
+        if spec.array_size:
+            first = self.ids.next(now, self.chance(1 << 20))
+            spec = replace(spec, array_id=first)
+            members = [first, *(self.ids.next(now, 0) for _ in range(spec.array_size - 1))]
+            # The key stands for the whole array: only its first member carries it.
+            rest = replace(spec, key=None)
+            return tuple(
+                Workload(one, spec if index == 0 else rest, state, now, now, reason, index)
+                for index, one in enumerate(members)
+            )
+        return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
+
+    async def _standing_at_first(self, who: Principal, spec: Spec) -> tuple[State, Reason]:
+        """Queued, or held if a dependency is not met yet."""
+        others: list[Other] = []
+        for dependency in spec.depends_on:
+            other = await self._known(dependency.workload_id)
+            if other is None or not (who.may_see(other.spec.owner) or other.spec.owner == spec.owner):
+                raise InvalidInput(
+                    f"it should wait for {dependency.workload_id[:60]!r}, which does not exist",
+                    field="depends_on",
+                    code="unknown-dependency",
+                )
+            found = judge(dependency.condition, other)
+            if isinstance(found, Reason):
+                raise Conflict(found, code="dependency-broken")
+            if found is not None:
+                others.append(found)
+        return (State.HELD, DependencyNotMet(others=tuple(others))) if others else (State.QUEUED, InQueue())
+
+    async def _known(self, workload_id: str) -> Workload | None:
+        try:
+            return self.live_state.get(workload_id) or await self.store.workload(workload_id)
+        except NotFound:
+            return None
+
+    async def through_the_hub(self, spec: Spec) -> Workload:
+        """Have the hub start the session, and wait for its spawner to submit it under the same key.
+
+        Raises Conflict, InvalidInput, NotFound from the hub; Unavailable.
+        """
+        key = spec.key or f"session-{self.ids.next(self.clock.now(), self.chance(1 << 20))}"
+        request = spec.request
+        options: dict[str, Any] = {
+            "environment": spec.environment,
+            "cpus": format_cpus(request.cpus_milli),
+            "memory": f"{request.memory_mib}MiB",
+            "key": key,
+            "tenant": spec.tenant,
+            "priority": spec.priority,
+        }
+        options |= {"preemptible": spec.preemptible, "on": dict(request.labels), "one_numa": request.one_numa}
+        options["grace"] = f"{spec.grace_s}s"
+        if spec.requeue:
+            options["requeue"] = "true"
+        if request.gpu is not None:
+            options["gpus"] = request.gpu.text
+        if spec.time_limit_s is not None:
+            options["time"] = f"{spec.time_limit_s}s"
+        if spec.volumes:
+            options["volumes"] = [one.text for one in spec.volumes]
+        if spec.variables:
+            options["variables"] = dict(spec.variables)
+        # The hub answers when the session runs, or after two seconds; its spawner has submitted it long before.
+        starting = asyncio.create_task(self.identity.start_session(spec.owner, spec.name, options))
+        starting.add_done_callback(_heed)
+        give_up = self.clock.now() + self.settings.session_appears_within_s
+        while self.clock.now() < give_up:
+            refused = starting.done()
+            found = await self.store.workload_by_key(spec.owner, key)
+            if found is not None:
+                return found
+            if refused:
+                starting.result()
+            await self.clock.sleep(0.05)
+        raise Unavailable("the hub took the session but has not submitted it yet; look again in a moment")
+
+    async def dry_run(self, who: Principal, ask: Submission) -> Explanation:
+        """Explain what would happen to this submission now. Raises what `submit` would raise."""
+        who.need(Scope.SUBMIT)
+        spec = spec_of(ask, who, self.node_pool.catalogue, self.settings)
+        self._placeable(who, spec)
+        state, reason = await self._standing_at_first(who, spec)
+        if state is State.HELD:
+            return Explanation(None, (reason,), self.clock.now(), queue_length=self.live_state.queue_length())
+        now = self.clock.now()
+        considered = ask_for(spec, "", now)
+        if spec.gang:
+            considered = replace(considered, gang="considered", gang_size=max(1, spec.array_size))
+        return replace(explain(self.live_state.snapshot, considered, now), workload_id=None)
+
+    async def stop(self, who: Principal, workload_id: str, reason: str = "") -> Workload:
+        """Request a stop. Raises NotFound, Conflict(code="already-ended"). Repeated requests have no further effect."""
+        who.need(Scope.SUBMIT)
+        workload = await self._known(workload_id)
+        if workload is None or not who.may_see(workload.spec.owner):
+            raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
+        by = workload.spec.owner if _is_spawner(who) else who.name
+        cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
+        stop = StopRequest(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))
+        after = await self.writer.happen(workload_id, StopRequested(stop))
+        if after is None or (after.state.is_terminal and after.stop is None):
+            ended = await self.store.workload(workload_id)
+            raise Conflict(
+                f"{workload_id} has already ended: {str(ended.state).replace('_', ' ')}", code="already-ended"
+            )
+        return after
+
+    async def stand_down(self, within_s: float = 20.0) -> int:
+        """Before the node shuts down: stop all running workloads. Sessions end for good, other work is requeued.
+
+        Returns how many workloads still ran after `within_s` seconds. The schedule loop must be paused.
+        """
+        now = self.clock.now()
+        for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
+            cause = StopCause.ADMIN if workload.spec.kind is Kind.SESSION else StopCause.EVICTION
+            self.writer.note(workload.id, StopRequested(StopRequest("the server", now, cause, ServerStopped())))
+        while (
+            left := len(self.live_state.in_state(State.STARTING, State.RUNNING))
+        ) and self.clock.now() < now + within_s:
+            await self.clock.sleep(0.05)
+        return left
+
+
+def _heed(starting: asyncio.Task[None]) -> None:
+    """Retrieve the error: a failure after the session has been submitted shows in the session itself."""
+    if not starting.cancelled():
+        starting.exception()
