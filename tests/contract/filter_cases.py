@@ -13,11 +13,11 @@ from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind
+from commonage.engines.containers.daemon.shared import Mount
+from commonage.engines.containers.daemon.words import Folders, network_name
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.docker import translate as docker
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.dockerd.shared import Mount
-from commonage.engines.dockerd.words import Folders, network_name
 from commonage.engines.swarm import translate as swarm
 from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings

@@ -19,11 +19,11 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.engines.common.runs import RunFolder, Runs
-from commonage.engines.common.workspaces import folder_name
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.processes import boot_id, send, spawn_shim
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.rundir.runs import RunFolder, Runs
+from commonage.engines.rundir.workspaces import folder_name
 from commonage.testing.behaviour import KILLED, Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests

@@ -11,8 +11,8 @@ import pytest
 from tests.contract.test_engine_process import ProcessRig, process_rig
 
 from commonage.domain.errors import NotFound
-from commonage.engines.common.runs import Runs
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.rundir.runs import Runs
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 

@@ -15,9 +15,9 @@ from tests.contract.test_engine_process import HERE
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Share
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.engines.common.runs import Runs
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.rundir.runs import Runs
 from commonage.gpus.isolation.holds import Holds
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import Hold, NotConfined

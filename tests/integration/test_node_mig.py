@@ -11,7 +11,7 @@ from tests.contract.test_engine_process import HERE
 
 from commonage.cli import main
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState, Share
-from commonage.engines.common.runs import Exit, Runs
+from commonage.engines.rundir.runs import Exit, Runs
 from commonage.gpus.none import NoDevices
 from commonage.ports.store import Batch
 from commonage.server.commands import node_mig

@@ -21,7 +21,7 @@ from tests.integration.joining_world import opened
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.engines.dockerd.connection import Json
+from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.swarm.client import Client
 from commonage.joining.join_config import MARK_FILE
 from commonage.testing.behaviour import Behaviour

@@ -37,7 +37,7 @@ FOREIGN = {
 }
 """Attributes of other people's objects that are set as their libraries have it."""
 
-PATCHES = ("hub/", "files/injected/", "engines/process/zygote.py", "engines/common/unpack_child.py")
+PATCHES = ("hub/", "files/injected/", "engines/process/zygote.py", "engines/rundir/unpack_child.py")
 """What configures or patches a foreign program in its own process: JupyterHub, frameworks, the interpreter."""
 
 

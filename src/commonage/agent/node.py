@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commonage.agent.config import AgentConfig
 from commonage.domain.nodes import Device, NodeReport
-from commonage.engines.common.disk import tight_disk
+from commonage.engines.rundir.disk import tight_disk
 
 _MIB = 1024 * 1024
 _SHARED_WITHIN_S = 10.0

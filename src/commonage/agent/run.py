@@ -34,9 +34,9 @@ from commonage.agent.pulling import Puller
 from commonage.agent.standing import StandingFirewall
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.statuses import ProcessOwner
+from commonage.engines.containers.daemon.gpus import services_fault
+from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.containers.kernel import measure, owners_of
-from commonage.engines.dockerd.gpus import services_fault
-from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.link import messages
 from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from commonage.engines.containers.daemon.shared import parse_mount
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.dockerd.shared import parse_mount
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.swarm.engine import SwarmEngine

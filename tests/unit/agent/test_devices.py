@@ -15,7 +15,7 @@ from commonage.agent.devices import AgentDevices
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.statuses import ProcessOwner
-from commonage.engines.dockerd.gpus import services_fault
+from commonage.engines.containers.daemon.gpus import services_fault
 from commonage.gpus.detect import Opened
 from commonage.gpus.none import NoDevices
 from commonage.ports.devices import DevicesUnavailable, Hold

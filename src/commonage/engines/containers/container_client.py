@@ -10,8 +10,8 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.statuses import StartRequest
-from commonage.engines.common.runs import Exit
 from commonage.engines.containers.table import Run
+from commonage.engines.rundir.runs import Exit
 from commonage.ports.agents import OnProgress
 
 

@@ -20,15 +20,15 @@ from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import Starting
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.common.execs import not_running
-from commonage.engines.common.keeping import RunsEngine
-from commonage.engines.common.runs import Exit
 from commonage.engines.containers.container_client import Away, ContainerClient, Gone
 from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.launching import launch_patiently
 from commonage.engines.containers.looking import StatusReader, Unclear, Unstarted, write_end
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run, Table
+from commonage.engines.rundir.execs import not_running
+from commonage.engines.rundir.keeping import RunsEngine
+from commonage.engines.rundir.runs import Exit
 from commonage.files.beneath import Beneath
 from commonage.ports.execs import ExecStream, Terminal
 

@@ -13,8 +13,8 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common.execs import MARK, NAME
 from commonage.engines.containers.api_version import common_version
+from commonage.engines.rundir.execs import MARK, NAME
 
 STREAMS = ".streams.sock"
 """A filter that does not pass streams on has another socket for them: `docker.streams.sock` next to `docker.sock`."""

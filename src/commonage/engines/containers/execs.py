@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common.execs import KILLED, MARK, NAME, SHELL, new_mark, not_running
 from commonage.engines.containers.exec_api import GONE, ExecApi, Refused
+from commonage.engines.rundir.execs import KILLED, MARK, NAME, SHELL, new_mark, not_running
 from commonage.ports.execs import ERR, OUT, Terminal
 
 _log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from functools import partial
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
-from commonage.engines.common.runs import Runs
-from commonage.engines.common.table import InThread
 from commonage.engines.containers.table import Table
+from commonage.engines.rundir.runs import Runs
+from commonage.engines.rundir.table import InThread
 
 CLEAN_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StoppedBeforeStart
 from commonage.domain.statuses import Phase, Status
-from commonage.engines.common.runs import Exit, RunFolder
-from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.container_client import Absent, ContainerClient, Lives, Look, Over, Waiting
 from commonage.engines.containers.table import Run
+from commonage.engines.rundir.runs import Exit, RunFolder
+from commonage.engines.rundir.table import InThread
 
 STOPPED_EARLY = StoppedBeforeStart()
 TERMINATED = 143

@@ -13,9 +13,9 @@ from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import ROOT, Mount, VolumeKind
-from commonage.engines.common.volume_links import link_volumes
 from commonage.engines.containers.box import Owner, give
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
+from commonage.engines.rundir.volume_links import link_volumes
 from commonage.files.beneath import Beneath, absolute
 
 _MIB = 1024 * 1024

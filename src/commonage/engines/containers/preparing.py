@@ -14,13 +14,13 @@ from pathlib import Path
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import UnpackingFiles
 from commonage.domain.statuses import StartRequest
-from commonage.engines.common.unpacking import Unpacker, noted
-from commonage.engines.common.workspaces import make_workspace
 from commonage.engines.containers.box import Owner, give
 from commonage.engines.containers.folders import put_bundle
 from commonage.engines.containers.mounts import see_to_folders
 from commonage.engines.containers.program import Inside, Program, program_of
 from commonage.engines.containers.table import Run
+from commonage.engines.rundir.unpacking import Unpacker, noted
+from commonage.engines.rundir.workspaces import make_workspace
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import OnProgress
 

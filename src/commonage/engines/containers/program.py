@@ -14,10 +14,10 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
-from commonage.engines.common.workspaces import folder_name
 from commonage.engines.containers import gpus
 from commonage.engines.containers.box import can_export
 from commonage.engines.containers.session import CONTAINER_SESSION
+from commonage.engines.rundir.workspaces import folder_name
 
 MARK = "COMMONAGE_ATTEMPT_ID"
 PORT = 8888

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commonage.engines.common.sessions import SESSION_COMMAND
+from commonage.engines.rundir.sessions import SESSION_COMMAND
 
 # The environment's own Python is the one in the first line of its Jupyter server. Other programs run as they are.
 _FIND = """\

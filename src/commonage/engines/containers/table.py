@@ -8,9 +8,9 @@ from math import inf
 from typing import TypeAlias
 
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.common.runs import RunFolder
-from commonage.engines.common.table import RunTable
 from commonage.engines.containers.box import Box
+from commonage.engines.rundir.runs import RunFolder
+from commonage.engines.rundir.table import RunTable
 
 
 @dataclass(slots=True, eq=False)

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from commonage.engines.containers.daemon.connection import Connection, Json
+from commonage.engines.containers.daemon.errors import Refused, translated
 from commonage.engines.containers.kernel import daemon_started_at
-from commonage.engines.dockerd.connection import Connection, Json
-from commonage.engines.dockerd.errors import Refused, translated
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _EVENTS = ["start", "die", "kill", "oom", "destroy"]

@@ -9,9 +9,10 @@ from functools import partial
 
 from commonage.domain.reasons.attempts import RemovedFromOutside
 from commonage.domain.statuses import StartRequest
-from commonage.engines.common.runs import Exit
-from commonage.engines.common.table import InThread
 from commonage.engines.containers.container_client import Absent, Lives, Look, Made, Over, Signal
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.times import instant
 from commonage.engines.containers.kernel import booted_at
 from commonage.engines.containers.preparing import check
 from commonage.engines.containers.table import Run
@@ -27,9 +28,8 @@ from commonage.engines.docker.statuses import (
     url_of,
 )
 from commonage.engines.docker.translate import container_name
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.images import Images
-from commonage.engines.dockerd.times import instant
+from commonage.engines.rundir.runs import Exit
+from commonage.engines.rundir.table import InThread
 from commonage.ports.agents import OnProgress
 
 _OOM_NEWS_S = 0.3

@@ -16,12 +16,12 @@ from typing import Any
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.statuses import Capabilities
-from commonage.engines.common.disk import free_on, tight_disk
-from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Owner
+from commonage.engines.containers.daemon.gpus import Way, way_of
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.dockerd.gpus import Way, way_of
+from commonage.engines.rundir.disk import free_on, tight_disk
+from commonage.engines.rundir.table import InThread
 from commonage.ports.devices import Devices, DevicesUnavailable
 
 _MIB = 1024 * 1024

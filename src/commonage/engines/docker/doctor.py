@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from commonage.engines.containers.daemon.examined import Examined
+from commonage.engines.containers.daemon.gpus import BY_UUID, HOOK, has_runtime, lacks_uuids, way_of
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import remapped_root
-from commonage.engines.dockerd.examined import Examined
-from commonage.engines.dockerd.gpus import BY_UUID, HOOK, has_runtime, lacks_uuids, way_of
 
 
 async def examine_daemon(url: str) -> Examined:

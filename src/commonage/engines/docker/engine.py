@@ -16,7 +16,9 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
-from commonage.engines.common.unpacking import Unpacker
+from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.relays import Relays
+from commonage.engines.containers.daemon.words import ours
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.execs import DaemonExecs
 from commonage.engines.containers.housekeeping import Bounds, House
@@ -34,9 +36,7 @@ from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import container_name
 from commonage.engines.docker.watching import Ears, listen
-from commonage.engines.dockerd.images import Images
-from commonage.engines.dockerd.relays import Relays
-from commonage.engines.dockerd.words import ours
+from commonage.engines.rundir.unpacking import Unpacker
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from commonage.engines.containers.daemon.words import LABEL, ours
 from commonage.engines.containers.housekeeping import House
 from commonage.engines.containers.table import Table
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.networks import Networks
-from commonage.engines.dockerd.words import LABEL, ours
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common.table import InThread
 from commonage.engines.containers.box import Claim
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.errors import Refused
+from commonage.engines.containers.daemon.networks import Network
+from commonage.engines.containers.daemon.shared import see_that_nothing_leads_elsewhere
+from commonage.engines.containers.daemon.words import LABEL, Folders
 from commonage.engines.containers.mounts import has_sizes
 from commonage.engines.containers.preparing import ENTRY, Place, have_files, have_folders
 from commonage.engines.containers.program import Inside, Program, program_of
@@ -26,11 +30,7 @@ from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import Surroundings, container_config, container_name
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.errors import Refused
-from commonage.engines.dockerd.networks import Network
-from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
-from commonage.engines.dockerd.words import LABEL, Folders
+from commonage.engines.rundir.table import InThread
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Devices, Hold
 

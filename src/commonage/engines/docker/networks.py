@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.networks import Network, TenantNetworks
+from commonage.engines.containers.daemon.relays import Relays
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.translate import network_config
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.networks import Network, TenantNetworks
-from commonage.engines.dockerd.relays import Relays
 
 
 class Networks(TenantNetworks):

@@ -16,11 +16,11 @@ from commonage.domain.reasons.attempts import (
     Outside,
 )
 from commonage.domain.statuses import StartRequest
-from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim
+from commonage.engines.containers.daemon.times import instant
 from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
 from commonage.engines.containers.program import PORT
-from commonage.engines.dockerd.times import instant
+from commonage.engines.rundir.runs import Exit
 
 _KILLED = 137
 # Exit code that a daemon assigns to a container that ended while both the daemon and its containerd were down.

@@ -13,9 +13,7 @@ from typing import Any, Literal
 
 from commonage.domain.nodes import Share
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.program import Program
-from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.dockerd.words import (
+from commonage.engines.containers.daemon.words import (
     CAPABILITIES,
     MIB,
     SHM_PART,
@@ -28,6 +26,8 @@ from commonage.engines.dockerd.words import (
     network_name,
     own_mounts,
 )
+from commonage.engines.containers.program import Program
+from commonage.engines.docker.settings import DockerSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
+from commonage.engines.containers.daemon.words import LABEL
 from commonage.engines.docker.client import Client
-from commonage.engines.dockerd.words import LABEL
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0

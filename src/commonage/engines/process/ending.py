@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from commonage.engines.common.table import InThread
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.processes import send
 from commonage.engines.process.table import Run
+from commonage.engines.rundir.table import InThread
 
 _LOOK_S = 0.05
 _FORCE_SHIM_AFTER_S = 3.0

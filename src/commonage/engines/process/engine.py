@@ -27,9 +27,6 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.common.keeping import RunsEngine
-from commonage.engines.common.runs import Exit
-from commonage.engines.common.unpacking import see_that_it_is_there
 from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
 from commonage.engines.process.environments import Environments, PythonPlace
@@ -46,6 +43,9 @@ from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.table import Run, Table
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.process.uv import read_pip_settings, uv_environment
+from commonage.engines.rundir.keeping import RunsEngine
+from commonage.engines.rundir.runs import Exit
+from commonage.engines.rundir.unpacking import see_that_it_is_there
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal

@@ -11,11 +11,11 @@ import time
 from functools import partial
 
 from commonage.domain.iterations import Iterations
-from commonage.engines.common.runs import Runs
-from commonage.engines.common.table import InThread
 from commonage.engines.process.groups import Groups
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.table import Run, Table
+from commonage.engines.rundir.runs import Runs
+from commonage.engines.rundir.table import InThread
 
 PAUSE_S = 5.0
 OLD_LOGS_PAUSE_S = 600.0

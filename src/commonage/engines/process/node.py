@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from commonage.domain.nodes import Device, NodeReport
-from commonage.engines.common.disk import free_on, tight_disk
 from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.rundir.disk import free_on, tight_disk
 from commonage.ports.devices import Devices, DevicesUnavailable
 
 _MIB = 1024 * 1024

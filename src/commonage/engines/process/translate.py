@@ -14,7 +14,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
 from commonage.domain.workloads import Kind
-from commonage.engines.common.sessions import SESSION_COMMAND
+from commonage.engines.rundir.sessions import SESSION_COMMAND
 from commonage.files.injected import JUPYTER
 
 MARK = "COMMONAGE_ATTEMPT_ID"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import Mount, VolumeKind
-from commonage.engines.common.volume_links import FOLDER, link_volumes
+from commonage.engines.rundir.volume_links import FOLDER, link_volumes
 from commonage.files.beneath import Beneath
 
 

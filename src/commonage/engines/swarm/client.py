@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.dockerd.connection import Connection, Json
-from commonage.engines.dockerd.errors import Refused
+from commonage.engines.containers.daemon.connection import Connection, Json
+from commonage.engines.containers.daemon.errors import Refused
 
 _NAME_TAKEN = 409
 _GONE = 404

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.examined import Examined
-from commonage.engines.dockerd.security import MAY_GAIN, may_gain, swarm_faults
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.examined import Examined
+from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import SwarmNode, plain_http_on, swarm_nodes_of
 from commonage.ports.agents import Heard

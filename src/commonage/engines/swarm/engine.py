@@ -21,18 +21,18 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
-from commonage.engines.common.disk import free_on, tight_disk
-from commonage.engines.common.unpacking import Unpacker
 from commonage.engines.containers.addresses import addresses_here, network_at
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.relays import Relays
+from commonage.engines.containers.daemon.words import LABEL, ours
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.housekeeping import Bounds, House
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.program import shared_variables
 from commonage.engines.containers.table import Run
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.images import Images
-from commonage.engines.dockerd.relays import Relays
-from commonage.engines.dockerd.words import LABEL, ours
+from commonage.engines.rundir.disk import free_on, tight_disk
+from commonage.engines.rundir.unpacking import Unpacker
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries

@@ -17,16 +17,16 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.statuses import StartRequest
-from commonage.engines.common.table import InThread
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.errors import Refused
+from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.shared import see_that_nothing_leads_elsewhere
+from commonage.engines.containers.daemon.words import LABEL, Folders, ours
 from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
 from commonage.engines.containers.program import PORT, Inside, Program, program_of
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.errors import Refused
-from commonage.engines.dockerd.images import Images
-from commonage.engines.dockerd.shared import see_that_nothing_leads_elsewhere
-from commonage.engines.dockerd.words import LABEL, Folders, ours
+from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes

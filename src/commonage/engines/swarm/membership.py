@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.dockerd.connection import Json
+from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.ports.joining import Admission, SwarmMember, SwarmTrust

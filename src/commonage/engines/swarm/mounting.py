@@ -11,8 +11,8 @@ from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers import box
+from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.program import Program
-from commonage.engines.dockerd.connection import Json
 from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes
 from commonage.engines.swarm.nodes import SwarmNode
 

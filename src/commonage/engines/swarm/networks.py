@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network
 
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.networks import TenantNetworks
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.networks import TenantNetworks
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import network_config

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from commonage.domain.nodes import Device, NodeReport
-from commonage.engines.dockerd.connection import Json
+from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.swarm.translate import VRAM
 from commonage.ports.agents import Heard
 from commonage.wire.docs import docs_page

@@ -25,13 +25,13 @@ from commonage.domain.reasons.attempts import (
     WaitingForSwarm,
 )
 from commonage.domain.statuses import StartRequest
-from commonage.engines.common.runs import Exit
 from commonage.engines.containers.box import Claim, End
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.errors import failure_of
+from commonage.engines.containers.daemon.times import instant
+from commonage.engines.containers.daemon.words import LABEL
 from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.errors import failure_of
-from commonage.engines.dockerd.times import instant
-from commonage.engines.dockerd.words import LABEL
+from commonage.engines.rundir.runs import Exit
 from commonage.engines.swarm.translate import vram_of
 
 _log = logging.getLogger(__name__)

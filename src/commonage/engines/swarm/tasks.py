@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.words import ours
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.words import ours
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.statuses import attempt_of
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Phase
-from commonage.engines.common.table import InThread
 from commonage.engines.containers.table import Run, Table
+from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.known_nodes import KnownNodes
 from commonage.engines.swarm.tasks import Tasks

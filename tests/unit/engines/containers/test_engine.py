@@ -16,13 +16,13 @@ from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.common.runs import Exit, RunFolder, Runs
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import launching
 from commonage.engines.containers.box import Claim
 from commonage.engines.containers.container_client import Absent, Away, Gone, Lives, Look, Over, Signal
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.table import Run
+from commonage.engines.rundir.runs import Exit, RunFolder, Runs
 from commonage.ports.agents import OnProgress
 
 pytestmark = pytest.mark.anyio

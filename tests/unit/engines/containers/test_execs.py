@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from commonage.engines.common.execs import NAME
 from commonage.engines.containers.execs import _BEGIN
+from commonage.engines.rundir.execs import NAME
 
 SHOW = ("sh", "-c", 'echo "${PYTHONPATH-none}"')
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commonage.engines.common.sessions import SESSION_COMMAND
 from commonage.engines.containers.session import CONTAINER_SESSION
+from commonage.engines.rundir.sessions import SESSION_COMMAND
 
 TAKES_LONG = """
 import atexit, sys, threading, time

@@ -11,10 +11,10 @@ from tests.unit.engines.containers.test_program import request
 from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import Kind
-from commonage.engines.common.runs import Runs
 from commonage.engines.containers import start_limiter
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run, Table
+from commonage.engines.rundir.runs import Runs
 from commonage.ports.agents import ignore_progress
 
 pytestmark = pytest.mark.anyio

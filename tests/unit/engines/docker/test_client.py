@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from commonage.engines.containers.daemon.errors import DaemonUnreachable
 from commonage.engines.docker.client import Client
-from commonage.engines.dockerd.errors import DaemonUnreachable
 
 pytestmark = pytest.mark.anyio
 ABOUT = {"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}

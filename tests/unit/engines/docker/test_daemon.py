@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from commonage.engines.common.tasks import Tasks
+from commonage.engines.containers.daemon.errors import DaemonUnreachable
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.dockerd.errors import DaemonUnreachable
+from commonage.engines.rundir.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 

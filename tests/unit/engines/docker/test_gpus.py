@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from commonage.engines.containers.daemon.errors import failure_of
+from commonage.engines.containers.daemon.gpus import cdi_names, lacks_uuids, way_of
 from commonage.engines.docker.doctor import examined
-from commonage.engines.dockerd.errors import failure_of
-from commonage.engines.dockerd.gpus import cdi_names, lacks_uuids, way_of
 
 UUID = "GPU-4a2b334a-49bd-6fd9-fd9d-cf9d6bdfed11"
 AS_YAML = f"""\

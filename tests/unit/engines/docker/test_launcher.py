@@ -9,13 +9,13 @@ from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import Phase, Status
-from commonage.engines.common.runs import Runs
+from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.table import Run
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.dockerd.networks import Network
+from commonage.engines.rundir.runs import Runs
 from commonage.files.beneath import Beneath
 from commonage.ports.devices import Hold
 

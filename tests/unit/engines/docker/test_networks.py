@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from commonage.engines.containers.daemon import networks
+from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused
+from commonage.engines.containers.daemon.relays import Relays
 from commonage.engines.docker.networks import Networks
-from commonage.engines.dockerd import networks
-from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
-from commonage.engines.dockerd.relays import Relays
 
 pytestmark = pytest.mark.anyio
 INSTALLATION = "0123456789abcdef"

@@ -8,12 +8,12 @@ from aiodocker.exceptions import DockerError
 
 from commonage.domain.reasons import Reason, attempts
 from commonage.engines.containers.box import Claim
+from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused, failure_of, translated
+from commonage.engines.containers.daemon.times import instant
 from commonage.engines.containers.fetching import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
 from commonage.engines.docker.doctor import examined
 from commonage.engines.docker.statuses import Circumstances, end_of
-from commonage.engines.dockerd.errors import DaemonUnreachable, Refused, failure_of, translated
-from commonage.engines.dockerd.times import instant
 
 ABOUT = Circumstances(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
 """The node is up since 500, the daemon since 600."""

@@ -9,11 +9,11 @@ from tests.unit.engines.containers.test_program import request
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.workloads import Kind
+from commonage.engines.containers.daemon.shared import Mount, parse_mount
+from commonage.engines.containers.daemon.words import Folders, network_name
 from commonage.engines.containers.program import Inside, program_of
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import Surroundings, container_config
-from commonage.engines.dockerd.shared import Mount, parse_mount
-from commonage.engines.dockerd.words import Folders, network_name
 
 AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r/log"), "/injected", "0:0")
 

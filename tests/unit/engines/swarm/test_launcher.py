@@ -22,16 +22,16 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
-from commonage.engines.common.runs import Runs
 from commonage.engines.containers.container_client import Lives
+from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused
+from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.looking import StatusReader
 from commonage.engines.containers.preparing import Place
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.table import Run
-from commonage.engines.dockerd.connection import Json
-from commonage.engines.dockerd.errors import DaemonUnreachable, Refused
-from commonage.engines.dockerd.images import Images
-from commonage.engines.dockerd.networks import Network
+from commonage.engines.rundir.runs import Runs
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.dockerd.connection import Json
+from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.swarm import membership
 from commonage.engines.swarm.membership import SwarmManager
 from commonage.ports.joining import Admission, SwarmMember

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from commonage.engines.dockerd import networks
+from commonage.engines.containers.daemon import networks
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.settings import SwarmSettings
 

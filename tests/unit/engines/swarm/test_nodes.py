@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from commonage.domain.nodes import Device, NodeReport
-from commonage.engines.dockerd.security import MAY_GAIN, may_gain
+from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain
 from commonage.engines.swarm.doctor import examined, notes_of
 from commonage.engines.swarm.nodes import Wait, notes_on, report_of, swarm_nodes_of
 from commonage.ports.agents import Heard

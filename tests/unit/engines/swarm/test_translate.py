@@ -11,9 +11,9 @@ from commonage.agent.containers import CPUS_LABEL
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
+from commonage.engines.containers.daemon.shared import Mount
+from commonage.engines.containers.daemon.words import Folders
 from commonage.engines.containers.program import Inside, program_of
-from commonage.engines.dockerd.shared import Mount
-from commonage.engines.dockerd.words import Folders
 from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import (

@@ -20,8 +20,8 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons.attempts import LogTruncated
 from commonage.domain.statuses import Phase
-from commonage.engines.common.runs import RunFolder
-from commonage.engines.common.table import InThread, RunTable, StatusReported
+from commonage.engines.rundir.runs import RunFolder
+from commonage.engines.rundir.table import InThread, RunTable, StatusReported
 from commonage.files.beneath import Beneath
 
 PAUSE_S = 0.5

@@ -14,7 +14,7 @@ import aiohttp
 from aiodocker import Docker
 
 from commonage.engines.containers.api_version import common_version
-from commonage.engines.dockerd.errors import Refused, failure_of, translated
+from commonage.engines.containers.daemon.errors import Refused, failure_of, translated
 from commonage.ports.registry import RegistryAccount
 
 Json = Mapping[str, Any]

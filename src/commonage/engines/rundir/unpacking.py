@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common import unpack_child
+from commonage.engines.rundir import unpack_child
 
 T = TypeVar("T")
 

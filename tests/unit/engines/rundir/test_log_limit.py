@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.statuses import LogLine
-from commonage.engines.common import log_limit
-from commonage.engines.common.log_limit import cut_log
-from commonage.engines.common.logs import read_log
+from commonage.engines.rundir import log_limit
+from commonage.engines.rundir.log_limit import cut_log
+from commonage.engines.rundir.logs import read_log
 from commonage.files.beneath import absolute
 
 pytestmark = pytest.mark.anyio

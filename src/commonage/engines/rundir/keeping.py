@@ -14,11 +14,11 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import LogLine, Phase, Status
-from commonage.engines.common.log_limit import Logged, LogLimit
-from commonage.engines.common.logs import open_log, read_log
-from commonage.engines.common.runs import Runs
-from commonage.engines.common.table import RunTable
-from commonage.engines.common.tasks import Tasks
+from commonage.engines.rundir.log_limit import Logged, LogLimit
+from commonage.engines.rundir.logs import open_log, read_log
+from commonage.engines.rundir.runs import Runs
+from commonage.engines.rundir.table import RunTable
+from commonage.engines.rundir.tasks import Tasks
 from commonage.files.beneath import Beneath
 from commonage.ports.engine import Engine
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.common.unpacking import Unpacker, noted
+from commonage.engines.rundir.unpacking import Unpacker, noted
 
 MIB = 1 << 20
 Member = tuple[tarfile.TarInfo, bytes]
@@ -184,7 +184,7 @@ def test_a_child_that_is_ended_is_a_refusal(
 ) -> None:
     program = tmp_path / "child.py"
     program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    monkeypatch.setattr("commonage.engines.common.unpacking._CHILD", str(program))
+    monkeypatch.setattr("commonage.engines.rundir.unpacking._CHILD", str(program))
     with pytest.raises(EngineFailure, match="SIGKILL"):
         unpacker.unpack(bundle_of(tmp_path / "b.tgz", file("a")), tmp_path / "job")
 

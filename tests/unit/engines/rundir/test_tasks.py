@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from commonage.domain.iterations import Iterations
-from commonage.engines.common import tasks
-from commonage.engines.common.tasks import Tasks
+from commonage.engines.rundir import tasks
+from commonage.engines.rundir.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.engines.common.workspaces import folder_name, make_workspace
+from commonage.engines.rundir.workspaces import folder_name, make_workspace
 from commonage.files.beneath import Beneath
 
 users = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80)

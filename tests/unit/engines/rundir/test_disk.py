@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from commonage.engines.common.disk import free_on, tight_disk
+from commonage.engines.rundir.disk import free_on, tight_disk
 
 
 def test_the_fullest_counts(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 from commonage.domain.folders import folder_name
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers import box, injected
+from commonage.engines.containers.daemon.shared import Mount, source_of
 from commonage.engines.containers.mounts import bind_options, docker_mounts
 from commonage.engines.containers.program import Program
-from commonage.engines.dockerd.shared import Mount, source_of
 
 LABEL = "commonage"
 MIB = 1024 * 1024

@@ -15,10 +15,10 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
-from commonage.engines.common.single_flight import SingleFlight
 from commonage.engines.containers.container_client import Away
+from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.fetching import progress_of
-from commonage.engines.dockerd.connection import Connection
+from commonage.engines.rundir.single_flight import SingleFlight
 from commonage.ports.agents import OnProgress
 from commonage.ports.registry import RegistryAccount
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import LogLine
-from commonage.engines.common.logs import LINE_MAX, Lines, open_log, read_log
+from commonage.engines.rundir.logs import LINE_MAX, Lines, open_log, read_log
 from commonage.files.beneath import absolute
 
 MIB = 1024 * 1024

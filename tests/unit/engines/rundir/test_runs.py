@@ -13,8 +13,8 @@ from commonage.domain.nodes import Allocation, Isolation, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.common.runs import Exit, Runs
 from commonage.engines.process.ports import PortRange
+from commonage.engines.rundir.runs import Exit, Runs
 from commonage.files.beneath import Beneath
 
 SHARE = Share("GPU-1", 0, "A100", 6144, 250, False, 24576, True, Isolation.COOPERATIVE)
