@@ -16,8 +16,8 @@ import sys
 import time
 from typing import Any
 
-from commonage.gpus.cuda.driver import LIBRARY, Cuda, CudaError
-from commonage.gpus.cuda.probe import ROUNDS
+from commonage.gpu.cuda.driver import LIBRARY, Cuda, CudaError
+from commonage.gpu.cuda.probe import ROUNDS
 
 _WIDTH, _BATCH = 2048, 4096
 

@@ -22,7 +22,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.nodes import Device, Isolation, Share
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.gpus.isolation.devices import IsolatedDevices
+from commonage.gpu.isolation.devices import IsolatedDevices
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import EngineRig
 

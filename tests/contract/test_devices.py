@@ -10,10 +10,10 @@ import pytest
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.nodes import Device
-from commonage.gpus.detect import share_devices
-from commonage.gpus.isolation.devices import Sharing
-from commonage.gpus.simulated import SimulatedDevices, parse_simulated
-from commonage.gpus.slots import parse_slots
+from commonage.gpu.detect import share_devices
+from commonage.gpu.isolation.devices import Sharing
+from commonage.gpu.simulated import SimulatedDevices, parse_simulated
+from commonage.gpu.slots import parse_slots
 from commonage.ports.devices import Devices, DevicesUnavailable, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract, hold_of, share_of
 from commonage.testing.fake_clock import FakeClock
@@ -259,7 +259,7 @@ def test_nvml_that_is_broken_is_said_where_a_gpu_is_simulated_instead(library: P
 def said_by(library: Path, driver: FakeDriver, wanted: str) -> str:
     program = """
 import sys
-from commonage.gpus.detect import open_devices
+from commonage.gpu.detect import open_devices
 from commonage.testing.fake_clock import FakeClock
 opened = open_devices(sys.argv[1], node_name="here", clock=FakeClock())
 print(opened.said)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.nodes import Allocation, Device, Share
-from commonage.gpus.simulated import Devices, SimulatedDevices
+from commonage.gpu.simulated import Devices, SimulatedDevices
 from commonage.ports.devices import DeviceSample, Hold, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 

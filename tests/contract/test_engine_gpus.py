@@ -21,7 +21,7 @@ from tests.fakes.gpus.harness import MEMORY_MIB, B, Gpus, share_of
 
 from commonage.domain.reasons.attempts import StartFailed, SwarmSeesNoRoom
 from commonage.domain.statuses import Phase, Status
-from commonage.gpus.isolation.devices import IsolatedDevices
+from commonage.gpu.isolation.devices import IsolatedDevices
 from commonage.ports.devices import Hold
 
 pytestmark = [pytest.mark.needs("docker", "gcc"), pytest.mark.anyio]

@@ -18,8 +18,8 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import Runs
-from commonage.gpus.isolation.holds import Holds
-from commonage.gpus.none import NoDevices
+from commonage.gpu.isolation.holds import Holds
+from commonage.gpu.none import NoDevices
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.cuda.harness import FakeNode
 from tests.fakes.nvml.harness import build_library
 
-from commonage.gpus.isolation.mps_daemon import PROGRAM
+from commonage.gpu.isolation.mps_daemon import PROGRAM
 
 pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
@@ -26,14 +26,14 @@ MIB = 1024 * 1024
 SERVER = """
 import json, os, sys
 from pathlib import Path
-from commonage.gpus.isolation.claims import Claims
-from commonage.gpus.isolation.contexts import Contexts
-from commonage.gpus.isolation.cooperative import Cooperative
-from commonage.gpus.isolation.devices import IsolatedDevices, Sharing
-from commonage.gpus.isolation.driver_limit import DriverLimit
-from commonage.gpus.isolation.mig import Mig
-from commonage.gpus.isolation.mps import Mps
-from commonage.gpus.nvml import NvmlDevices
+from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.contexts import Contexts
+from commonage.gpu.isolation.cooperative import Cooperative
+from commonage.gpu.isolation.devices import IsolatedDevices, Sharing
+from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.mig import Mig
+from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.nvml.devices import NvmlDevices
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing.devices_contract import share_of
 

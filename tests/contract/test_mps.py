@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpus.isolation.mps import Mps
-from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
+from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
 from commonage.ports.devices import Hold, NotConfined
 
 FAKE = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
@@ -156,7 +156,7 @@ def test_a_daemon_that_keeps_what_it_was_started_with_open_is_not_waited_for(
 ) -> None:
     said = world.program.read_text()
     world.program.write_text(said.replace('>"$CUDA_MPS_LOG_DIRECTORY/control.log" 2>&1', ""))
-    monkeypatch.setattr("commonage.gpus.isolation.mps_daemon._STARTS_WITHIN_S", 5.0)
+    monkeypatch.setattr("commonage.gpu.isolation.mps_daemon._STARTS_WITHIN_S", 5.0)
     world.mps().apply(hold("a-1"))
     assert world.daemon().pid() is not None
 

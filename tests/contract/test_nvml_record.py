@@ -7,9 +7,9 @@ import pytest
 from tests.fakes.nvml.harness import build_library
 from tests.fakes.nvml.make_records import FAKES, make
 
-from commonage.gpus.nvml import NvmlDevices
-from commonage.gpus.record import as_json
-from commonage.gpus.replayed import Replayed, read_record
+from commonage.gpu.nvml.devices import NvmlDevices
+from commonage.gpu.nvml.record import as_json
+from commonage.gpu.nvml.replayed import Replayed, read_record
 
 pytestmark = pytest.mark.needs("gcc")
 

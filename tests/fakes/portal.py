@@ -29,7 +29,7 @@ from commonage.domain.requests import parse_gpus
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume, VolumeKind
 from commonage.domain.workloads import Kind
-from commonage.gpus.simulated import SimulatedDevices, SimulatedSpec
+from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.clock import Clock

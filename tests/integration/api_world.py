@@ -36,7 +36,7 @@ from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices
 from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Kind
-from commonage.gpus.none import NoDevices
+from commonage.gpu.none import NoDevices
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.devices import Devices

@@ -13,7 +13,7 @@ from tests.integration.api_world import STORES, Api, Devices, make_store, servin
 
 from commonage.domain.statuses import ProcessOwner
 from commonage.domain.workloads import State
-from commonage.gpus.none import NoDevices
+from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.behaviour import Behaviour
 

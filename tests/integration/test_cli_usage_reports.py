@@ -12,7 +12,7 @@ from tests.integration.api_world import Api, Devices, served
 
 from commonage.cli import main
 from commonage.domain.nodes import Allocation
-from commonage.gpus.none import NoDevices
+from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour

@@ -21,7 +21,7 @@ import pytest
 from tests.fakes.cuda.harness import LIBRARY, FakeNode
 from tests.fakes.nvml.harness import build_library
 
-from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
+from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
 
 pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
@@ -53,10 +53,10 @@ from dataclasses import asdict
 from pathlib import Path
 from commonage.domain.nodes import Isolation
 from commonage.engines.process.cgroups import Cgroups, Hierarchy
-from commonage.gpus.isolation.cooperative import Cooperative
-from commonage.gpus.isolation.driver_limit import DriverLimit
-from commonage.gpus.isolation.mig import Mig
-from commonage.gpus.isolation.mps import Mps
+from commonage.gpu.isolation.cooperative import Cooperative
+from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.mig import Mig
+from commonage.gpu.isolation.mps import Mps
 from commonage.server.commands.doctor_gpu import exit_code
 from commonage.server.gpu_doctor import look, try_all
 from commonage.server.gpu_probes import Places

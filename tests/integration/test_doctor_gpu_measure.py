@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.cuda.harness import LIBRARY, FakeNode
 from tests.fakes.nvml.harness import build_library
 
-from commonage.gpus.isolation.mps_daemon import PROGRAM
+from commonage.gpu.isolation.mps_daemon import PROGRAM
 
 pytestmark = pytest.mark.needs("gcc", "cgroups", "root")
 MPS = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM

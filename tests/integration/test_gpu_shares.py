@@ -20,9 +20,9 @@ from commonage.domain.environments import Environment
 from commonage.domain.nodes import Isolation
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
-from commonage.gpus.detect import share_devices
-from commonage.gpus.isolation.devices import Sharing
-from commonage.gpus.slots import parse_slots
+from commonage.gpu.detect import share_devices
+from commonage.gpu.isolation.devices import Sharing
+from commonage.gpu.slots import parse_slots
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.memory_store import MemoryStore
 from commonage.wire.hub import API_PATH

@@ -12,7 +12,7 @@ from tests.contract.test_engine_process import HERE
 from commonage.cli import main
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState, Share
 from commonage.engines.rundir.runs import Exit, Runs
-from commonage.gpus.none import NoDevices
+from commonage.gpu.none import NoDevices
 from commonage.ports.store import Batch
 from commonage.server.commands import node_mig
 from commonage.store.sql_store import SqlStore

@@ -36,7 +36,7 @@ from commonage.domain.statuses import Phase
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
-from commonage.gpus.none import NoDevices
+from commonage.gpu.none import NoDevices
 from commonage.ports.agents import CUT_OFF_AFTER_S, Agents
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.engine_rig import FOREVER

@@ -24,7 +24,7 @@ from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
-from commonage.gpus.none import NoDevices
+from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing import factories

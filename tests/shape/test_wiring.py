@@ -25,7 +25,7 @@ FOREIGN = {
     "api/openapi.py": {"api.openapi"},  # as FastAPI's documentation says
     "cli/job_file.py": {"key.tag", "value.tag"},  # nodes of PyYAML
     "engines/process/processes.py": {"shim.returncode"},  # a Popen that is not to wait any more
-    "gpus/isolation/driver_limit.py": {"limits.nameSpace", "limits.softLimit", "limits.hardLimit"},  # a struct of C
+    "gpu/isolation/driver_limit.py": {"limits.nameSpace", "limits.softLimit", "limits.hardLimit"},  # a struct of C
     "joining/join_client.py": {"context.minimum_version"},
     "joining/fetch.py": {"self._trust.minimum_version"},
     "link/bundle.py": {"entry.size", "entry.mode"},  # tarfile has no constructor arguments

@@ -19,11 +19,11 @@ from commonage.agent.config import AgentConfig
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.nodes import Allocation, Device
 from commonage.domain.statuses import ProcessOwner
-from commonage.gpus.detect import AMD_DRIVER, Opened, share_devices
-from commonage.gpus.isolation.devices import Sharing, Wanted
-from commonage.gpus.isolation.level import is_nvidia
-from commonage.gpus.none import NoDevices
-from commonage.gpus.slots import parse_slots
+from commonage.gpu.detect import AMD_DRIVER, Opened, share_devices
+from commonage.gpu.isolation.devices import Sharing, Wanted
+from commonage.gpu.isolation.level import is_nvidia
+from commonage.gpu.none import NoDevices
+from commonage.gpu.slots import parse_slots
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, Hold
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_packages import install, names_of
-from commonage.gpus.simulated import parse_simulated
+from commonage.gpu.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
 _DRIVER = "nvidia-driver"

@@ -19,7 +19,7 @@ from commonage.domain.errors import CommonageError
 
 _SOURCES = Path(__file__).parents[1]
 _PACKAGE = _SOURCES.name
-_WHOLE = ("agent", "gpus")
+_WHOLE = ("agent", "gpu")
 """Packages that are included whole; of all others only the imported modules."""
 _BINDING = "pynvml"
 _NOT_THOSE = {"__pycache__"}

@@ -1,6 +1,6 @@
 """The GPUs of one node: inventory, measurements, and how a workload's share is enforced.
 
-Implemented in `commonage.gpus` (real GPUs, simulated ones, none). Control calls it in a thread, because driver calls
+Implemented in `commonage.gpu` (real GPUs, simulated ones, none). Control calls it in a thread, because driver calls
 may take long. An implementation must pass `commonage.testing.devices_contract`. The scheduler, not this port, assigns
 shares.
 """

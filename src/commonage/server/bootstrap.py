@@ -22,9 +22,9 @@ from commonage.clouds.libcloud_machines import LibcloudMachines
 from commonage.control.control import Control, World
 from commonage.control.settings import BundleLimits, ControlSettings
 from commonage.domain.environments import Environment
-from commonage.gpus.detect import Opened, share_devices
-from commonage.gpus.isolation.devices import Sharing
-from commonage.gpus.slots import parse_slots
+from commonage.gpu.detect import Opened, share_devices
+from commonage.gpu.isolation.devices import Sharing
+from commonage.gpu.slots import parse_slots
 from commonage.link.agents import LinkedAgents
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router

@@ -27,7 +27,7 @@ from commonage.engines.containers.daemon.shared import parse_mount
 from commonage.engines.containers.sources import see_that_nobody_can_redirect
 from commonage.engines.docker.doctor import examine_daemon
 from commonage.engines.swarm.doctor import examine_swarm
-from commonage.gpus.detect import open_devices
+from commonage.gpu.detect import open_devices
 from commonage.server import listen
 from commonage.server.agents import told_last
 from commonage.server.bootstrap import database_of

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from commonage.domain.nodes import Device, Isolation
-from commonage.gpus.detect import open_devices
-from commonage.gpus.isolation.claims import Claims
-from commonage.gpus.isolation.cooperative import Cooperative
-from commonage.gpus.isolation.driver_limit import DriverLimit
-from commonage.gpus.isolation.level import Level
-from commonage.gpus.isolation.mig import Mig
-from commonage.gpus.isolation.mps import Mps
-from commonage.gpus.isolation.mps_daemon import MpsDaemon
+from commonage.gpu.detect import open_devices
+from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.cooperative import Cooperative
+from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.level import Level
+from commonage.gpu.isolation.mig import Mig
+from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.isolation.mps_daemon import MpsDaemon
 from commonage.server.clock import SystemClock
 from commonage.server.gpu_probes import Places
 from commonage.server.gpu_sharing import Sharing, rate_of

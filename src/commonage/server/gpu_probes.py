@@ -41,7 +41,7 @@ class Place:
 
     def command(self, *words: str) -> list[str]:
         """The command that runs the probe with these arguments after it joins the cgroups."""
-        probe = [sys.executable, "-m", "commonage.gpus.cuda.probe", *words]
+        probe = [sys.executable, "-m", "commonage.gpu.cuda.probe", *words]
         files = ":".join(f"{folder}/cgroup.procs" for folder in self.groups)
         return ["/bin/sh", "-c", _JOIN, "sh", files, *probe] if files else probe
 

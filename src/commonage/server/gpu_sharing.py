@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpus.environment import share_environment
-from commonage.gpus.isolation.level import Level
+from commonage.gpu.environment import share_environment
+from commonage.gpu.isolation.level import Level
 from commonage.ports.devices import Hold
 from commonage.server.gpu_probes import Answer, Burning, Place, Places, all_of, ask
 from commonage.server.termination import Termination

@@ -16,10 +16,10 @@ from enum import StrEnum
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpus.cuda.probe import digits
-from commonage.gpus.environment import share_environment
-from commonage.gpus.isolation.level import Level
-from commonage.gpus.isolation.mps import Mps
+from commonage.gpu.cuda.probe import digits
+from commonage.gpu.environment import share_environment
+from commonage.gpu.isolation.level import Level
+from commonage.gpu.isolation.mps import Mps
 from commonage.ports.devices import Hold
 from commonage.server.gpu_probes import Answer, Burning, Place, Places, ask
 from commonage.server.termination import Termination

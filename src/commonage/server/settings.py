@@ -16,8 +16,8 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import InvalidInput
 from commonage.domain.usage import Prices
 from commonage.domain.workloads import Kind
-from commonage.gpus.detect import check_wanted
-from commonage.gpus.slots import parse_slots
+from commonage.gpu.detect import check_wanted
+from commonage.gpu.slots import parse_slots
 from commonage.scheduler.policies import registry
 from commonage.scheduler.queue.sites import SitePolicy
 from commonage.server.settings_agents import AgentSettings

@@ -1,6 +1,6 @@
 /* A libcuda.so.1 without a GPU, on the node that the fake NVML library describes (../nvml/README.md).
  *
- * It has the calls of gpus/cuda/driver.py. What a process allocates it writes into the file `.used`, where the fake NVML
+ * It has the calls of gpu/cuda/driver.py. What a process allocates it writes into the file `.used`, where the fake NVML
  * library finds it; and it refuses what a real driver would: memory beyond the GPU, beyond the limit of the cgroup (file
  * `.limits`), beyond the limit of an MPS client, GPUs that CUDA_VISIBLE_DEVICES hides, a GPU in exclusive-process mode
  * that another process uses. In the file STATE and `.cuda` a test says what it shall not honour, and how large a context is:

@@ -19,13 +19,13 @@ from tests.fakes.gpus.toolkit import make_devices
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpus.isolation.claims import Claims
-from commonage.gpus.isolation.contexts import Contexts
-from commonage.gpus.isolation.cooperative import Cooperative
-from commonage.gpus.isolation.devices import IsolatedDevices, Sharing
-from commonage.gpus.isolation.driver_limit import DriverLimit
-from commonage.gpus.isolation.mps import Mps
-from commonage.gpus.isolation.mps_daemon import PROGRAM, MpsDaemon
+from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.contexts import Contexts
+from commonage.gpu.isolation.cooperative import Cooperative
+from commonage.gpu.isolation.devices import IsolatedDevices, Sharing
+from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-0000000000c1", "GPU-bbbbbbbb-0000-0000-0000-0000000000c2"
 MEMORY_MIB = 24576

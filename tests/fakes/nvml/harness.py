@@ -27,7 +27,7 @@ COMPILE = ("gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-W
 _LOOP = """
 import pickle, sys
 calls, answers = sys.stdin.buffer, sys.stdout.buffer
-from commonage.gpus.nvml import NvmlDevices
+from commonage.gpu.nvml.devices import NvmlDevices
 devices = None
 while True:
     try:

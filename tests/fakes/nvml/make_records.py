@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.fakes.nvml.harness import FakeDriver, build_library
 
-from commonage.gpus.nvml import NvmlDevices
-from commonage.gpus.record import as_json
-from commonage.gpus.replayed import Replayed, read_record
+from commonage.gpu.nvml.devices import NvmlDevices
+from commonage.gpu.nvml.record import as_json
+from commonage.gpu.nvml.replayed import Replayed, read_record
 
 RECORDS = Path(__file__).parents[2] / "data" / "nvml"
 NODE = ("driver 615.10", "nvml 13.615.10", "cuda 13040")
@@ -56,7 +56,7 @@ FAKES = {
 }  # fmt: skip
 _RECORD = """
 import pathlib, sys
-from commonage.gpus.record import record
+from commonage.gpu.nvml.record import record
 record(pathlib.Path(sys.argv[1]), source="fake")
 """
 

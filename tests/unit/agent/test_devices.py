@@ -16,8 +16,8 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.daemon.gpus import services_fault
-from commonage.gpus.detect import Opened
-from commonage.gpus.none import NoDevices
+from commonage.gpu.detect import Opened
+from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DevicesUnavailable, Hold
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from commonage.control.control import Control, World
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State
-from commonage.gpus.none import NoDevices
+from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample
 from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.testing import factories

@@ -13,7 +13,7 @@ import click
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Isolation
-from commonage.gpus.record import record as record_devices
+from commonage.gpu.nvml.record import record as record_devices
 from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.gpu_doctor import Look, look, measure_all, try_all
 from commonage.server.gpu_trials import Trial

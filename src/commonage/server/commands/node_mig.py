@@ -13,8 +13,8 @@ import click
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.nodes import Node
 from commonage.engines.rundir.runs import Runs
-from commonage.gpus.detect import open_devices
-from commonage.gpus.isolation.mig_split import Gpu, carry_out, gpu_of, parse_profiles, plan
+from commonage.gpu.detect import open_devices
+from commonage.gpu.isolation.mig_split import Gpu, carry_out, gpu_of, parse_profiles, plan
 from commonage.ports.devices import Devices
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock

@@ -1,0 +1,30 @@
+"""`cooperative`: programs are asked to stay within their share; a watchdog checks whether they do.
+
+Most is done by the variables of `gpus.environment`. PyTorch and TensorFlow have no such variable: a `sitecustomize` in
+a folder on PYTHONPATH (`files.injected`) limits them. It runs in the workload's Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from commonage.domain.nodes import Device, Isolation
+from commonage.files.injected import PYTHON
+from commonage.gpu.isolation.level import Level
+from commonage.ports.devices import Hold
+
+SITE_VARIABLE = "COMMONAGE_GPU_SITE"
+
+
+class Cooperative(Level):
+    """Variables only."""
+
+    isolation = Isolation.COOPERATIVE
+
+    def available(self, device: Device) -> str:
+        """Always available: it guarantees nothing."""
+        return ""
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        """The folder for every Python of the workload; the engine mounts it into containers."""
+        return {} if hold.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}

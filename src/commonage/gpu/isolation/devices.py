@@ -1,0 +1,239 @@
+"""Wraps any devices: chooses the isolation level and slots of each, and enforces the shares of attempts.
+
+Created by `detect.open_devices` for the server. A hold is written to disk before it is applied (`holds`), so that it is
+released after any crash; GPUs that another server of this node allocates are not allocated here (`claims`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from commonage.domain.nodes import Allocation, Device, Isolation, Share
+from commonage.gpu.environment import share_environment
+from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.contexts import Contexts
+from commonage.gpu.isolation.cooperative import Cooperative
+from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.holds import Holds
+from commonage.gpu.isolation.level import Level
+from commonage.gpu.isolation.mig import Mig
+from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.slots import Slots
+from commonage.ports.devices import Devices, DeviceSample, Hold, NotConfined
+
+log = logging.getLogger(__name__)
+Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
+
+
+_NOT_BY_ITSELF = (
+    "clients of MPS in containers must share the node's /dev/shm with most drivers, and ours do not: it is used "
+    "only where gpu_isolation names it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Settings for sharing this node's GPUs: files in `folder`, the requested level, and the slots.
+
+    `in_containers`: workloads run in containers.
+    """
+
+    folder: Path
+    wanted: Wanted = "auto"
+    slots: Slots = field(default_factory=Slots)
+    in_containers: bool = False
+
+
+def holds_in(folder: Path) -> Holds:
+    """The holds of the server whose `Sharing` has this folder, for read access."""
+    return Holds(folder / "holds")
+
+
+class IsolatedDevices:
+    """The GPUs of `inner`, shared as `sharing` says. `levels` are best first; the last is always available."""
+
+    def __init__(
+        self,
+        inner: Devices,
+        sharing: Sharing,
+        *,
+        levels: Sequence[Level] | None = None,
+        claims: Claims | None = None,
+        contexts: Contexts | None = None,
+    ) -> None:
+        self._inner = inner
+        self._sharing = sharing
+        self._warnings: list[tuple[str, str]] = []
+        self._levels = tuple(levels or self._all_levels())
+        self._by = {level.isolation: level for level in self._levels}
+        self._holds = holds_in(sharing.folder)
+        self._claims = claims or Claims(f"data folder {sharing.folder.parent}")
+        self._contexts = contexts or Contexts(sharing.folder / "contexts.json")
+        self._held: dict[str, Hold] = {}  # content of the files, by attempt
+        self._lock = threading.RLock()
+
+    def _all_levels(self) -> tuple[Level, ...]:
+        limit = DriverLimit(in_containers=self._sharing.in_containers)
+        return limit, Mig(), Mps(self._sharing.folder / "mps", self._warn), Cooperative()
+
+    def _warn(self, attempt_id: str, words: str) -> None:
+        self._warnings.append((attempt_id, words))
+
+    # --- inventory ----------------------------------------------------------------------------------------
+
+    def inventory(self) -> Sequence[Device]:
+        """The GPUs of `inner`, each with its level, its slots, and notices about them."""
+        found = self._inner.inventory()
+        with self._lock:
+            notices: dict[str, tuple[str, ...]] = {}
+            for level in self._levels:
+                notices.update(level.watch())
+            return [self._judged(device, notices.get(device.uuid, ())) for device in found]
+
+    def _judged(self, device: Device, notices: tuple[str, ...]) -> Device:
+        slots = self._sharing.slots.of(device)
+        if device.simulated:
+            return replace(device, slots=slots, isolation=Isolation.COOPERATIVE)
+        taken = self._claims.claim(device.parent_uuid or device.uuid)
+        self._contexts.look_for(device)
+        why_not = {level.isolation: self._why_not(level, device) for level in self._levels}
+        level, why = self._choice(device, why_not)
+        faults = (*device.faults, *(one for one in (taken, why) if one))
+        return replace(
+            device,
+            slots=slots,
+            isolation=level,
+            unavailable=tuple((one, why) for one, why in why_not.items() if why and one is not level),
+            faults=faults,
+            notices=(*device.notices, *notices),
+            context_mib=self._contexts.known().get(device.uuid, 0),
+        )
+
+    def _why_not(self, level: Level, device: Device) -> str:
+        why = level.available(device)
+        if why or level.isolation is not Isolation.MPS or not self._sharing.in_containers:
+            return why
+        held = any(share.isolation is Isolation.MPS for share in self._shares_of(device.uuid))
+        return "" if held or self._sharing.wanted == "mps" else _NOT_BY_ITSELF
+
+    def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> tuple[Isolation, str]:
+        """The best available level, or the requested one; and the fault, if the GPU takes no work because of it.
+
+        While shares of a GPU are held it keeps their level: two levels at once would enforce neither.
+        """
+        held = next((one.isolation for one in self._shares_of(device.uuid)), None)
+        if held is not None:
+            why = f"takes no more work until its present shares ended: {held} does not hold any more: {why_not[held]}"
+            return held, why if why_not[held] else ""
+        if device.parent_uuid is not None or self._sharing.wanted == "auto":
+            return next(level for level, why in why_not.items() if not why), ""
+        wanted = Isolation(self._sharing.wanted)
+        if why_not[wanted]:
+            why = f"is not shared: gpu_isolation is {wanted}, which does not hold here: {why_not[wanted]}"
+            return Isolation.COOPERATIVE, why
+        return wanted, ""
+
+    def _shares_of(self, uuid: str) -> Iterator[Share]:
+        return (share for hold in self._held.values() for share in hold.shares if share.device_uuid == uuid)
+
+    def measure(self) -> Sequence[DeviceSample]:
+        """The samples of `inner`."""
+        return self._inner.measure()
+
+    def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+        """The variables of `inner` for these shares, with the measured context sizes."""
+        return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
+
+    def note_held(self, allocations: Sequence[Allocation]) -> None:
+        """Forwarded to `inner`."""
+        self._inner.note_held(allocations)
+
+    def resume(self, uuid: str | None = None) -> None:
+        """Forwarded to `inner`."""
+        self._inner.resume(uuid)
+
+    # --- enforcing shares ---------------------------------------------------------------------------------
+
+    def confine(self, hold: Hold) -> Mapping[str, str]:
+        """Enforce each share that is a part of its GPU, at the level with which it was allocated."""
+        parts = tuple(share for share in hold.shares if not share.whole)
+        if not parts:
+            return {}
+        with self._lock:
+            self._refuse_a_second_level(hold.attempt_id, parts)
+            try:
+                self._held[hold.attempt_id] = replace(hold, shares=parts)
+                self._holds.put(self._held[hold.attempt_id])
+                # Frameworks get their limit at every level: this avoids failed allocations.
+                variables = dict(self._by[Isolation.COOPERATIVE].apply(hold))
+                for isolation in dict.fromkeys(share.isolation for share in parts):
+                    mine = tuple(share for share in parts if share.isolation is isolation)
+                    variables |= self._by[isolation].apply(replace(hold, shares=mine))
+                return variables
+            except OSError as error:
+                self.release(hold.attempt_id)
+                raise NotConfined(f"its share of a GPU cannot be written down: {error}", retryable=True) from error
+            except BaseException:
+                self.release(hold.attempt_id)
+                raise
+
+    def _refuse_a_second_level(self, attempt_id: str, parts: Sequence[Share]) -> None:
+        for share in parts:
+            others = (hold for hold in self._held.values() if hold.attempt_id != attempt_id)
+            levels = {one.isolation for hold in others for one in hold.shares if one.device_uuid == share.device_uuid}
+            if levels - {share.isolation}:
+                raise NotConfined(
+                    f"its share was given as {share.isolation}, but GPU {share.device_index} is shared by "
+                    f"{', '.join(sorted(levels))} now: two levels side by side would hold neither; start it again"
+                )
+
+    def release(self, attempt_id: str) -> None:
+        """Release all shares of the attempt; failures are logged."""
+        with self._lock:
+            self._held.pop(attempt_id, None)
+            hold = self._holds.get(attempt_id)
+            if hold is None:
+                return
+            for isolation in dict.fromkeys(share.isolation for share in hold.shares):
+                mine = tuple(share for share in hold.shares if share.isolation is isolation)
+                self._by[isolation].release(replace(hold, shares=mine))
+            self._holds.drop(attempt_id)
+
+    def settle(self, live: Collection[str]) -> None:
+        """Keep the holds of live attempts, release all others."""
+        with self._lock:
+            for attempt_id in set(self._holds.ids()) - set(live):
+                log.info("attempt %s does not live any more: its share is released", attempt_id)
+                self.release(attempt_id)
+            self._held = {hold.attempt_id: hold for hold in self._holds}
+            for level in self._levels:
+                mine = (_only(hold, level.isolation) for hold in self._held.values())
+                level.settle([hold for hold in mine if hold.shares])
+
+    def confined(self) -> Collection[str]:
+        """The attempts with a hold, from the files."""
+        with self._lock:
+            return self._holds.ids()
+
+    def take_warnings(self) -> Sequence[tuple[str, str]]:
+        """The warnings of the levels since the last call."""
+        with self._lock:
+            taken, self._warnings = self._warnings, []
+            return [*self._inner.take_warnings(), *taken]
+
+    def close(self) -> None:
+        """Close the driver and release the claims. Shares of attempts stay enforced."""
+        with self._lock:
+            for level in self._levels:
+                level.close()
+            self._claims.close()
+        self._inner.close()
+
+
+def _only(hold: Hold, isolation: Isolation) -> Hold:
+    return replace(hold, shares=tuple(share for share in hold.shares if share.isolation is isolation))

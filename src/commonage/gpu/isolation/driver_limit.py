@@ -1,0 +1,159 @@
+"""`driver-limit`: the driver itself refuses memory beyond the share, to everything in the attempt's control group.
+
+NVML's nvmlDeviceSetMemoryLimits_v1 takes the full path of a cgroup (version 2) folder, a soft and a hard limit in
+bytes. Allocations beyond the hard limit fail; above the soft limit MPS may take memory back, so both are the share. The
+soft limit is also counted on the parent groups, and is subtracted there only if it is cleared before the group is
+removed. Needs driver 615 (CUDA 13.4), Linux, root, and a GPU that is not in MIG mode. For a container NVIDIA's
+container toolkit does the same from the variables NVIDIA_GPU_MEMORY_REQUEST and _LIMIT (whole MiB). Source: NVIDIA,
+"MPS v3 Memory Partitioning" and the NVML reference, release 615.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pynvml
+
+from commonage.domain.nodes import Device, Isolation
+from commonage.gpu.environment import MIB
+from commonage.gpu.isolation.level import Level, is_nvidia
+from commonage.gpu.isolation.session import handle_of, nvml, words
+from commonage.ports.devices import Hold, NotConfined
+
+log = logging.getLogger(__name__)
+LEAST_DRIVER = 615
+_HOOK = "apply-cuda-memory-limits"
+_OLD_TOOLKIT = (
+    f"NVIDIA's container toolkit here does not limit the VRAM of containers (`nvidia-cdi-hook --help` has no {_HOOK}); "
+    "upgrade it"
+)
+_TOOLKIT_COUNTS_S, _TOOLKIT_WITHIN_S = 300.0, 10.0
+# This group never has limits, so a driver that supports them may refuse to report any. Setting one shows the support.
+_OF_THE_TOPMOST_GROUP = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+
+def _toolkit_sets_limits() -> bool:
+    """Determined from the help text of its programs: older ones ignore the variables."""
+    for command in (["nvidia-cdi-hook", "--help"], ["nvidia-ctk", "hook", "--help"]):
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=_TOOLKIT_WITHIN_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if _HOOK in said.stdout + said.stderr:
+            return True
+    return False
+
+
+class DriverLimit(Level):
+    """Memory limits by the driver. `cgroup_root` is where cgroups version 2 are mounted.
+
+    `in_containers`: workloads run in containers, whose limits NVIDIA's container toolkit sets.
+    """
+
+    isolation = Isolation.DRIVER_LIMIT
+
+    def __init__(
+        self,
+        cgroup_root: Path = Path("/sys/fs/cgroup"),
+        is_root: Callable[[], bool] = lambda: os.geteuid() == 0,
+        *,
+        in_containers: bool = False,
+    ) -> None:
+        self._in_containers = in_containers
+        self._toolkit = ("", 0.0)  # the reason that it cannot, and the time until which that is cached
+        self._root = cgroup_root
+        self._is_root = is_root
+        self._asked: dict[tuple[str, str], str] = {}
+
+    def available(self, device: Device) -> str:
+        """The driver is asked once for each GPU and driver version."""
+        if device.simulated:
+            return "the GPU is simulated"
+        if sys.platform != "linux" or not is_nvidia(device):
+            return "only NVIDIA's driver for Linux has it"
+        if device.parent_uuid is not None:
+            return "the driver has no such limits for MIG instances"
+        major = device.driver.partition(".")[0]
+        if not major.isdigit() or int(major) < LEAST_DRIVER:
+            return f"it needs driver {LEAST_DRIVER} or newer, here is {device.driver or 'one that does not say'}"
+        if not (self._root / "cgroup.controllers").exists():
+            return f"it needs cgroups version 2 at {self._root}; boot with systemd.unified_cgroup_hierarchy=1"
+        if not self._is_root():
+            return "only root may set it; start the server as root"
+        if not os.access(self._root, os.W_OK):
+            return f"the control groups at {self._root} are read-only here, as in most containers"
+        if self._in_containers and (why := self._why_toolkit_cannot()):
+            return why
+        key = device.uuid, device.driver
+        if key not in self._asked:
+            self._asked[key] = self._ask(device.uuid)
+        return self._asked[key]
+
+    def _why_toolkit_cannot(self) -> str:
+        why, until = self._toolkit
+        if time.monotonic() >= until:
+            why = "" if _toolkit_sets_limits() else _OLD_TOOLKIT
+            self._toolkit = why, time.monotonic() + _TOOLKIT_COUNTS_S
+        return why
+
+    def _ask(self, uuid: str) -> str:
+        limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
+        limits.nameSpace = os.fsencode(self._root)
+        try:
+            with nvml():
+                pynvml.nvmlDeviceGetMemoryLimits_v1(handle_of(uuid), limits)
+        except pynvml.NVMLError as error:
+            return "" if error.value in _OF_THE_TOPMOST_GROUP else words(error)
+        return ""
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        """Set the limits; for a container, pass them to its runtime."""
+        if hold.in_container:
+            limit = str(min(share.memory_mib for share in hold.shares))
+            return {"NVIDIA_GPU_MEMORY_REQUEST": limit, "NVIDIA_GPU_MEMORY_LIMIT": limit}
+        folder = _unified(hold)
+        if folder is None:
+            raise NotConfined(
+                "its share of a GPU cannot be held by the driver: it has no control group of version 2; "
+                "see `commonage doctor`, or set gpu_isolation to another level"
+            )
+        for share in hold.shares:
+            try:
+                _set(share.device_uuid, folder, share.memory_mib * MIB, share.memory_mib * MIB)
+            except pynvml.NVMLError as error:
+                raise NotConfined(
+                    f"the limit of {share.memory_mib} MiB on GPU {share.device_index} cannot be set: {words(error)}; "
+                    "see `commonage doctor gpu`",
+                    retryable=error.value in (pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_IN_USE),
+                ) from error
+        return {}
+
+    def release(self, hold: Hold) -> None:
+        """Clear the limits, so that the parent groups no longer count them."""
+        folder = _unified(hold)
+        if folder is None or not folder.is_dir():  # its limits were removed with it
+            return
+        for share in hold.shares:
+            try:
+                _set(share.device_uuid, folder, 0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
+            except pynvml.NVMLError as error:
+                log.warning("attempt %s: its limit on %s stays: %s", hold.attempt_id, share.device_uuid, words(error))
+
+
+def _unified(hold: Hold) -> Path | None:
+    """The attempt's folder in the version 2 hierarchy."""
+    return next((Path(one) for one in hold.cgroups if (Path(one).parent / "cgroup.controllers").exists()), None)
+
+
+def _set(uuid: str, folder: Path, soft: int, hard: int) -> None:
+    limits = pynvml.c_nvmlSetMemoryLimits_v1_t()
+    limits.nameSpace = os.fsencode(folder)
+    limits.softLimit, limits.hardLimit = soft, hard
+    with nvml():
+        pynvml.nvmlDeviceSetMemoryLimits_v1(handle_of(uuid), limits)

@@ -1,0 +1,93 @@
+"""Translates NVML's native errors into Commonage's. Used by `nvml` only.
+
+There are two kinds: DevicesUnavailable if the driver as a whole cannot be used, and a fault, a half sentence that
+follows the name of a GPU, if one GPU cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pynvml
+
+from commonage.gpu.nvml import driver_versions
+from commonage.ports.devices import DevicesUnavailable
+
+_DRIVER = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "NVIDIA's management library (libnvidia-ml.so.1) cannot be loaded here: install the NVIDIA driver; "
+        "a container needs NVIDIA's runtime"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "the NVIDIA driver is installed but not loaded: load it with `modprobe nvidia`, and look into "
+        "`dmesg` if that fails"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "Driver/library version mismatch: the NVIDIA driver was upgraded while the old one is still "
+        "loaded{versions}: reboot, or end everything that uses a GPU and reload it (`rmmod nvidia_uvm nvidia_drm "
+        "nvidia_modeset nvidia; modprobe nvidia`), then start again"
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "this user may not talk to the NVIDIA driver: give it read and write access to /dev/nvidiactl "
+        "and /dev/nvidia* (often by the group `video`)"
+    ),
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: (
+        "the operating system keeps us from the NVIDIA driver: allow /dev/nvidiactl and /dev/nvidia* in "
+        "the cgroup or sandbox that this runs in"
+    ),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+        "the NVIDIA driver lacks a call that has been in it for years: install a current one"
+    ),
+}
+_DRIVER_RETRYABLE = frozenset(
+    {
+        pynvml.NVML_ERROR_TIMEOUT,
+        pynvml.NVML_ERROR_IN_USE,
+        pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES,
+        pynvml.NVML_ERROR_MEMORY,
+        pynvml.NVML_ERROR_NOT_READY,
+    }
+)
+_GPU = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: (
+        "fell off the bus or cannot be reached; look for `Xid` in `dmesg`; a reboot often brings it back"
+    ),
+    pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset to work again (`nvidia-smi --gpu-reset -i {index}`)",
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: "has no external power; check its power cables",
+    pynvml.NVML_ERROR_IRQ_ISSUE: "gets no interrupts; look into `dmesg` and the BIOS settings",
+    pynvml.NVML_ERROR_NO_PERMISSION: "is not accessible to this user; check the rights of /dev/nvidia*",
+    pynvml.NVML_ERROR_CORRUPTED_INFOROM: "has a corrupted infoROM; its vendor has to repair it",
+}
+_ABSENT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+    }
+)
+
+
+def unavailable(error: Any) -> DevicesUnavailable:
+    """The exception for an NVMLError of a call that concerns the driver as a whole."""
+    sentence = _DRIVER.get(error.value)
+    if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and sentence is not None:
+        sentence = sentence.format(versions=driver_versions.in_words())
+    if sentence is None:
+        sentence = f"NVIDIA's management library answers {str(error)!r} (code {error.value}): try `nvidia-smi`"
+    return DevicesUnavailable(sentence, retryable=error.value in _DRIVER_RETRYABLE)
+
+
+def fault(error: Any, index: int) -> str:
+    """The fault of GPU `index` for an NVMLError of a call that concerns it alone."""
+    known = _GPU.get(error.value)
+    if known is not None:
+        return known.format(index=index)
+    return f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
+
+
+def is_absent(error: Any) -> bool:
+    """True if the GPU or driver does not support this one value, which says nothing about the others."""
+    return error.value in _ABSENT

@@ -1,0 +1,310 @@
+"""The GPUs with their levels: which one holds, what is applied and released, and what two servers may do."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.nodes import Device, Isolation, Share
+from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.contexts import Contexts
+from commonage.gpu.isolation.cooperative import Cooperative
+from commonage.gpu.isolation.devices import IsolatedDevices, Sharing, Wanted
+from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.level import Level
+from commonage.gpu.isolation.mig import Mig
+from commonage.gpu.isolation.mps import Mps
+from commonage.gpu.none import NoDevices
+from commonage.gpu.slots import Slots
+from commonage.ports.devices import Hold, NotConfined
+from commonage.testing.devices_contract import share_of
+
+A100 = Device("GPU-1", 0, "A100", 40960, driver="615.10", compute_capability="8.0")
+INSTANCE = replace(A100, uuid="MIG-1", index=1, parent_uuid="GPU-9", parent_memory_mib=40960, mig_profile="1g.5gb")
+SIMULATED = replace(A100, uuid="GPU-SIM-1", index=2, simulated=True)
+
+
+class Devices(NoDevices):
+    def __init__(self, *devices: Device) -> None:
+        self.devices = devices
+
+    def inventory(self) -> Sequence[Device]:
+        return self.devices
+
+
+class FakeLevel:
+    """Remembers for whom it is applied; `why` says why it is not available, `fails` why it cannot be applied."""
+
+    def __init__(self, isolation: Isolation, why: str = "", fails: str = "") -> None:
+        self.isolation = isolation
+        self.why, self.fails = why, fails
+        self.applied: dict[str, Hold] = {}
+
+    def available(self, device: Device) -> str:
+        return "the GPU is simulated" if device.simulated else self.why
+
+    def apply(self, hold: Hold) -> Mapping[str, str]:
+        self.applied[hold.attempt_id] = hold
+        if self.fails:
+            raise NotConfined(self.fails)
+        return {f"BY_{self.isolation.name}": str(hold.shares[0].memory_mib)}
+
+    def release(self, hold: Hold) -> None:
+        self.applied.pop(hold.attempt_id, None)
+
+    def settle(self, holds: Sequence[Hold]) -> None:
+        self.applied = {hold.attempt_id: hold for hold in holds}
+
+    def watch(self) -> Mapping[str, tuple[str, ...]]:
+        return {"GPU-1": ("watched",)} if self.isolation is Isolation.MPS else {}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def limit() -> FakeLevel:
+    return FakeLevel(Isolation.DRIVER_LIMIT)
+
+
+@pytest.fixture
+def mps() -> FakeLevel:
+    return FakeLevel(Isolation.MPS)
+
+
+@pytest.fixture
+def make(tmp_path: Path, limit: FakeLevel, mps: FakeLevel) -> "Make":
+    return Make(tmp_path, [limit, Mig(), mps, Cooperative()])
+
+
+class Make:
+    """Each call is a later process: the claims of the one before went with it."""
+
+    def __init__(self, folder: Path, levels: list[Level]) -> None:
+        self.folder, self.levels = folder, levels
+        self.claims = Claims("test", folder)
+
+    def __call__(
+        self, *devices: Device, wanted: Wanted = "auto", slots: int = 0, in_containers: bool = False
+    ) -> IsolatedDevices:
+        self.claims.close()
+        self.claims = Claims("test", self.folder)
+        sharing = Sharing(self.folder / "gpus", wanted, Slots(otherwise=slots), in_containers)
+        contexts = Contexts(self.folder / "contexts.json", lambda _: "not here")
+        return IsolatedDevices(Devices(*devices), sharing, levels=self.levels, claims=self.claims, contexts=contexts)
+
+
+def quarter(device: Device) -> Share:
+    return share_of(device, device.memory_mib // 4)
+
+
+def test_the_strongest_that_holds_is_chosen_and_of_the_others_is_said_why_not(make: Make, limit: FakeLevel) -> None:
+    (device,) = make(A100).inventory()
+    assert device.isolation is Isolation.DRIVER_LIMIT
+    assert [level for level, _ in device.unavailable] == [Isolation.MIG]
+    limit.why = "it needs driver 615"
+    (device,) = make(A100).inventory()
+    assert device.isolation is Isolation.MPS
+    assert (Isolation.DRIVER_LIMIT, "it needs driver 615") in device.unavailable
+    assert "watched" in device.notices
+
+
+def test_mps_is_used_in_containers_only_where_it_is_named(make: Make, limit: FakeLevel) -> None:
+    limit.why = "it needs driver 615"
+    (device,) = make(A100, in_containers=True).inventory()
+    assert device.isolation is Isolation.COOPERATIVE
+    assert "/dev/shm" in dict(device.unavailable)[Isolation.MPS]
+    devices = make(A100, wanted="mps", in_containers=True)
+    assert [device.isolation for device in devices.inventory()] == [Isolation.MPS]
+    devices.confine(Hold("a-1", (replace(quarter(A100), isolation=Isolation.MPS),), in_container=True))
+    later = make(A100, in_containers=True)
+    later.settle(["a-1"])
+    (device,) = later.inventory()
+    assert (device.isolation, device.faults) == (Isolation.MPS, ()), "while shares are held so, it stays"
+
+
+def test_limits_in_containers_need_a_toolkit_that_sets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    program = tmp_path / "nvidia-cdi-hook"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+
+    def available() -> str:
+        return DriverLimit(tmp_path, lambda: True, in_containers=True).available(A100)
+
+    assert "container toolkit" in available()
+    program.write_text("#!/bin/sh\necho 'COMMANDS: update-ldcache create-symlinks'\n")
+    program.chmod(0o755)
+    assert "container toolkit" in available()
+    program.write_text("#!/bin/sh\necho 'COMMANDS: update-ldcache apply-cuda-memory-limits'\n")
+    assert "container toolkit" not in available()
+
+
+def test_an_instance_is_held_by_the_hardware_whatever_is_wanted(make: Make, limit: FakeLevel) -> None:
+    limit.why = "not on MIG"
+    (device,) = make(INSTANCE, wanted="mps").inventory()
+    assert (device.isolation, device.faults) == (Isolation.MIG, ())
+
+
+def test_the_level_that_is_wanted_is_taken_or_the_device_takes_no_work(make: Make, mps: FakeLevel) -> None:
+    (device,) = make(A100, wanted="mps").inventory()
+    assert (device.isolation, device.faults) == (Isolation.MPS, ())
+    mps.why = "nvidia-cuda-mps-control is not on PATH"
+    (device,) = make(A100, wanted="mps").inventory()
+    assert device.isolation is Isolation.COOPERATIVE
+    assert device.faults == (
+        "is not shared: gpu_isolation is mps, which does not hold here: nvidia-cuda-mps-control is not on PATH",
+    )
+
+
+def test_simulated_devices_are_cooperative_and_have_slots(make: Make) -> None:
+    (device,) = make(SIMULATED, wanted="driver-limit", slots=3).inventory()
+    assert (device.isolation, device.faults, device.slots) == (Isolation.COOPERATIVE, (), 3)
+
+
+def test_a_device_of_another_server_takes_no_work(make: Make, tmp_path: Path) -> None:
+    others = Claims("data folder /other", tmp_path)
+    others.claim("GPU-1")
+    (device,) = make(A100).inventory()
+    assert "another Commonage" in device.faults[0]
+    others.close()
+    (device,) = make(A100).inventory()
+    assert not device.faults
+
+
+def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit: FakeLevel) -> None:
+    devices = make(A100)
+    (device,) = devices.inventory()
+    variables = devices.confine(Hold("a-1", (quarter(device),), ("/cgroup/a-1",)))
+    assert variables["BY_DRIVER_LIMIT"] == "10240"
+    assert variables["PYTHONPATH"].endswith("injected/python")
+    assert limit.applied["a-1"].cgroups == ("/cgroup/a-1",)
+    devices.release("a-1")
+    assert not limit.applied
+
+
+def test_a_device_keeps_the_level_of_the_shares_that_are_held(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
+    limit.why = "it needs driver 615"
+    devices = make(A100)
+    (device,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(device),)))
+    limit.why = ""  # as after an upgrade of the driver
+    (device,) = devices.inventory()
+    assert (device.isolation, device.faults) == (Isolation.MPS, ())
+    mps.why = "its daemon does not start"
+    (device,) = devices.inventory()
+    assert device.isolation is Isolation.MPS
+    assert "until its present shares ended: mps does not hold any more: its daemon does not start" in device.faults[0]
+    later = make(A100)
+    later.settle(["a-1"])
+    assert later.inventory()[0].isolation is Isolation.MPS
+    later.release("a-1")
+    (device,) = later.inventory()
+    assert (device.isolation, device.faults) == (Isolation.DRIVER_LIMIT, ())
+
+
+def test_two_levels_are_not_held_on_one_device(make: Make) -> None:
+    devices = make(A100)
+    (device,) = devices.inventory()
+    devices.confine(Hold("a-1", (quarter(device),)))
+    with pytest.raises(NotConfined, match="GPU 0 is shared by driver-limit now"):
+        devices.confine(Hold("a-2", (replace(quarter(device), isolation=Isolation.MPS),)))
+    assert list(devices.confined()) == ["a-1"]
+
+
+def test_what_fails_to_be_applied_leaves_nothing(make: Make, limit: FakeLevel) -> None:
+    limit.fails = "the driver answers no"
+    devices = make(A100)
+    (device,) = devices.inventory()
+    with pytest.raises(NotConfined, match="the driver answers no"):
+        devices.confine(Hold("a-1", (quarter(device),)))
+    assert not devices.confined()
+    assert not limit.applied
+
+
+def test_a_later_process_releases_what_a_crash_left(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
+    crashed = make(A100)
+    (device,) = crashed.inventory()
+    for attempt in ("a-1", "a-2"):
+        crashed.confine(Hold(attempt, (quarter(device),)))
+    other = replace(quarter(device), device_uuid="GPU-2", isolation=Isolation.MPS)
+    crashed.confine(Hold("a-3", (other,)))
+    later = make(A100)
+    later.settle(["a-2"])
+    assert set(later.confined()) == set(limit.applied) == {"a-2"}
+    assert not mps.applied
+
+
+def test_a_folder_that_cannot_be_written_is_said(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "gpus").write_text("a file")
+    devices = make(A100)
+    with pytest.raises(NotConfined, match="cannot be written down"):
+        devices.confine(Hold("a-1", (quarter(devices.inventory()[0]),)))
+
+
+def test_limits_are_by_the_measured_context_and_the_rest_is_the_devices_own(make: "Make") -> None:
+    class Others(Devices):
+        def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
+            return {**super().environment(shares), "ROCR_VISIBLE_DEVICES": "GPU-1"}
+
+    contexts = Contexts(make.folder / "measured.json", lambda _: 300)
+    devices = IsolatedDevices(
+        Others(A100), Sharing(make.folder / "gpus"), levels=make.levels, claims=make.claims, contexts=contexts
+    )
+    (device,) = devices.inventory()
+    thread = next((one for one in threading.enumerate() if one.name.startswith("context of")), None)
+    if thread is not None:
+        thread.join()
+    variables = devices.environment([quarter(device)])
+    assert variables["COMMONAGE_GPU_USABLE_MIB"] == str(10240 - 300)
+    assert variables["ROCR_VISIBLE_DEVICES"] == "GPU-1"
+    assert devices.inventory()[0].context_mib == 300
+
+
+# --- when each level is available -----------------------------------------------------------------------------
+
+
+def why_not(device: Device, root: Path, is_root: bool = True) -> str:
+    return DriverLimit(root, lambda: is_root).available(device)
+
+
+def test_limits_of_the_driver_need_much(tmp_path: Path) -> None:
+    assert "version 2" in why_not(A100, tmp_path)
+    (tmp_path / "cgroup.controllers").write_text("memory")
+    assert "only root" in why_not(A100, tmp_path, is_root=False)
+    assert "simulated" in why_not(SIMULATED, tmp_path)
+    assert "MIG" in why_not(INSTANCE, tmp_path)
+    assert "needs driver 615 or newer, here is 580.65" in why_not(replace(A100, driver="580.65"), tmp_path)
+    assert "does not say" in why_not(replace(A100, driver=""), tmp_path)
+
+
+def test_mps_needs_its_program_and_a_device_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "not on PATH" in Mps(tmp_path).available(A100)
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    short = Path("/tmp/c")  # nothing is written there
+    assert Mps(short).available(A100) == ""
+    assert "too long" in Mps(short / ("x" * 80)).available(A100)
+    assert "capability" in Mps(short).available(replace(A100, compute_capability="6.1"))
+    assert "does not say" in Mps(short).available(replace(A100, compute_capability=""))
+
+
+def test_devices_of_amd_are_cooperative(tmp_path: Path) -> None:
+    device = replace(A100, model="AMD Instinct MI300X", driver="6.14.14", compute_capability="gfx942")
+    for level in (DriverLimit(), Mig(), Mps(tmp_path)):
+        assert "only NVIDIA's" in level.available(device)
+    assert Cooperative().available(device) == ""
+
+
+def test_a_container_is_told_by_variables() -> None:
+    hold = Hold("a-1", (quarter(A100),), in_container=True)
+    assert DriverLimit().apply(hold) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
+    assert not Cooperative().apply(hold)
+
+
+def test_without_a_control_group_the_driver_cannot_hold_it(tmp_path: Path) -> None:
+    with pytest.raises(NotConfined, match="control group of version 2"):
+        DriverLimit(tmp_path).apply(Hold("a-1", (quarter(A100),), (str(tmp_path / "a-1"),)))
