@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from commonage.joining.join_client import JoinListener
+from commonage.join.join_client import JoinListener
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,10 +22,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.integration.api_world import URL, WallClock
 
 from commonage.domain.errors import EngineFailure
-from commonage.joining.fetch import NAME, JoinClient
-from commonage.joining.identity_proof import statement
-from commonage.joining.join_service import JoinService, Site
-from commonage.joining.tokens import Tokens
+from commonage.join.client import NAME, JoinClient
+from commonage.join.identity_proof import statement
+from commonage.join.service import JoinService, Site
+from commonage.join.tokens import Tokens
 from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority
 from commonage.ports.joining import Admission, SwarmMember, SwarmTrust

@@ -19,7 +19,7 @@ from commonage.api.app import create_app
 from commonage.api.auth import Auth
 from commonage.control.nodes.drains import Drains
 from commonage.domain.errors import Forbidden
-from commonage.joining.fetch import Refusal
+from commonage.join.client import Refusal
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
 pytestmark = pytest.mark.anyio

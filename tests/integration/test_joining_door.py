@@ -16,9 +16,9 @@ from tests.integration.joining_world import SwarmAuthority, World, opened
 
 from commonage.agent.contained import authority_of
 from commonage.agent.steps_host import Host
-from commonage.joining.fetch import Refusal, unpack
-from commonage.joining.join_config import MARK_FILE, JoinConfig
-from commonage.joining.tokens import Tokens
+from commonage.join.client import Refusal, unpack
+from commonage.join.config import MARK_FILE, JoinConfig
+from commonage.join.tokens import Tokens
 from commonage.link.ca import Authority
 from commonage.server.registry import PlatformRegistry, RegistryPlan
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commonage.joining.join_client import JoinListener
+from commonage.join.join_client import JoinListener
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.acceptance.served import until as wait_until
@@ -33,10 +33,10 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Measurement
 from commonage.engines.swarm.membership import SwarmManager
-from commonage.joining.fetch import NAME, JoinClient, Refusal
-from commonage.joining.identity_proof import statement
-from commonage.joining.join_service import JoinService, Site
-from commonage.joining.tokens import Tokens
+from commonage.join.client import NAME, JoinClient, Refusal
+from commonage.join.identity_proof import statement
+from commonage.join.service import JoinService, Site
+from commonage.join.tokens import Tokens
 from commonage.link.agents import LinkedAgents
 from commonage.link.ca import Authority
 from commonage.link.messages import Measured, Report

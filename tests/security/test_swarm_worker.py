@@ -23,7 +23,7 @@ from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.swarm.client import Client
-from commonage.joining.join_config import MARK_FILE
+from commonage.join.config import MARK_FILE
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 VENDOR = "commonage/portal/static/vendor"
 MUST_HOLD = {
     "commonage/py.typed",
-    "commonage/joining/join.sh",
+    "commonage/join/join.sh",
     "commonage/portal/templates/base.html",
     "commonage/portal/docs_site/index.html",
     "commonage/portal/docs_site/searchindex.js",

@@ -26,8 +26,8 @@ FOREIGN = {
     "cli/job_file.py": {"key.tag", "value.tag"},  # nodes of PyYAML
     "engines/process/processes.py": {"shim.returncode"},  # a Popen that is not to wait any more
     "gpu/isolation/driver_limit.py": {"limits.nameSpace", "limits.softLimit", "limits.hardLimit"},  # a struct of C
-    "joining/join_client.py": {"context.minimum_version"},
-    "joining/fetch.py": {"self._trust.minimum_version"},
+    "join/join_client.py": {"context.minimum_version"},
+    "join/client.py": {"self._trust.minimum_version"},
     "link/bundle.py": {"entry.size", "entry.mode"},  # tarfile has no constructor arguments
     "link/listener.py": {"context.minimum_version", "context.verify_mode"},
     "sdk/bundles.py": {"entry.size", "entry.mode"},

@@ -25,8 +25,8 @@ from commonage.agent.steps_agent import HOME, SETTINGS, Certificate, agent_confi
 from commonage.agent.steps_host import Host
 from commonage.agent.steps_swarm import Registry
 from commonage.domain.errors import CommonageError
-from commonage.joining.fetch import NAME, JoinClient, Refusal, read_token
-from commonage.joining.join_config import MARK_FILE, JoinConfig, JoinConfigError
+from commonage.join.client import NAME, JoinClient, Refusal, read_token
+from commonage.join.config import MARK_FILE, JoinConfig, JoinConfigError
 
 JOINED = HOME / "joined"
 """Digest of the token that the agent joined with. Another token means that it must join again."""

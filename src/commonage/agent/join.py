@@ -19,8 +19,8 @@ from commonage.agent.steps_host import Host
 from commonage.agent.steps_nvidia import Nvidia
 from commonage.agent.steps_storage import Scratch, Share
 from commonage.agent.steps_swarm import Images, Registry, Swarm
-from commonage.joining.fetch import JoinClient, Refusal
-from commonage.joining.join_config import JoinConfig, JoinConfigError
+from commonage.join.client import JoinClient, Refusal
+from commonage.join.config import JoinConfig, JoinConfigError
 
 DONE, FAILED, MISUSED = 0, 1, 2
 

@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Protocol
 
 from commonage.agent.steps_host import Host
-from commonage.joining.fetch import JoinClient
-from commonage.joining.join_config import JoinConfig
+from commonage.join.client import JoinClient
+from commonage.join.config import JoinConfig
 
 
 class State(Enum):

@@ -14,7 +14,7 @@ from commonage.agent.config import AgentConfig, config_text
 from commonage.agent.steps import Case, Look, bad, done, needed
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.swarm_identity import prove, swarm_node
-from commonage.joining.identity_proof import statement
+from commonage.join.identity_proof import statement
 from commonage.link.messages import NODE_ID_URI
 
 HOME = Path("/etc/commonage")

@@ -9,7 +9,7 @@ from pathlib import Path
 from commonage.agent.steps import Case, Look, bad, done, needed, not_here
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.agent.steps_packages import install, names_of
-from commonage.joining.join_config import MARK_FILE
+from commonage.join.config import MARK_FILE
 
 SCRATCH = Path("/scratch")
 FSTAB = Path("/etc/fstab")

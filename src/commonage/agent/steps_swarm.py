@@ -13,7 +13,7 @@ from commonage.agent.steps import Case, Look, bad, done, needed, not_here
 from commonage.agent.steps_agent import LOGIN, registration_of
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.domain.errors import EngineFailure
-from commonage.joining.join_config import JoinConfig
+from commonage.join.config import JoinConfig
 
 CERTIFICATES = Path("/etc/docker/certs.d")
 LOGINS = Path("/root/.docker/config.json")

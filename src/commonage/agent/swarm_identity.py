@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from commonage.agent.docker import DockerDaemon
 from commonage.agent.steps_host import Host, StepFailed
 from commonage.domain.errors import EngineFailure
-from commonage.joining.identity_proof import IdentityProof
+from commonage.join.identity_proof import IdentityProof
 
 
 @dataclass(frozen=True, slots=True)

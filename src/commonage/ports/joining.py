@@ -1,4 +1,4 @@
-"""Joining: how nodes are admitted and removed, as the API needs it. Implemented in `commonage.joining`."""
+"""Joining: how nodes are admitted and removed, as the API needs it. Implemented in `commonage.join`."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from commonage.engines.swarm.membership import SwarmManager
-from commonage.joining.fetch import NAME
-from commonage.joining.join_listener import JoinListener
-from commonage.joining.join_service import JoinService, Site
-from commonage.joining.tokens import Tokens
+from commonage.join.client import NAME
+from commonage.join.listener import JoinListener
+from commonage.join.service import JoinService, Site
+from commonage.join.tokens import Tokens
 from commonage.link.agents import LinkedAgents
 from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority

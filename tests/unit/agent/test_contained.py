@@ -14,8 +14,8 @@ from commonage.agent.config import read_config
 from commonage.agent.contained import Member, Sees, Settings, Sight, main, token_in
 from commonage.agent.steps import Case, Options, State
 from commonage.agent.steps_swarm import Registry
-from commonage.joining.fetch import Refusal
-from commonage.joining.join_config import MARK_FILE, JoinConfig
+from commonage.join.client import Refusal
+from commonage.join.config import MARK_FILE, JoinConfig
 
 
 class FakeJoinClient:

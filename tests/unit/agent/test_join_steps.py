@@ -12,7 +12,7 @@ from commonage.agent.steps import Case, Look, Options, State, bad, done, needed,
 from commonage.agent.steps_host import Host, Ran, StepFailed
 from commonage.agent.steps_swarm import Images
 from commonage.domain.errors import EngineFailure
-from commonage.joining.join_config import MARK_FILE, JoinConfig
+from commonage.join.config import MARK_FILE, JoinConfig
 
 JOIN_CONFIG = JoinConfig(
     site="Lab", authority="PEM", agents=("h:1",), managers=("h:2",), swarm_token="t", shared_dir="/s", mark="m", now=1.0

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.joining.fetch import JoinClient, Refusal, read_token
-from commonage.joining.join_config import JoinConfig, JoinConfigError
-from commonage.joining.script import cloud_init, digest_of, join_script
-from commonage.joining.tokens import Tokens
+from commonage.join.client import JoinClient, Refusal, read_token
+from commonage.join.config import JoinConfig, JoinConfigError
+from commonage.join.script import cloud_init, digest_of, join_script
+from commonage.join.tokens import Tokens
 from commonage.link.ca import Authority
 
 FAR = 4_000_000_000.0

@@ -17,8 +17,8 @@ from typing import Any
 from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.joining.identity_proof import IdentityProof
-from commonage.joining.join_service import JoinService
+from commonage.join.identity_proof import IdentityProof
+from commonage.join.service import JoinService
 from commonage.ports.registry import machine_user
 
 log = logging.getLogger(__name__)

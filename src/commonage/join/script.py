@@ -13,7 +13,7 @@ def join_script(site: str, authority: str) -> str:
 
     It is the same each time, so that its digest can be checked.
     """
-    folder = files("commonage.joining")
+    folder = files("commonage.join")
     shown = " ".join("".join(letter for letter in site if letter.isprintable()).split())
     return (
         (folder / "join.sh")

@@ -17,11 +17,11 @@ from typing import Any, Protocol
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.files.beneath import Beneath
-from commonage.joining.identity_proof import IdentityProof, statement
-from commonage.joining.join_config import MARK_FILE, JoinConfig
-from commonage.joining.node_identity import verified_node_id
-from commonage.joining.script import cloud_init, digest_of, join_command, join_script
-from commonage.joining.tokens import Tokens
+from commonage.join.config import MARK_FILE, JoinConfig
+from commonage.join.identity_proof import IdentityProof, statement
+from commonage.join.node_identity import verified_node_id
+from commonage.join.script import cloud_init, digest_of, join_command, join_script
+from commonage.join.tokens import Tokens
 from commonage.ports.agents import Heard
 from commonage.ports.clock import Clock
 from commonage.ports.joining import JoinKit, JoinToken, Membership, SwarmMember
