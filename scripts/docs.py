@@ -19,8 +19,8 @@ from commonage.api.app import describe
 from commonage.api.problems import document
 from commonage.cli import main as commonage
 from commonage.messages.reference import reference as reasons_reference
+from commonage.metrics.series import SERIES
 from commonage.server.settings_show import reference
-from commonage.telemetry.series import SERIES
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.errors import Conflict, Unavailable
+from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.ports.metrics import Metrics, Sample
 from commonage.store.upgrade import check, upgrade
 from commonage.store.urls import sqlite_url
-from commonage.telemetry.sql_metrics import SqlMetrics
 from commonage.testing.memory_metrics import MemoryMetrics
 from commonage.testing.metrics_contract import START, MetricsContract, everything, samples
 

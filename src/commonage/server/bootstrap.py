@@ -26,6 +26,9 @@ from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
 from commonage.link.agents import LinkedAgents
+from commonage.metrics.http_meter import HttpMeter
+from commonage.metrics.prometheus import metrics_router
+from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
@@ -49,9 +52,6 @@ from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
-from commonage.telemetry.http_meter import HttpMeter
-from commonage.telemetry.prometheus import metrics_router
-from commonage.telemetry.sql_metrics import SqlMetrics
 from commonage.wire.hub import API_PATH
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from commonage.metrics.buckets import width_of
 from commonage.ports.metrics import Point, Sample
-from commonage.telemetry.buckets import width_of
 
 _DAY_S = 86400
 _Series = tuple[str, str]

@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import Counter, Histogram, Metric
 
-from commonage.telemetry.series import BY_NAME
+from commonage.metrics.series import BY_NAME
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -13,10 +13,10 @@ from commonage.control.control import Control
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.domain.errors import Unavailable
 from commonage.domain.workloads import State
+from commonage.metrics.http_meter import HttpMeter
+from commonage.metrics.prometheus import COUNT_EVERY_S, PATH, Exposition, metrics_router
+from commonage.metrics.series import SERIES
 from commonage.ports.store import Batch
-from commonage.telemetry.http_meter import HttpMeter
-from commonage.telemetry.prometheus import COUNT_EVERY_S, PATH, Exposition, metrics_router
-from commonage.telemetry.series import SERIES
 from commonage.testing import factories
 from commonage.testing.fake_clock import FakeClock
 from commonage.testing.memory_store import MemoryStore

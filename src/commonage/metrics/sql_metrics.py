@@ -35,9 +35,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from commonage.domain.errors import Conflict, Unavailable
+from commonage.metrics.buckets import width_of
+from commonage.metrics.sql_tables import VERSION, about, hours, metadata, minutes, raw, series
 from commonage.ports.metrics import Point, Sample
-from commonage.telemetry.buckets import width_of
-from commonage.telemetry.sql_tables import VERSION, about, hours, metadata, minutes, raw, series
 
 DAY_S: Final = 86400
 RAW_KEPT_S: Final = DAY_S

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import Metric
 
-from commonage.telemetry.series import BY_NAME
+from commonage.metrics.series import BY_NAME
 
 MIB = 1024 * 1024
 

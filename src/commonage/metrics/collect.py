@@ -16,8 +16,8 @@ from commonage.domain.environments import EnvironmentState
 from commonage.domain.ids import workload_of
 from commonage.domain.nodes import NodeState
 from commonage.domain.workloads import TERMINAL, Kind, State
-from commonage.telemetry.device_series import put_device
-from commonage.telemetry.families import MIB, Families
+from commonage.metrics.device_series import put_device
+from commonage.metrics.families import MIB, Families
 
 NODES_AT_ONCE = 50
 LIVE_STATES = tuple(state for state in State if not state.is_terminal)

@@ -20,9 +20,9 @@ from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.principals import Scope
 from commonage.domain.workloads import TERMINAL, State
+from commonage.metrics.collect import collect
+from commonage.metrics.http_meter import HttpMeter
 from commonage.ports.store import Filter
-from commonage.telemetry.collect import collect
-from commonage.telemetry.http_meter import HttpMeter
 
 log = logging.getLogger(__name__)
 

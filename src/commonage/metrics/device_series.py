@@ -7,8 +7,8 @@ here: a counter's name would have to end in `_total`, and dashboards look for th
 from __future__ import annotations
 
 from commonage.control.node_pool import DeviceView
+from commonage.metrics.families import MIB, Families
 from commonage.ports.devices import DeviceSample
-from commonage.telemetry.families import MIB, Families
 
 _NOTHING = DeviceSample("", None, None)
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from commonage.telemetry.series import SERIES, Series
+from commonage.metrics.series import SERIES, Series
 
 UNITS = ("seconds", "bytes", "ratio", "watts", "joules", "celsius", "cores", "hertz")
 # Counts of things and facts have no unit; everything that is measured has.
