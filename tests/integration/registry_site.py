@@ -29,7 +29,7 @@ from commonage.cli import main
 from commonage.domain.tenants import Rules, Tenant
 from commonage.link.ca import Authority
 from commonage.server.data_dir import free_port
-from commonage.server.registry import PlatformRegistry, RegistryPlan
+from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.wire.hub import API_PATH
 
 ADDRESS = "10.98.255.1"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from commonage.server.children import Child, ChildFailed, Supervisor
+from commonage.server.processes.children import Child, ChildFailed, Supervisor
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +130,7 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_children import child
-from commonage.server.children import Supervisor
+from commonage.server.processes.children import Supervisor
 
 async def main():
     supervisor = Supervisor([child(Path(sys.argv[1]))])

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from commonage.server.children import Child, ChildFailed
-from commonage.server.components import ComponentError, ExternalComponent, check_ports, run_component, write_components
+from commonage.server.processes.children import Child, ChildFailed
+from commonage.server.processes.components import (
+    ComponentError,
+    ExternalComponent,
+    check_ports,
+    run_component,
+    write_components,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +105,7 @@ async def test_one_that_runs_apart_is_started_and_stopped(tmp_path: Path) -> Non
 
 
 async def test_one_that_nobody_runs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonage.server.components._OTHERS_WITHIN_S", 0.1)
+    monkeypatch.setattr("commonage.server.processes.components._OTHERS_WITHIN_S", 0.1)
 
     async def never() -> bool:
         return False

@@ -58,8 +58,8 @@ from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.server.commands.doctor_gpu import exit_code
-from commonage.server.gpu_doctor import look, try_all
-from commonage.server.gpu_probes import Places
+from commonage.server.doctor.gpu_doctor import look, try_all
+from commonage.server.doctor.gpu_probes import Places
 
 root = Path("/sys/fs/cgroup")
 root = root if (root / "cgroup.controllers").exists() else root / "unified"

@@ -20,7 +20,7 @@ from commonage.join.client import Refusal, unpack
 from commonage.join.config import MARK_FILE, JoinConfig
 from commonage.join.tokens import Tokens
 from commonage.link.ca import Authority
-from commonage.server.registry import PlatformRegistry, RegistryPlan
+from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 
 pytestmark = pytest.mark.anyio
 

@@ -94,7 +94,7 @@ def test_every_option_is_described() -> None:
 
 
 def test_every_setting_is_described() -> None:
-    from commonage.server.settings import Settings
+    from commonage.server.settings.settings import Settings
 
     without = [name for name, field in Settings.model_fields.items() if not field.description]
     assert Settings.model_fields

@@ -9,7 +9,7 @@ from commonage.link import remembered
 from commonage.link.agents import LinkedAgents
 from commonage.ports.agents import Drains, Heard
 from commonage.server.authority import authority_of
-from commonage.server.settings import Settings
+from commonage.server.settings.settings import Settings
 
 _WITH_AGENTS = frozenset({"swarm"})
 

@@ -35,18 +35,18 @@ from commonage.ports.engine import Engine
 from commonage.server.agents import agents_of
 from commonage.server.authority import authority_of
 from commonage.server.clock import SystemClock
-from commonage.server.components import ExternalComponent
 from commonage.server.data_dir import DataDir, Ports
 from commonage.server.engines import SITE, homes_dir, make_engine, shared_dir
-from commonage.server.hub import HubPlan
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, joining_plan
 from commonage.server.origins import Origins, origins_of, warning_of
-from commonage.server.registry import PlatformRegistry, RegistryPlan
+from commonage.server.processes.components import ExternalComponent
+from commonage.server.processes.hub import HubPlan
+from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
-from commonage.server.settings import Settings
+from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles

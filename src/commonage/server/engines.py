@@ -17,7 +17,7 @@ from commonage.ports.agents import Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.registry import RegistryAccount
-from commonage.server.settings import Settings
+from commonage.server.settings.settings import Settings
 from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess
 
 SITE = "local"

@@ -21,8 +21,8 @@ from commonage.link.bundle import make_bundle
 from commonage.link.ca import Authority
 from commonage.ports.clock import Clock
 from commonage.ports.registry import RegistryAccount
-from commonage.server.listen import PortError
-from commonage.server.settings import Settings
+from commonage.server.processes.listen import PortError
+from commonage.server.settings.settings import Settings
 from commonage.wire.hub import PORTAL_PATH
 
 # Swarm mode refuses the second; the first holds for every container, since services cannot ask for it themselves.

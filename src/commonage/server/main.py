@@ -31,18 +31,19 @@ from commonage.domain.iterations import Loop
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
-from commonage.server import listen, logs
+from commonage.server import logs
 from commonage.server.agents import listen_for_agents
 from commonage.server.bootstrap import Components, assemble, database_of, hub_plan, registry_of, without_image
-from commonage.server.children import ChildFailed, Supervisor
-from commonage.server.components import ComponentError, check_ports, write_components
 from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
-from commonage.server.hub import HubPlan, hub_children
-from commonage.server.listen import LOOPBACK, PortError
-from commonage.server.registry import RegistryCollection
+from commonage.server.processes import listen
+from commonage.server.processes.children import ChildFailed, Supervisor
+from commonage.server.processes.components import ComponentError, check_ports, write_components
+from commonage.server.processes.hub import HubPlan, hub_children
+from commonage.server.processes.listen import LOOPBACK, PortError
+from commonage.server.processes.registry import RegistryCollection
 from commonage.server.reserve import Reserve
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
-from commonage.server.settings import Settings
+from commonage.server.settings.settings import Settings
 from commonage.server.terminal import Terminal
 from commonage.server.web import Web
 from commonage.server.workload_gateway import WorkloadAccess

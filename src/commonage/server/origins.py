@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import InvalidInput
-from commonage.server.settings import Settings
-from commonage.server.settings_origins import AUTO, NONE
+from commonage.server.settings.origins import AUTO, NONE
+from commonage.server.settings.settings import Settings
 from commonage.wire.docs import docs_page
 from commonage.wire.origins import session_domain
 

@@ -8,7 +8,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
 from commonage.engines.containers.daemon.shared import parse_mount
-from commonage.server.settings import Settings
+from commonage.server.settings.settings import Settings
 
 
 def rules_of(settings: Settings, environments: Collection[str], sites: Collection[str]) -> Rules:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from commonage.server.secrets import Secrets
-from commonage.server.settings import Settings
+from commonage.server.settings.settings import Settings
 
 
 class Terminal:

@@ -1,7 +1,7 @@
 """What an installation offers to run in."""
 
 from commonage.server.bootstrap import catalogue_of, without_image
-from commonage.server.settings import Settings
+from commonage.server.settings.settings import Settings
 
 
 def settings(**values: object) -> Settings:

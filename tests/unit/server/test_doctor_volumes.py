@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.volumes import VolumeKind
-from commonage.server import doctor
-from commonage.server.doctor import Finding, Patient
-from commonage.server.settings import Settings
-from commonage.server.settings_storage import VolumeEntry
+from commonage.server.doctor import checks as doctor
+from commonage.server.doctor.checks import Finding, Patient
+from commonage.server.settings.settings import Settings
+from commonage.server.settings.storage import VolumeEntry
 
 VOLUMES = (
     VolumeEntry(name="datasets", source="/srv/datasets"),

@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from commonage.domain.errors import InvalidInput
-from commonage.server import hub
-from commonage.server.hub import HubPlan
 from commonage.server.origins import Origins, origins_of, warning_of
-from commonage.server.settings import Settings
+from commonage.server.processes import hub
+from commonage.server.processes.hub import HubPlan
+from commonage.server.settings.settings import Settings
 
 
 def origins(**values: str) -> Origins:

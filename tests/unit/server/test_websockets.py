@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 from websockets.frames import Frame, Opcode
 
-from commonage.server import listen
+from commonage.server.processes import listen
 from commonage.server.web import Web
 from commonage.server.websockets import WEBSOCKETS, WebSocketProtocol
 

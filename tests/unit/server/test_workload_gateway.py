@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from commonage.server import listen
+from commonage.server.processes import listen
 from commonage.server.web import Web
 from commonage.server.workload_gateway import WorkloadGateway
 from commonage.wire.hub import API_PATH

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from commonage.server.settings_sources import Resolved, SettingsError, resolve
+from commonage.server.settings.sources import Resolved, SettingsError, resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
 

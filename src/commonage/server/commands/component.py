@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from commonage.server.children import ChildFailed
 from commonage.server.commands.common import Failure, reads_settings
-from commonage.server.components import ComponentError, run_component
-from commonage.server.settings_sources import Resolved
+from commonage.server.processes.children import ChildFailed
+from commonage.server.processes.components import ComponentError, run_component
+from commonage.server.settings.sources import Resolved
 
 
 @click.command

@@ -7,8 +7,8 @@ import json
 import click
 
 from commonage.server.commands.common import as_json, reads_settings
-from commonage.server.settings_show import shown
-from commonage.server.settings_sources import Resolved
+from commonage.server.settings.show import shown
+from commonage.server.settings.sources import Resolved
 
 
 @click.command

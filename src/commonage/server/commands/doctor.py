@@ -11,9 +11,9 @@ import click
 
 from commonage.server.commands.common import as_json, reads_settings
 from commonage.server.commands.doctor_gpu import gpu
-from commonage.server.doctor import examine
-from commonage.server.settings import Settings
-from commonage.server.settings_sources import Resolved
+from commonage.server.doctor.checks import examine
+from commonage.server.settings.settings import Settings
+from commonage.server.settings.sources import Resolved
 
 _ENGINES = get_args(Settings.model_fields["engine"].annotation)
 _MARKS = {

@@ -15,9 +15,9 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Isolation
 from commonage.gpu.nvml.record import record as record_devices
 from commonage.server.commands.common import Failure, as_json, reads_settings
-from commonage.server.gpu_doctor import Look, look, measure_all, try_all
-from commonage.server.gpu_trials import Trial
-from commonage.server.settings_sources import Resolved
+from commonage.server.doctor.gpu_doctor import Look, look, measure_all, try_all
+from commonage.server.doctor.gpu_trials import Trial
+from commonage.server.settings.sources import Resolved
 
 HELD, BROKEN, NOTHING_TRIED = 0, 1, 2
 MEASURED, NOTHING_MEASURED = 0, 2

@@ -19,8 +19,8 @@ from commonage.ports.devices import Devices
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
 from commonage.server.commands.common import Failure, reads_settings
-from commonage.server.settings import Settings
-from commonage.server.settings_sources import Resolved
+from commonage.server.settings.settings import Settings
+from commonage.server.settings.sources import Resolved
 from commonage.store.sql_store import SqlStore
 
 

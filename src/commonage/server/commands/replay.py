@@ -32,8 +32,8 @@ from commonage.server.bootstrap import catalogue_of, database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.engines import SITE
 from commonage.server.rules import rules_of
-from commonage.server.settings_rules import BoundsEntry
-from commonage.server.settings_sources import Resolved
+from commonage.server.settings.rules import BoundsEntry
+from commonage.server.settings.sources import Resolved
 from commonage.store.sql_store import SqlStore
 
 WIDTH_OF_A_PIPE = 160

@@ -17,7 +17,7 @@ from commonage.server.commands.common import Failure, NotRunning, as_json, reads
 from commonage.server.data_dir import DataDirError, Running, running_server
 from commonage.server.identity import HubIdentity
 from commonage.server.secrets import SecretsError, load_secrets
-from commonage.server.settings_sources import Resolved
+from commonage.server.settings.sources import Resolved
 
 _STARTS_WITHIN_S = 60.0
 

@@ -1,0 +1,1 @@
+"""What may be wrong with this machine, its server and its GPUs."""

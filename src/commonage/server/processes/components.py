@@ -1,0 +1,156 @@
+"""The control plane's children as external components: in containers of their own, run by `commonage component NAME`.
+
+The control plane writes the description of each to DATA_DIR/components/NAME.json (0600). The component's process waits
+for that file, restarts when its content changes, and stops when it is removed. So hub and proxy live through a
+restart of the control plane, and neither sees the Docker socket. `server.hub` and `server.registry` define the
+children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from commonage.server.processes.children import Child, ChildFailed, Supervisor
+
+_FOLDER = "components"
+_LOOK_EVERY_S = 0.5
+_OTHERS_WITHIN_S = 60.0  # they are started and stopped by others, at their own time
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+
+
+class ComponentError(RuntimeError):
+    """A component cannot be run; the message says why and what to do."""
+
+
+def check_ports(ports: Mapping[str, int]) -> None:
+    """Require fixed ports, because an external component cannot be asked for a free one. Raises ComponentError."""
+    free = [name for name, port in ports.items() if not port]
+    if free:
+        raise ComponentError(
+            f"children = apart needs ports that are known beforehand; set {', '.join(free)}, which now is 0"
+        )
+
+
+def write_components(children: Sequence[Child], data_dir: Path) -> None:
+    """Write the descriptions of the children. Raises OSError."""
+    folder = data_dir.absolute() / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for child in children:
+        text = json.dumps(_description(child, data_dir.absolute()), indent=2, sort_keys=True)
+        path = _file(child.name, data_dir)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            fresh = path.with_suffix(".new")
+            fresh.touch(mode=0o600)
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(path)
+
+
+def _file(name: str, data_dir: Path) -> Path:
+    return data_dir.absolute() / _FOLDER / f"{name}.json"
+
+
+def _description(child: Child, data_dir: Path) -> Mapping[str, object]:
+    own = {name: value for name, value in child.env.items() if os.environ.get(name) != value}
+    files = [Path(word) for word in child.argv if word.startswith(f"{data_dir}/")]
+    content = hashlib.sha256(b"\0".join(path.read_bytes() for path in files if path.is_file())).hexdigest()
+    return {
+        "argv": list(child.argv),
+        "cwd": str(child.cwd),
+        "log": str(child.log_path.absolute()),
+        "grace_s": child.grace_s,
+        "variables": own,  # variables that differ from the control plane's own environment
+        "content": content,  # of its settings: a change restarts the component
+    }
+
+
+class ExternalComponent:
+    """One external child, started and stopped as a Supervisor would: by writing and removing its description."""
+
+    def __init__(self, child: Child, data_dir: Path) -> None:
+        self._child = child
+        self._data_dir = data_dir
+
+    async def start(self) -> None:
+        """Write the description and wait until the child is ready. Raises ChildFailed."""
+        await asyncio.to_thread(write_components, [self._child], self._data_dir)
+        if not await self._comes_about(True, self._child.ready_s + _OTHERS_WITHIN_S):
+            name = self._child.name
+            raise ChildFailed(
+                f"{name} does not answer; does `commonage component {name}` run? See {self._child.log_path}"
+            )
+
+    async def stop(self) -> None:
+        """Remove the description and wait until the child has ended. Idempotent."""
+        _file(self._child.name, self._data_dir).unlink(missing_ok=True)
+        await self._comes_about(False, self._child.grace_s + _OTHERS_WITHIN_S)
+
+    async def _comes_about(self, wanted: bool, within_s: float) -> bool:
+        ready = self._child.ready
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while ready is not None and await ready() is not wanted:  # noqa: ASYNC110 - asks a process
+                    await asyncio.sleep(_LOOK_EVERY_S)
+                return True
+        return False
+
+
+async def run_component(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
+    """Run the component `name` until it is stopped, as the newest description says; wait for the first one.
+
+    Raises ComponentError for an invalid name and for a description that cannot be read, ChildFailed for a component
+    that
+    cannot be started.
+    """
+    if not _NAME.fullmatch(name):
+        raise ComponentError(f"{name[:40]!r} is no name of a component; the components are hub, proxy and registry")
+    path = _file(name, data_dir)
+    while not stopping.is_set():
+        said = _read(path)
+        if said is None:
+            await _moment(stopping)
+            continue
+        async with Supervisor([_child(name, said, path)]):
+            while not stopping.is_set() and _read(path) == said:
+                await _moment(stopping)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ComponentError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _child(name: str, said: str, path: Path) -> Child:
+    try:
+        found = json.loads(said)
+        return Child(
+            name=name,
+            argv=[str(word) for word in found["argv"]],
+            env={**_surroundings(), **found["variables"]},
+            log_path=Path(found["log"]),
+            cwd=Path(found["cwd"]),
+            grace_s=float(found["grace_s"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ComponentError(
+            f"{path} is no description of a component; restart the control plane, which writes it"
+        ) from error
+
+
+def _surroundings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
+
+
+async def _moment(stopping: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stopping.wait(), _LOOK_EVERY_S)

@@ -1,0 +1,1 @@
+"""The settings of the server: the table, its sections, and where values come from."""

@@ -1,0 +1,190 @@
+"""From where the settings come: flags, then COMMONAGE_* variables, then commonage.toml, then the defaults.
+
+Called by every verb of the server. What settings there are is `settings`' table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from commonage.server.settings.lines import line_of
+from commonage.server.settings.settings import ENV_PREFIX, FLAGS, Settings, row_of
+
+FILE_NAME = "commonage.toml"
+CONFIG_VARIABLE = "COMMONAGE_CONFIG"
+DEFAULT = "default"
+# Variables of ours that are no settings of the server: the client's and the hub's.
+_NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
+_OF_TESTS = "TEST_"
+_IN_A_WORKLOAD = "COMMONAGE_WORKLOAD_ID"  # there, many more are set that are for the workload to read
+# Settings that only a file can hold: lists of tables.
+TABLES = frozenset({"environments", "tenants", "priority_classes", "volumes"})
+_LARGEST_FILE = 1024 * 1024
+
+
+class SettingsError(Exception):
+    """A setting is wrong; the message names where it stands, what was given, and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings that hold, and for each where it came from, in words. `file` is the file that was read, if any."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    file: Path | None
+
+
+def resolve(
+    flags: Mapping[str, Any],
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    config: Path | None = None,
+) -> Resolved:
+    """Bring all sources together. `flags` are the settings given on the command line (None: not given).
+
+    `environ` is this process' environment and `folder` its current one if not given. The file is `config`, or what
+    COMMONAGE_CONFIG names, or commonage.toml in `folder` or else in the data folder. Raises SettingsError.
+    """
+    environ = os.environ if environ is None else environ
+    folder = Path.cwd() if folder is None else folder
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    def take(source: Mapping[str, tuple[Any, str]]) -> None:
+        for name, (value, origin) in source.items():
+            if name not in values:
+                values[name], origins[name] = value, origin
+
+    take({name: (value, f"flag {_flag(name)}") for name, value in flags.items() if value is not None})
+    take(_from_environment(environ))
+    file = _file(environ, folder, config, values)
+    if file is not None:
+        take(_from_file(file))
+    settings = _validated(values, origins, file)
+    # Relative to where the value was given: a file's to the file, others' to the current folder.
+    anchored = {
+        name: (file.parent if file is not None and origins.get(name, "").startswith(str(file)) else folder) / value
+        for name in Settings.model_fields
+        if isinstance(value := getattr(settings, name), Path)
+    }
+    settings = settings.model_copy(update=anchored)
+    return Resolved(settings, {name: origins.get(name, DEFAULT) for name in Settings.model_fields}, file)
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting."""
+    return ENV_PREFIX + name.upper()
+
+
+def _flag(name: str) -> str:
+    return next((flag for flag, setting in FLAGS.items() if setting == name), f"--{name.replace('_', '-')}")
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
+    found: dict[str, tuple[Any, str]] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(ENV_PREFIX):
+            continue
+        rest = variable.removeprefix(ENV_PREFIX)
+        name = rest.lower()
+        if name in Settings.model_fields and variable == variable_of(name):
+            found[name] = (value, variable)
+        elif rest not in _NOT_SETTINGS and not rest.startswith(_OF_TESTS) and _IN_A_WORKLOAD not in environ:
+            raise SettingsError(f"the variable {variable} is no setting of the server{_suggest(name, variable_of)}")
+    for name in TABLES & found.keys():
+        raise SettingsError(f"{name} are tables, which a variable cannot hold; put them into {FILE_NAME}")
+    return found
+
+
+def _file(environ: Mapping[str, str], folder: Path, config: Path | None, values: Mapping[str, Any]) -> Path | None:
+    named = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
+    if named is not None:
+        if not (folder / named).exists():
+            raise SettingsError(f"there is no settings file {folder / named}")
+        return folder / named
+    data_dir = values.get("data_dir", Settings.model_fields["data_dir"].default)
+    candidates = [folder / FILE_NAME, folder / Path(data_dir).expanduser() / FILE_NAME]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
+    try:
+        if path.stat().st_size > _LARGEST_FILE:
+            raise SettingsError(f"{path} is larger than 1 MiB; that is no settings file")
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"the settings file {path} is not UTF-8 text (byte {error.start})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"the settings file {path} is not valid TOML: {error}") from error
+    for name in table:
+        if name not in Settings.model_fields:
+            raise SettingsError(f"{path}: {name!r} is no setting of the server{_suggest(name, str)}")
+    return {name: (value, str(path)) for name, value in table.items()}
+
+
+def _suggest(name: str, write: Any) -> str:
+    close = difflib.get_close_matches(name, list(Settings.model_fields), n=1, cutoff=0.6)
+    return f"; did you mean {write(close[0])}?" if close else "; `commonage config` lists them all"
+
+
+def _validated(values: dict[str, Any], origins: Mapping[str, str], file: Path | None) -> Settings:
+    for name in ("data_dir", "password_file", "hub_config"):
+        if isinstance(values.get(name), str) and values[name]:
+            values[name] = Path(values[name]).expanduser()
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = str(first["loc"][0])
+        origin = origins.get(name, DEFAULT)
+        if file is not None and origin == str(file):
+            line = line_of(file.read_text(encoding="utf-8"), first["loc"])
+            origin = f"{origin}, line {line}" if line else origin
+        raise SettingsError(_sentence(name, values.get(name), origin, first)) from None
+
+
+def _sentence(name: str, value: object, origin: str, error: Any) -> str:
+    """`COMMONAGE_PORT: port is 'http', but it takes a port from 1 to 65535 (why)`."""
+    row = row_of(name)
+    shown = "what was given" if row.secret else repr(value if len(str(value)) <= 60 else str(value)[:57] + "...")
+    why = str(error["msg"]).removeprefix("Value error, ").removesuffix(".")
+    if error["type"] == "extra_forbidden" and (there := _fields_beside(error["loc"])):
+        why = f"there is no such setting; there are: {', '.join(there)}"
+    if name in TABLES or name == "node_labels":
+        return f"{origin}: {_where(value, error['loc'])}: {why[0].lower()}{why[1:]}"
+    return f"{origin}: {name} cannot be {shown}; it takes {row.allowed} ({why[0].lower()}{why[1:]})"
+
+
+def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
+    """What there is in the place of a setting that is none."""
+    there: list[type[BaseModel]] = [Settings]
+    for part in location[:-1]:
+        if isinstance(part, str):
+            there = [found for one in there if part in one.model_fields for found in _models_in(one, part)]
+    return [name for one in there for name in one.model_fields]
+
+
+def _models_in(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
+    """The tables that this setting holds."""
+    held = model.model_fields[name].annotation
+    return [one for one in (held, *get_args(held)) if isinstance(one, type) and issubclass(one, BaseModel)]
+
+
+def _where(value: object, location: tuple[int | str, ...]) -> str:
+    """`tenants.optics.nominal.gpus`: an entry by its name, where it has one."""
+    parts = [str(part) for part in location if not isinstance(part, str) or "-" not in part]
+    if isinstance(value, list) and len(parts) > 1 and isinstance(value[int(parts[1])], dict):
+        parts[1] = str(value[int(parts[1])].get("name", parts[1]))
+    return ".".join(parts)

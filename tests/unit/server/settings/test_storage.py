@@ -1,0 +1,52 @@
+"""Volumes as they are declared."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from commonage.domain.errors import InvalidInput
+from commonage.domain.volumes import VolumeKind
+from commonage.server.bootstrap import control_settings
+from commonage.server.settings.settings import Settings
+
+
+def declared(**volume: Any) -> Settings:
+    return Settings(volumes=[volume], engine="docker", tenants=[{"name": "lab"}])  # type: ignore[arg-type, list-item]  # as a file has it
+
+
+def test_a_folder_is_read_only_and_the_rest_is_for_writing() -> None:
+    [folder] = control_settings(declared(name="datasets", source="/srv/datasets", tenants=["lab"])).volumes
+    assert (folder.title, folder.writable, folder.tenants) == ("datasets", False, ("lab",))
+    [docker] = control_settings(declared(name="results", kind="docker", size="5GiB")).volumes
+    assert (docker.kind, docker.writable, docker.size_mib) == (VolumeKind.DOCKER, True, 5120)
+    [own] = control_settings(declared(name="own", source="/srv/{user}", mode="rw")).volumes
+    assert own.writable
+
+
+@pytest.mark.parametrize(
+    ("volume", "why"),
+    [
+        ({"name": "x"}, "needs a source"),
+        ({"name": "x", "source": "/var/lib/docker"}, "leads to the Docker daemon"),
+        ({"name": "x", "source": "/srv", "mode": "wr"}, "'ro' or 'rw'"),
+        ({"name": "x", "source": "/srv", "quota": "5GiB"}, "not permitted"),
+    ],
+)
+def test_what_cannot_be_is_refused(volume: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        declared(**volume)
+
+
+def test_no_name_stands_there_twice() -> None:
+    twice = [{"name": "x", "source": "/srv"}, {"name": "x", "source": "/data"}]
+    with pytest.raises(ValidationError, match="'x' stands there twice"):
+        Settings(volumes=twice)  # type: ignore[arg-type]  # as a file has it
+
+
+def test_what_it_names_must_be_there() -> None:
+    with pytest.raises(InvalidInput, match=r"the volume x: tenants: there is no 'lib'; there are: commons, lab"):
+        control_settings(declared(name="x", source="/srv", tenants=["lib"]))
+    settings = declared(name="x", kind="docker").model_copy(update={"engine": "process"})
+    with pytest.raises(InvalidInput, match="the volume x is Docker's"):
+        control_settings(settings)
