@@ -38,7 +38,7 @@ from commonage.api import node_pools as node_pools
 from commonage.api.auth import Auth
 from commonage.api.body_limit import BodyLimit
 from commonage.api.openapi import complete
-from commonage.api.routing import Door
+from commonage.api.routing import Context
 from commonage.control.control import Control
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
@@ -66,9 +66,9 @@ def create_app(
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + bundles.PATH}))
-    app.state.door = Door(control, auth, nodes, images)
+    app.state.context = Context(control, auth, nodes, images)
     api = _api()
-    api.state.door = app.state.door
+    api.state.context = app.state.context
     mount = Mount(API_PATH, app=api, name="api")
     # Whatever comes behind the prefix is the API's to answer, also a path with a line break in it.
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
@@ -83,7 +83,7 @@ def create_app(
 
 def end_streams(app: FastAPI) -> None:
     """End all streams of the application now; their clients come back to the next server and resume."""
-    cast(Door, app.state.door).streams.close()
+    cast(Context, app.state.context).streams.close()
 
 
 def describe() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from commonage.api.routing import Guarded, NotJson, answer, caller, door, problems
+from commonage.api.routing import Guarded, NotJson, answer, caller, context, problems
 from commonage.domain.principals import Scope
 from commonage.wire.workloads import BundleOut
 
@@ -36,5 +36,5 @@ async def send(request: Request) -> Response:
     kind = request.headers.get("content-type", _KINDS[0]).partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise NotJson(f"files are sent as {_KINDS[0]}, not {kind[:60]!r}")
-    kept = await door(request).control.bundles.send(who, request.stream())
+    kept = await context(request).control.bundles.send(who, request.stream())
     return answer(BundleOut(digest=kept.digest, size_bytes=kept.size), 201)

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import encode
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.domain.principals import Scope
 from commonage.wire.platform import EnvironmentList
 
@@ -19,5 +19,5 @@ async def list_environments(request: Request) -> Response:
     """What your workloads can run in, and whether it is made already."""
     who = caller(request)
     who.need(Scope.READ)
-    found = door(request).control.node_pool.environments(who)
+    found = context(request).control.node_pool.environments(who)
     return answer(EnvironmentList(items=[encode.environment(one) for one in found]))

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import encode
-from commonage.api.routing import Door, Guarded, answer, caller, door, problems
+from commonage.api.routing import Context, Guarded, answer, caller, context, problems
 from commonage.api.streams import EVENT_STREAM, sse
 from commonage.control.tenants.connections import Connection
 from commonage.domain.events import Event
@@ -55,7 +55,7 @@ async def answer_events(
     request: Request, query: EventsQuery, last_event_id: int | None, workload_id: str | None
 ) -> Response:
     """A page or a stream of everybody's events that the caller may see, or of one workload's."""
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     who.need(Scope.READ)
     after = query.after if last_event_id is None else last_event_id
     if wants_stream(request):
@@ -66,7 +66,7 @@ async def answer_events(
     return answer(EventPage(items=[encode.event(one) for one in found], next_cursor=more))
 
 
-async def _stream(at: Door, who: Principal, after: int | None, workload_id: str | None) -> AsyncGenerator[bytes]:
+async def _stream(at: Context, who: Principal, after: int | None, workload_id: str | None) -> AsyncGenerator[bytes]:
     if after is None:
         # Tell where it begins, so that a client whose connection breaks before the first event misses nothing either.
         after = await at.control.store.last_event_seq()

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from commonage.api import failures
 from commonage.api.ids import WORKLOAD, known_form
 from commonage.api.problems import problem_of
-from commonage.api.routing import Door, Guarded, caller, door, problems
+from commonage.api.routing import Context, Guarded, caller, context, problems
 from commonage.control.tenants.connections import Connection
 from commonage.domain.errors import CommonageError, Forbidden, TooLarge
 from commonage.domain.principals import Principal
@@ -54,7 +54,7 @@ async def exec_by_http(request: Request, workload_id: str) -> Response:
     `{"exit": CODE}` and `{"problem": {…}}` the other way. At most 256 KiB of input may be under way that were not
     `taken`. The end of the connection ends the command. Asked without a WebSocket, it answers what is in the way.
     """
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     await at.control.execs.check(who, known_form(workload_id))
     at.control.connections.check(Connection.COMMAND, who.name)
     error = UpgradeRequired("a command is run over a WebSocket: connect with one, or use `commonage exec`")
@@ -63,7 +63,7 @@ async def exec_by_http(request: Request, workload_id: str) -> Response:
 
 async def connect(websocket: WebSocket) -> None:
     """Refuse, or have a command run until it ends or the connection does."""
-    at = door(websocket)
+    at = context(websocket)
     try:
         who = await at.identify(websocket)
         _guard(websocket)
@@ -114,7 +114,7 @@ async def _say(websocket: WebSocket, message: FromCommand) -> None:
     await websocket.send_text(message.model_dump_json(exclude_none=True))
 
 
-async def _serve(websocket: WebSocket, at: Door, who: Principal, workload_id: str) -> None:
+async def _serve(websocket: WebSocket, at: Context, who: Principal, workload_id: str) -> None:
     ask = ExecIn.model_validate_json(await _text(websocket), strict=True)
     wished = ask.terminal
     terminal = Terminal(wished.columns, wished.rows, wished.kind) if wished is not None else None

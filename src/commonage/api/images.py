@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from commonage.api import decode_images as decode
 from commonage.api import encode_images as encode
-from commonage.api.routing import Guarded, answer, body_of, caller, door, problems, read_json
+from commonage.api.routing import Guarded, answer, body_of, caller, context, problems, read_json
 from commonage.domain.principals import Scope
 from commonage.wire.images import ImageIn, ImageList, ImageNameIn, ImageNameOut, ImageOut, PrepullIn, RemovedOut
 
@@ -30,7 +30,7 @@ _PREPULL_EXAMPLE = {"nodes": ["gpu-1", "gpu-2"]}
 @router.get("/images", summary="The images that work can run in", response_model=ImageList, responses=problems())
 async def list_images(request: Request) -> Response:
     """Everybody's, and those of your tenants, by name; for admins all. Those that were removed are left out."""
-    found = door(request).control.images.visible(caller(request))
+    found = context(request).control.images.visible(caller(request))
     return answer(ImageList(items=[encode.image(one) for one in found]))
 
 
@@ -55,7 +55,7 @@ async def register(request: Request) -> Response:
     is then brought to the nodes. Under a name that is there it takes the other's place: what runs goes on, what
     starts from now on starts in the new one.
     """
-    stands, who = door(request), caller(request)
+    stands, who = context(request), caller(request)
     who.need(Scope.SUBMIT)
     ask = await read_json(request, ImageIn)
     registry = stands.registry.about.address if stands.registry is not None else None
@@ -74,7 +74,7 @@ async def dry_run(request: Request) -> Response:
     """The same answer about its name as who registers it would get; asked before an image is built and pushed."""
     who = caller(request)
     ask = await read_json(request, ImageNameIn)
-    name, tenant, before = door(request).control.images.check_name(who, ask.name)
+    name, tenant, before = context(request).control.images.check_name(who, ask.name)
     return answer(ImageNameOut(name=name, tenant=tenant, replaces=before is not None))
 
 
@@ -86,7 +86,7 @@ async def dry_run(request: Request) -> Response:
 )
 async def show(request: Request, scope: str, name: str) -> Response:
     """With what it was made from, where it lies, and how much work is in it. `name` may have a tag: `torch:2.4`."""
-    return answer(encode.image(door(request).control.images.one(caller(request), f"{scope}/{name}")))
+    return answer(encode.image(context(request).control.images.one(caller(request), f"{scope}/{name}")))
 
 
 @router.delete(
@@ -100,7 +100,7 @@ async def remove(request: Request, scope: str, name: str) -> Response:
 
     For who registered it, and admins. From the registry it goes some days later.
     """
-    gone, waiting = await door(request).control.images.remove(caller(request), f"{scope}/{name}")
+    gone, waiting = await context(request).control.images.remove(caller(request), f"{scope}/{name}")
     return answer(RemovedOut(image=encode.image(gone), waiting=list(waiting)))
 
 
@@ -120,5 +120,5 @@ async def prepull(request: Request, scope: str, name: str) -> Response:
     who = caller(request)
     who.need(Scope.SUBMIT)
     ask = await read_json(request, PrepullIn, optional=True)
-    found = await door(request).control.images.prepull(who, f"{scope}/{name}", ask.nodes)
+    found = await context(request).control.images.prepull(who, f"{scope}/{name}", ask.nodes)
     return answer(encode.image(found), 202)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from commonage import __version__
 from commonage.api import encode
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.wire.platform import InfoOut
 
 router = APIRouter(route_class=Guarded, tags=["installation"])
@@ -17,7 +17,7 @@ router = APIRouter(route_class=Guarded, tags=["installation"])
 @router.get("/info", summary="This installation, and who you are to it", response_model=InfoOut, responses=problems())
 async def info(request: Request) -> Response:
     """Needs any token that the hub knows, whatever its scopes."""
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     capabilities = control.node_pool.capabilities()
     return answer(
         InfoOut(

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from commonage.api.routing import Guarded, answer, body_of, caller, door, expiry, problems, read_json
+from commonage.api.routing import Guarded, answer, body_of, caller, context, expiry, problems, read_json
 from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.ports.joining import Joining
@@ -41,7 +41,7 @@ async def make(request: Request) -> Response:
     caller(request).need(Scope.ADMIN)
     joining = _joining(request)
     ask = await read_json(request, JoinTokenIn, optional=True)
-    latest, now = await expiry(request), door(request).control.clock.now()
+    latest, now = await expiry(request), context(request).control.clock.now()
     if latest is not None and now + ask.for_s > latest:
         raise InvalidInput(
             f"a join token cannot last {ask.for_s} seconds: the token it is asked with expires in {int(latest - now)}; "
@@ -94,7 +94,7 @@ def script_route(joining: Joining) -> Route:
 
 
 def _joining(request: Request) -> Joining:
-    joining = door(request).joining
+    joining = context(request).joining
     if joining is None:
         raise Conflict('no node can join here; set `site_address` (and `engine = "swarm"`) to let others join this one')
     return joining

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import encode, encode_reasons
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.api.volumes import volume
 from commonage.control.queries.notices import notices
 from commonage.domain.errors import Forbidden
@@ -33,7 +33,7 @@ async def launch_options(request: Request, query: Annotated[LaunchQuery, Query()
         if not who.is_admin:
             raise Forbidden("only admins may see what somebody else may have", code="not-admin")
         who = Principal(query.user, frozenset({Scope.READ, Scope.SUBMIT}), tuple(query.group))
-    control = door(request).control
+    control = context(request).control
     told = [encode_reasons.reason(one.reason) for one in await notices(control.look, who)]
     home = control.homes.of(who)
     told += [encode_reasons.reason(home.reason)] if home is not None and home.is_over else []

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import encode_reasons
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.domain.node_pools import NodePoolView
 from commonage.wire.node_pools import NodePoolList, NodePoolOut, PoolNodeOut
 
@@ -18,7 +18,7 @@ router = APIRouter(route_class=Guarded, tags=["nodes"])
             responses=problems())  # fmt: skip
 async def list_node_pools(request: Request) -> Response:
     """What there is, what its policy does next and why, and the cost an hour before and after. For admins."""
-    control = door(request).control
+    control = context(request).control
     currency = control.settings.prices.currency
     return answer(NodePoolList(items=[_node_pool(one, currency) for one in control.node_pools.views(caller(request))]))
 

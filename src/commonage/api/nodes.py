@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import encode
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.api.spans import span_of
 from commonage.control.node_pool import NodeView
 from commonage.control.reservations.windows import deadline_of, zone_of
@@ -31,7 +31,7 @@ async def list_nodes(request: Request) -> Response:
     """Every node ever seen and not removed, by name."""
     who = caller(request)
     who.need(Scope.READ)
-    return answer(NodeList(items=[encode.node(view, who) for view in door(request).control.node_pool.nodes()]))
+    return answer(NodeList(items=[encode.node(view, who) for view in context(request).control.node_pool.nodes()]))
 
 
 @router.get(
@@ -42,7 +42,7 @@ async def list_nodes(request: Request) -> Response:
 )
 async def metrics(request: Request, site: str, name: str, query: Annotated[MetricsQuery, Query()]) -> Response:
     """Of the last hour if not said otherwise. Subjects are `node:NAME` and `device:UUID`."""
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     who.need(Scope.READ)
     view = _view(request, site, name)
     since, until = span_of(query, control.clock.now())
@@ -65,7 +65,7 @@ async def drain(request: Request, site: str, name: str, query: Annotated[DrainQu
 
     Whoever is concerned is told by an event of the workload.
     """
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     who.need(Scope.ADMIN)
     _view(request, site, name)
     by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
@@ -85,7 +85,7 @@ async def remove(request: Request, site: str, name: str, query: Annotated[Remove
     Where nodes join, all that let it in is taken back: its certificate, its place in the Swarm, and all join tokens.
     With `force` what is still counted as running on a lost node counts as lost. For admins.
     """
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     who.need(Scope.ADMIN)
     if name in control.live_state.nodes:  # one that is known no more may still be let in
         _view(request, site, name)
@@ -106,12 +106,12 @@ async def resume(request: Request, site: str, name: str, query: Annotated[Resume
     who = caller(request)
     who.need(Scope.ADMIN)
     _view(request, site, name)
-    await door(request).control.node_pool.resume(who, name, query.gpu)
+    await context(request).control.node_pool.resume(who, name, query.gpu)
     return answer(encode.node(_view(request, site, name), who))
 
 
 def _view(request: Request, site: str, name: str) -> NodeView:
-    views = door(request).control.node_pool.nodes()
+    views = context(request).control.node_pool.nodes()
     for view in views:
         if (view.node.site, view.node.name) == (site, name):
             return view

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from commonage import messages
 from commonage.api import failures
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants.membership import tenants_of
@@ -59,7 +59,7 @@ async def collect(request: Request) -> Response:
     It happens every day by itself. For admins.
     """
     caller(request).need(Scope.ADMIN)
-    found = await _registry(request).collect(images_in_use(door(request).control))
+    found = await _registry(request).collect(images_in_use(context(request).control))
     return answer(CollectedOut(images=list(found.images), freed_bytes=found.freed_bytes))
 
 
@@ -83,7 +83,7 @@ async def token(
     Members pull and push what begins with their tenant's name, everybody pulls what begins with `public/`.
     """
     try:
-        subject, rights = await _rights(request, door(request).registry)
+        subject, rights = await _rights(request, context(request).registry)
         made = _registry(request).token(subject, granted(parse_access(scope or ()), rights))
     except CommonageError as error:
         return _refused(error)
@@ -119,7 +119,7 @@ def _refused(error: CommonageError) -> Response:
 
 async def _rights(request: Request, registry: Registry | None) -> tuple[str, Rights]:
     """Who asks, and what they may. Raises Unauthenticated, Forbidden, Unavailable."""
-    header, at = request.headers.get("authorization"), door(request)
+    header, at = request.headers.get("authorization"), context(request)
     user, password = _basic(header)
     if password is not None:
         if registry is not None and await asyncio.to_thread(registry.is_node, user, password):
@@ -156,7 +156,7 @@ def _basic(header: str | None) -> tuple[str, str | None]:
 
 
 def _registry(request: Request) -> Registry:
-    found = door(request).registry
+    found = context(request).registry
     if found is None:
         raise NotFound(
             "there is no registry of images here; an admin sets `registry = true`", code="registry-not-found"

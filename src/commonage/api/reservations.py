@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from commonage.api import decode, encode_reasons
 from commonage.api import encode_tenants as encode
-from commonage.api.routing import Guarded, answer, body_of, caller, door, problems, read_json
+from commonage.api.routing import Guarded, answer, body_of, caller, context, problems, read_json
 from commonage.domain.principals import Scope
 from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut
 
@@ -30,7 +30,7 @@ _EXAMPLE = {
 )
 async def list_reservations(request: Request) -> Response:
     """Those of your tenants that are not over, for admins all."""
-    reservations = door(request).control.reservations
+    reservations = context(request).control.reservations
     found = reservations.visible(caller(request))
     return answer(ReservationList(items=[encode.reservation(one, reservations.shortfalls(one)) for one in found]))
 
@@ -54,7 +54,7 @@ async def reserve(request: Request) -> Response:
     """For admins. Refused where the cluster could never keep it beside the reservations made before; `reason` says what
     runs now and may be in the way.
     """
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     who.need(Scope.ADMIN)
     ask = await read_json(request, ReservationIn)
     made = await control.reservations.add(who, decode.reservation(ask, control.clock.now(), control.settings))
@@ -70,5 +70,5 @@ async def reserve(request: Request) -> Response:
 )
 async def remove(request: Request, reservation_id: str) -> Response:
     """Whoever started within it goes on. For admins."""
-    found = await door(request).control.reservations.remove(caller(request), reservation_id)
+    found = await context(request).control.reservations.remove(caller(request), reservation_id)
     return answer(encode.reservation(found))

@@ -31,8 +31,8 @@ Message = TypeVar("Message", bound=BaseModel)
 
 
 @dataclass(slots=True)
-class Door:
-    """What the routes stand on. One for each application, at `app.state.door`."""
+class Context:
+    """What the routes stand on. One for each application, at `app.state.context`."""
 
     control: Control
     auth: Auth
@@ -76,9 +76,9 @@ class NotJson(InvalidInput):
     code = "unsupported-media-type"
 
 
-def door(request: HTTPConnection) -> Door:
+def context(request: HTTPConnection) -> Context:
     """Where this request came in."""
-    return cast(Door, request.app.state.door)
+    return cast(Context, request.app.state.context)
 
 
 def client_address(connection: HTTPConnection) -> str:
@@ -93,7 +93,7 @@ def caller(request: Request) -> Principal:
 
 async def expiry(request: Request) -> float | None:
     """When the caller's token expires, in unix seconds; None if never. Raises Unauthenticated, Unavailable."""
-    return await door(request).auth.expires_at(request.headers.get("authorization"), caller(request))
+    return await context(request).auth.expires_at(request.headers.get("authorization"), caller(request))
 
 
 class Guarded(APIRoute):
@@ -104,7 +104,7 @@ class Guarded(APIRoute):
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            request.scope[_WHO] = await door(request).identify(request)
+            request.scope[_WHO] = await context(request).identify(request)
             return await handle(request)
 
         return guarded

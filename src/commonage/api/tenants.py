@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage.api import encode_tenants as encode
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.wire.tenants import TenantList, TenantOut
 
 router = APIRouter(route_class=Guarded, tags=["tenants"])
@@ -18,7 +18,7 @@ router = APIRouter(route_class=Guarded, tags=["tenants"])
 )
 async def list_tenants(request: Request) -> Response:
     """Your own, for admins all: quotas, what is held, borrowed and lent, what waits."""
-    found = door(request).control.tenants.all(caller(request))
+    found = context(request).control.tenants.all(caller(request))
     return answer(TenantList(items=[encode.tenant(one) for one in found]))
 
 
@@ -27,4 +27,4 @@ async def list_tenants(request: Request) -> Response:
 )
 async def one_tenant(request: Request, name: str) -> Response:
     """The same of one."""
-    return answer(encode.tenant(door(request).control.tenants.one(caller(request), name)))
+    return answer(encode.tenant(context(request).control.tenants.one(caller(request), name)))

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from commonage.api.routing import Guarded, answer, body_of, caller, door, expiry, problems, read_json
+from commonage.api.routing import Guarded, answer, body_of, caller, context, expiry, problems, read_json
 from commonage.domain.errors import Forbidden, InvalidInput, Unavailable
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
@@ -33,7 +33,7 @@ _SLACK_S = 1  # the hub counts from when it is asked
 )  # fmt: skip
 async def make(request: Request) -> Response:
     """It can never do more than the one it is asked with, nor last longer. It is shown this once."""
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     who.need(Scope.TOKENS)
     ask = await read_json(request, TokenIn, optional=True)
     user = _user(at.auth.is_own(who), who, ask.user)

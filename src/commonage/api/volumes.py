@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from commonage import messages
-from commonage.api.routing import Guarded, answer, caller, door, problems
+from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.control.queries.volumes import VolumeView
 from commonage.control.usage.homes import HomeView
 from commonage.wire.volumes import HomeOut, VolumeList, VolumeOut
@@ -21,7 +21,7 @@ async def list_volumes(request: Request) -> Response:
 
     And how much room your home takes.
     """
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     found = control.volumes.offered(who)
     return answer(VolumeList(items=[volume(one) for one in found], home=_home(control.homes.of(who))))
 

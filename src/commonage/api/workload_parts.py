@@ -15,7 +15,7 @@ from starlette.responses import Response
 from commonage.api import encode
 from commonage.api.events import LastEventId, answer_events, wants_stream
 from commonage.api.ids import WORKLOAD, known_form
-from commonage.api.routing import Door, Guarded, answer, caller, door, problems
+from commonage.api.routing import Context, Guarded, answer, caller, context, problems
 from commonage.api.spans import span_of
 from commonage.api.streams import EVENT_STREAM, sse
 from commonage.control.tenants.connections import Connection
@@ -48,7 +48,7 @@ _END_WITHIN_S = 10.0
 )
 async def explanation(request: Request, workload_id: str) -> Response:
     """What it lacks, who holds that, what would start now instead, and the expected start."""
-    look, who = door(request).control.look, caller(request)
+    look, who = context(request).control.look, caller(request)
     found = await look.explain(who, known_form(workload_id))
     workload = await look.workload(who, workload_id)
     return answer(encode.explanation(found, workload.state, who))
@@ -62,7 +62,7 @@ async def explanation(request: Request, workload_id: str) -> Response:
 )
 async def attempts(request: Request, workload_id: str) -> Response:
     """Each with its node, its shares and how it ended."""
-    found = await door(request).control.look.attempts(caller(request), known_form(workload_id))
+    found = await context(request).control.look.attempts(caller(request), known_form(workload_id))
     return answer(AttemptList(items=[encode.attempt(one) for one in found]))
 
 
@@ -74,7 +74,7 @@ async def attempts(request: Request, workload_id: str) -> Response:
 )
 async def usage(request: Request, workload_id: str) -> Response:
     """Held resources times hours, in all its tries until now."""
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     found = await control.look.workload_usage(who, known_form(workload_id))
     workload = await control.look.workload(who, workload_id)
     prices = control.settings.prices
@@ -94,7 +94,7 @@ async def usage(request: Request, workload_id: str) -> Response:
 )
 async def metrics(request: Request, workload_id: str, query: Annotated[MetricsQuery, Query()]) -> Response:
     """Cores, memory, VRAM and utilisation of its newest try; of the last hour if not said otherwise."""
-    control, who = door(request).control, caller(request)
+    control, who = context(request).control, caller(request)
     workload = await control.look.workload(who, known_form(workload_id))
     since, until = span_of(query, control.clock.now())
     found: list[SeriesOut] = []
@@ -120,7 +120,7 @@ async def events(
     request: Request, workload_id: str, query: Annotated[EventsQuery, Query()], last_event_id: LastEventId = None
 ) -> Response:
     """A page, oldest first; with `Accept: text/event-stream` a stream that goes on as things happen."""
-    await door(request).control.look.workload(caller(request), known_form(workload_id))
+    await context(request).control.look.workload(caller(request), known_form(workload_id))
     return await answer_events(request, query, last_event_id, workload_id)
 
 
@@ -159,7 +159,7 @@ async def logs(
     The stream has an event `line` for each line (`{"text", "offset"}`, its id the offset) and at last an event `end`
     with the state that the workload has come to. Followed before it starts, it waits for that.
     """
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     workload = await at.control.look.workload(who, known_form(workload_id))
     stream = wants_stream(request)
     if last_event_id is not None:
@@ -184,7 +184,7 @@ async def _as_text(first: LogLine | None, lines: AsyncGenerator[LogLine]) -> Asy
             yield line.text.encode(errors="replace") + b"\n"
 
 
-async def _as_events(at: Door, who: Principal, workload: Workload, query: LogsQuery) -> AsyncGenerator[bytes]:
+async def _as_events(at: Context, who: Principal, workload: Workload, query: LogsQuery) -> AsyncGenerator[bytes]:
     number = query.attempt
     async with aclosing(_lines(at, who, workload, query)) as lines:
         async for line in lines:
@@ -196,7 +196,7 @@ async def _as_events(at: Door, who: Principal, workload: Workload, query: LogsQu
     yield sse(encode.log_end(workload, number).model_dump_json(), event="end")
 
 
-async def _lines(at: Door, who: Principal, workload: Workload, query: LogsQuery) -> AsyncGenerator[LogLine]:
+async def _lines(at: Context, who: Principal, workload: Workload, query: LogsQuery) -> AsyncGenerator[LogLine]:
     """The lines asked for. Followed before its first try, it waits for that, or for its end without one."""
     if workload.attempt is None and query.follow:
         workload = await _begun(at, who, workload.id)
@@ -214,7 +214,7 @@ async def _lines(at: Door, who: Principal, workload: Workload, query: LogsQuery)
         yield line
 
 
-async def _begun(at: Door, who: Principal, workload_id: str) -> Workload:
+async def _begun(at: Context, who: Principal, workload_id: str) -> Workload:
     """The workload once it has a try, or has ended without one."""
     look = at.control.look
     async for _ in look.follow(who, after=0, workload_id=workload_id):
@@ -224,7 +224,7 @@ async def _begun(at: Door, who: Principal, workload_id: str) -> Workload:
     return await look.workload(who, workload_id)
 
 
-async def _ended(at: Door, who: Principal, workload_id: str, number: int | None) -> tuple[Workload, int | None]:
+async def _ended(at: Context, who: Principal, workload_id: str, number: int | None) -> tuple[Workload, int | None]:
     """The workload once its try `number` (None: the newest) is known to have ended, or soon; and that number."""
     look = at.control.look
     workload = await look.workload(who, workload_id)

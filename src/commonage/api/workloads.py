@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from commonage.api import decode, encode, encode_usage_reports
 from commonage.api.ids import WORKLOAD, known_form
-from commonage.api.routing import Door, Guarded, answer, body_of, caller, door, problems, read_json
+from commonage.api.routing import Context, Guarded, answer, body_of, caller, context, problems, read_json
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import Workload
 from commonage.ports.store import Filter
@@ -73,7 +73,7 @@ async def submit(request: Request) -> Response:
 
     A session asked for by a user is started through the hub; the answer is the workload that came of it.
     """
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     ask = decode.submission(await read_json(request, SubmitIn))
     made = await at.control.work.submit(who, ask)
     first = made.workloads[0]
@@ -84,7 +84,7 @@ async def submit(request: Request) -> Response:
     return answer(message, 201 if made.created else 200)
 
 
-async def _members(at: Door, who: Principal, first: Workload) -> list[str]:
+async def _members(at: Context, who: Principal, first: Workload) -> list[str]:
     """The ids of an array, in the order of its indices: the answer to a key that had made one before."""
     which, cursor, found = Filter(array_id=first.id), None, list[Workload]()
     while True:
@@ -107,7 +107,7 @@ async def dry_run(request: Request) -> Response:
 
     `suggestion` says what your last runs of the same command in the same environment needed.
     """
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     ask = decode.submission(await read_json(request, SubmitIn))
     found = await at.control.work.dry_run(who, ask)
     message = encode.explanation(found, None, who)
@@ -125,7 +125,7 @@ async def dry_run(request: Request) -> Response:
 )
 async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Query()]) -> Response:
     """Your own; admins see everybody's. Ask again with `cursor` for the next page."""
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     which = decode.which(query)
     page = await at.control.look.workloads(who, which, limit=query.limit, cursor=query.cursor)
     counts = encode.counts(await at.control.look.counts(who, which)) if query.counts else {}
@@ -141,7 +141,7 @@ async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Quer
 )
 async def one_workload(request: Request, workload_id: str) -> Response:
     """Its state, the reason for it, where it runs, and what it used."""
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     found = await at.control.look.workload(who, known_form(workload_id))
     message, usage_report = shown(at, who, found), await at.control.usage_reports.of(found)
     if usage_report is not None:
@@ -161,13 +161,13 @@ async def one_workload(request: Request, workload_id: str) -> Response:
 )  # fmt: skip
 async def stop(request: Request, workload_id: str) -> Response:
     """It gets its grace to end by itself, then it is ended by force. Asking twice is asking once."""
-    at, who = door(request), caller(request)
+    at, who = context(request), caller(request)
     ask = await read_json(request, StopIn, optional=True)
     found = await at.control.work.stop(who, known_form(workload_id), ask.reason)
     return answer(shown(at, who, found))
 
 
-def shown(at: Door, who: Principal, found: Workload) -> WorkloadOut:
+def shown(at: Context, who: Principal, found: Workload) -> WorkloadOut:
     """A workload as this caller may see it."""
     control = at.control
     standing, origin = control.look.standing(found), control.settings.session_origin

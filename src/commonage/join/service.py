@@ -96,13 +96,13 @@ class Signer(Protocol):
 class Site:
     """The settings that nodes receive in addition to the Swarm's token. `script_url` is where people fetch the script.
 
-    `doors` and `agents` are HOST:PORT, as other nodes reach them; `shared_dir` is the folder that all of them see;
+    `listeners` and `agents` are HOST:PORT, as other nodes reach them; `shared_dir` is the folder that all of them see;
     `images` are pulled while joining; `daemon` and `agent` are required values in Docker's settings and in the agents'.
     """
 
     name: str
     script_url: str
-    doors: tuple[str, ...]
+    listeners: tuple[str, ...]
     agents: tuple[str, ...]
     shared_dir: Path
     registry: str = ""
@@ -140,7 +140,7 @@ class JoinService:
     async def token(self, for_s: int) -> JoinToken:
         """Create a token. Raises InvalidInput."""
         now = self._clock.now()
-        made = await asyncio.to_thread(self._tokens.make, self._site.doors, now, for_s)
+        made = await asyncio.to_thread(self._tokens.make, self._site.listeners, now, for_s)
         url = self._site.script_url
         return JoinToken(made, now + for_s, url, join_command(url, self._kit.script_sha256))
 

@@ -94,7 +94,7 @@ class Joining:
         site = Site(
             name=plan.name,
             script_url=plan.script_url,
-            doors=(f"{_in_url(plan.address)}:{plan.port}",),
+            listeners=(f"{_in_url(plan.address)}:{plan.port}",),
             agents=(f"{_in_url(plan.address)}:{plan.agents_port}",),
             shared_dir=plan.shared_dir,
             registry=account.address if account else "",
