@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.contract.swarm import enter
 
 from commonage.agent.config import AgentConfig, config_text
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 
 
 def make_config(

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from commonage.agent.pausing import let_go_on
+from commonage.agent.fencing.freezer import let_go_on
 
 FOLDER = "cmng-docker-"
 SPACE = "cmns-"

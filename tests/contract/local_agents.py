@@ -15,7 +15,7 @@ from urllib.parse import quote
 from tests.contract.dockerd import Dockerd
 from tests.contract.swarm import Swarm
 
-from commonage.agent.mounting import Mounts
+from commonage.agent.containers.mounts import Mounts
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner

@@ -18,12 +18,12 @@ from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_
 from tests.contract.refusing_registry import ACCOUNT, BASIC, DENIED, refusing
 from tests.contract.test_engine_docker_firewall import mapping as mapping_of_users
 
-from commonage.agent.containers import CPUS_LABEL, LABEL, processes_of
+from commonage.agent.containers.containers import CPUS_LABEL, LABEL, processes_of
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
-from commonage.link.agents import LinkedAgents
+from commonage.link.agent_connections import LinkedAgents
 from commonage.link.bundle import make_bundle
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 from commonage.ports.agents import Heard
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
@@ -126,7 +126,7 @@ def test_the_bundle_is_always_the_same_and_small(bundle: Path) -> None:
     make_bundle.cache_clear()
     assert make_bundle() == first
     assert len(first) < 400_000
-    assert not (bundle / "commonage/link/ca.py").exists()  # an agent signs nothing
+    assert not (bundle / "commonage/link/certificate_authority.py").exists()  # an agent signs nothing
 
 
 def test_all_of_the_bundle_needs_only_python(bundle: Path) -> None:

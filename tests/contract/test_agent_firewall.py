@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from tests.contract.leftovers import SPACE, clear_leftovers, tag
 
-from commonage.agent.firewall import FORWARD, INPUT, Firewall, Plan
+from commonage.agent.network.firewall import FORWARD, INPUT, Firewall, Plan
 
 pytestmark = pytest.mark.needs("docker")  # root, network namespaces and iptables
 

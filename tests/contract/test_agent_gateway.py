@@ -12,8 +12,8 @@ import pytest
 from tests.contract.agents import AgentProgram, listening_in, make_config
 from tests.contract.test_agent_firewall import OTHER, Net
 
-from commonage.link.agents import LinkedAgents
-from commonage.link.ca import Authority
+from commonage.link.agent_connections import LinkedAgents
+from commonage.link.certificate_authority import Authority
 from commonage.ports.agents import Heard, NodeNetwork
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]  # root, network namespaces and iptables

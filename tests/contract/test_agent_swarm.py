@@ -22,8 +22,8 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Share
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.link.agents import LinkedAgents
-from commonage.link.ca import Authority
+from commonage.link.agent_connections import LinkedAgents
+from commonage.link.certificate_authority import Authority
 from commonage.ports.agents import Heard
 from commonage.ports.execs import OUT
 from commonage.testing.behaviour import Aside, Behaviour

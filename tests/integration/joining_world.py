@@ -27,7 +27,7 @@ from commonage.join.identity_proof import statement
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.bundle import make_bundle
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 from commonage.ports.joining import Admission, SwarmMember, SwarmTrust
 from commonage.wire.hub import PORTAL_PATH
 

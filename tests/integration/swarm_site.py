@@ -23,7 +23,7 @@ from tests.contract.small_session import session_image
 from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
 from tests.integration.registry_site import buildah_store, forget_store
 
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 from commonage.ports.registry import machine_user
 from commonage.sdk import Client
 from commonage.server.data_dir import free_port

@@ -17,17 +17,17 @@ from cryptography import x509
 from tests.contract.agents import AgentProgram, make_config
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.contact import answers
-from commonage.agent.dialling import Dialler, NotLetIn, client_context
+from commonage.agent.connection import Dialler, NotLetIn, client_context
+from commonage.agent.fencing.partition import answers
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
 from commonage.domain.statuses import Measurement
 from commonage.link import messages
-from commonage.link.agents import LinkedAgents
-from commonage.link.ca import Authority
+from commonage.link.agent_connections import LinkedAgents
+from commonage.link.certificate_authority import Authority
+from commonage.link.connection import Peer, line_of, read_frame, said
 from commonage.link.messages import Hello, Report
-from commonage.link.peer import Peer, line_of, read_frame, said
 from commonage.ports.agents import Heard, OnProgress
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing import factories

@@ -27,8 +27,8 @@ from tests.integration.api_world import URL, WallClock
 from tests.integration.joining_world import SwarmAuthority, World, opened, request_for
 from tests.integration.test_link import Node, refusal, until
 
-from commonage.agent.steps_host import Host
-from commonage.agent.swarm_identity import prove, swarm_node
+from commonage.agent.steps.host import Host
+from commonage.agent.steps.swarm_identity import prove, swarm_node
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Measurement
@@ -37,8 +37,8 @@ from commonage.join.client import NAME, JoinClient, Refusal
 from commonage.join.identity_proof import statement
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
-from commonage.link.agents import LinkedAgents
-from commonage.link.ca import Authority
+from commonage.link.agent_connections import LinkedAgents
+from commonage.link.certificate_authority import Authority
 from commonage.link.messages import Measured, Report
 from commonage.testing.engine_rig import FOREVER
 from commonage.wire.hub import PORTAL_PATH

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from tests.contract.agents import make_config
 
-from commonage.agent import container_gateway
 from commonage.agent.config import AgentConfig
-from commonage.agent.container_gateway import ContainerGateway, open_tunnel
-from commonage.agent.dialling import dial
+from commonage.agent.connection import dial
+from commonage.agent.network import gateway as container_gateway
+from commonage.agent.network.gateway import ContainerGateway, open_tunnel
 from commonage.link import tunnels
-from commonage.link.agents import LinkedAgents
-from commonage.link.ca import Authority
+from commonage.link.agent_connections import LinkedAgents
+from commonage.link.certificate_authority import Authority
 from commonage.link.forwarding import Streams
 from commonage.ports.agents import NodeNetwork
 from commonage.server.data_dir import free_port

@@ -7,7 +7,7 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "commonage"
 
 RECORDS = {
-    "agent/steps.py": "agent",  # Case: what the steps of a join tell each other
+    "agent/steps/step.py": "agent",  # Case: what the steps of a join tell each other
     "engines/containers/live_state.py": "engines",  # Run: what an engine knows of an attempt
     "engines/process/live_state.py": "engines/process",
     "testing/fake_run.py": "testing",  # FakeRun: what the fake engine plays
@@ -16,7 +16,7 @@ RECORDS = {
 """Modules whose classes are plain data that a whole package keeps, and that package."""
 
 FOREIGN = {
-    "agent/dialling.py": {"context.minimum_version"},  # ssl is set up so, here and below
+    "agent/connection.py": {"context.minimum_version"},  # ssl is set up so, here and below
     "api/app.py": {
         "app.state.join_client",
         "api.state.join_client",

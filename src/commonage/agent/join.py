@@ -11,14 +11,14 @@ import socket
 import time
 from collections.abc import Sequence
 
-from commonage.agent.steps import Case, Options, Outcome, Step, walk
-from commonage.agent.steps_agent import Agent, Certificate, Registered
-from commonage.agent.steps_checks import Checks, Tools
-from commonage.agent.steps_docker import Docker
-from commonage.agent.steps_host import Host
-from commonage.agent.steps_nvidia import Nvidia
-from commonage.agent.steps_storage import Scratch, Share
-from commonage.agent.steps_swarm import Images, Registry, Swarm
+from commonage.agent.steps.docker import Docker
+from commonage.agent.steps.host import Host
+from commonage.agent.steps.nvidia import Nvidia
+from commonage.agent.steps.preflight import Checks, Tools
+from commonage.agent.steps.service import Agent, Certificate, Registered
+from commonage.agent.steps.step import Case, Options, Outcome, Step, walk
+from commonage.agent.steps.storage import Scratch, Share
+from commonage.agent.steps.swarm import Images, Registry, Swarm
 from commonage.join.client import JoinClient, Refusal
 from commonage.join.config import JoinConfig, JoinConfigError
 

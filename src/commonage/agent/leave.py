@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from commonage.agent.config import MOUNTS, read_config
-from commonage.agent.containers import LABEL, end_processes
-from commonage.agent.dialling import Dialler
-from commonage.agent.firewall import Firewall
-from commonage.agent.mounting import Mounts
-from commonage.agent.pausing import let_go_on
-from commonage.agent.steps_agent import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, SETTINGS, STATE, UNIT, runs
-from commonage.agent.steps_host import Host, StepFailed
-from commonage.agent.steps_storage import our_folders, remove_lines
-from commonage.agent.steps_swarm import CERTIFICATES, LOGINS, read_logins
+from commonage.agent.connection import Dialler
+from commonage.agent.containers.containers import LABEL, end_processes
+from commonage.agent.containers.mounts import Mounts
+from commonage.agent.fencing.freezer import let_go_on
+from commonage.agent.network.firewall import Firewall
+from commonage.agent.steps.host import Host, StepFailed
+from commonage.agent.steps.service import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, SETTINGS, STATE, UNIT, runs
+from commonage.agent.steps.storage import our_folders, remove_lines
+from commonage.agent.steps.swarm import CERTIFICATES, LOGINS, read_logins
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
-from commonage.link.peer import Peer
+from commonage.link.connection import Peer
 
 DONE, FAILED, MISUSED = 0, 1, 2
 _END_WITHIN_S = 20.0

@@ -18,30 +18,30 @@ from pathlib import Path
 from typing import Any
 
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
-from commonage.agent.contact import SWARM_PORT, Contact, answers
-from commonage.agent.container_gateway import ContainerGateway
-from commonage.agent.containers import Containers
-from commonage.agent.daemon_health import Answer, DaemonHealth
+from commonage.agent.connection import Dialler
+from commonage.agent.containers.containers import Containers
+from commonage.agent.containers.docker import DaemonGone, DockerDaemon
+from commonage.agent.containers.execs import Execs
+from commonage.agent.containers.images import Puller
+from commonage.agent.containers.limits import Holding
+from commonage.agent.containers.mounts import Mounts
 from commonage.agent.devices import AgentDevices, Look
-from commonage.agent.dialling import Dialler
-from commonage.agent.docker import DaemonGone, DockerDaemon
-from commonage.agent.exec import Execs
-from commonage.agent.fencing import Fences
-from commonage.agent.holding import Holding
-from commonage.agent.mounting import Mounts
+from commonage.agent.fencing.daemon_health import Answer, DaemonHealth
+from commonage.agent.fencing.fencing import Fences
+from commonage.agent.fencing.partition import SWARM_PORT, Contact, answers
+from commonage.agent.network.firewall_keeper import StandingFirewall
+from commonage.agent.network.gateway import ContainerGateway
 from commonage.agent.node import Node
-from commonage.agent.pulling import Puller
-from commonage.agent.standing import StandingFirewall
 from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.daemon.gpus import services_fault
 from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.link import messages
+from commonage.link.connection import Answer as Answering
+from commonage.link.connection import Hears, Peer
 from commonage.link.execs import EXEC
 from commonage.link.messages import Call, ReportHeard, Welcome
-from commonage.link.peer import Answer as Answering
-from commonage.link.peer import Hears, Peer
 from commonage.ports.agents import CUT_OFF_AFTER_S, NodeNetwork, OnProgress
 from commonage.ports.devices import Hold
 

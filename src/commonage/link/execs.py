@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
+from commonage.link.connection import Hears, Peer
 from commonage.link.messages import Call
-from commonage.link.peer import Hears, Peer
 from commonage.ports.execs import NotRunning, Terminal
 
 IN = 0

@@ -14,9 +14,9 @@ from typing import Any
 
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
-from commonage.link.ca import Authority, KeyPair
+from commonage.link.certificate_authority import Authority, KeyPair
+from commonage.link.connection import BROKEN, MOST_BYTES, end, line_of, read_frame, said, words_of
 from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, Refused, Welcome
-from commonage.link.peer import BROKEN, MOST_BYTES, end, line_of, read_frame, said, words_of
 
 _log = logging.getLogger(__name__)
 _WITHIN_S = 10.0

@@ -9,10 +9,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
+from commonage.link.connection import line_of, said
 from commonage.link.forwarding import CHUNK, Streams, join_streams
 from commonage.link.listener import Caller
 from commonage.link.messages import OPEN, Nothing, Refused
-from commonage.link.peer import line_of, said
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"

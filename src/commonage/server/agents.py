@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from commonage.link import remembered
-from commonage.link.agents import LinkedAgents
+from commonage.link import saved_reports
+from commonage.link.agent_connections import LinkedAgents
 from commonage.ports.agents import Drains, Heard
 from commonage.server.authority import authority_of
 from commonage.server.settings.settings import Settings
@@ -33,7 +33,7 @@ def _memory(data_dir: Path) -> Path:
 
 def told_last(data_dir: Path) -> Mapping[str, Heard]:
     """The last stored reports of the agents, by node name. Blocks briefly."""
-    return {one.node: one for one in remembered.read(_memory(data_dir))}
+    return {one.node: one for one in saved_reports.read(_memory(data_dir))}
 
 
 async def listen_for_agents(settings: Settings, agents: LinkedAgents, drains: Drains) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 
 
 def authority_of(data_dir: Path) -> Authority:

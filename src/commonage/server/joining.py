@@ -16,9 +16,9 @@ from commonage.join.client import NAME
 from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
-from commonage.link.agents import LinkedAgents
+from commonage.link.agent_connections import LinkedAgents
 from commonage.link.bundle import make_bundle
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 from commonage.ports.clock import Clock
 from commonage.ports.registry import RegistryAccount
 from commonage.server.processes.listen import PortError

@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 
-from commonage.agent import steps_checks, steps_docker, steps_nvidia, steps_packages, steps_storage, steps_swarm
-from commonage.agent.docker import DaemonRefused, DockerDaemon
-from commonage.agent.steps import Case, Look, Options, State, bad, done, needed, not_here, walk
-from commonage.agent.steps_host import Host, Ran, StepFailed
-from commonage.agent.steps_swarm import Images
+from commonage.agent.containers.docker import DaemonRefused, DockerDaemon
+from commonage.agent.steps import docker as steps_docker
+from commonage.agent.steps import nvidia as steps_nvidia
+from commonage.agent.steps import packages
+from commonage.agent.steps import preflight as steps_checks
+from commonage.agent.steps import storage as steps_storage
+from commonage.agent.steps import swarm as steps_swarm
+from commonage.agent.steps.host import Host, Ran, StepFailed
+from commonage.agent.steps.step import Case, Look, Options, State, bad, done, needed, not_here, walk
+from commonage.agent.steps.swarm import Images
 from commonage.domain.errors import EngineFailure
 from commonage.join.config import MARK_FILE, JoinConfig
 
@@ -311,7 +316,7 @@ def test_a_device_that_is_to_be_left_alone_is(bus: Path) -> None:
     ],
 )
 def test_only_a_folder_of_the_node_itself_goes_unsigned(mirror: str, line: str) -> None:
-    assert steps_packages.apt_line(mirror) == line
+    assert packages.apt_line(mirror) == line
 
 
 @pytest.mark.parametrize(
@@ -323,15 +328,15 @@ def test_only_a_folder_of_the_node_itself_goes_unsigned(mirror: str, line: str) 
 )
 def test_other_package_managers_take_a_mirror_too(manager: str, begin: str) -> None:
     host = FakeHost((manager,), {manager: ""})
-    steps_packages.install(host, steps_packages.names_of(host, ["docker"]), "http://m")
+    packages.install(host, packages.names_of(host, ["docker"]), "http://m")
     assert host.ran == [begin]
 
 
 def test_what_cannot_be_installed_says_so_and_what_to_do() -> None:
     with pytest.raises(StepFailed, match=r"openssl could not be installed: dnf knows nothing; .* --mirror"):
-        steps_packages.install(FakeHost(("dnf",)), ["openssl"])
+        packages.install(FakeHost(("dnf",)), ["openssl"])
     with pytest.raises(StepFailed, match="none of apt-get, dnf and zypper"):
-        steps_packages.names_of(FakeHost(), ["docker"])
+        packages.names_of(FakeHost(), ["docker"])
 
 
 # --- folders --------------------------------------------------------------------------------------------------------

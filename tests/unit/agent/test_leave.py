@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.test_join_steps import FakeHost
 
-from commonage.agent import leave, steps_storage
+from commonage.agent import leave
 from commonage.agent.config import AgentConfig, config_text
 from commonage.agent.leave import DONE, FAILED, main
-from commonage.agent.steps_host import StepFailed
+from commonage.agent.steps import storage as steps_storage
+from commonage.agent.steps.host import StepFailed
 from commonage.link import messages
 
 WORKER = '{"LocalNodeState": "active", "ControlAvailable": false}'

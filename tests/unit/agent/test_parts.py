@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from commonage.agent import containers
-from commonage.agent.containers import Containers, OnDisk, on_disk
-from commonage.agent.docker import split_image
+from commonage.agent.containers import containers
+from commonage.agent.containers.containers import Containers, OnDisk, on_disk
+from commonage.agent.containers.docker import split_image
+from commonage.agent.containers.images import credentials_for
 from commonage.agent.node import SharedFolder, memory_mib
-from commonage.agent.pulling import credentials_for
 
 
 @pytest.mark.parametrize(

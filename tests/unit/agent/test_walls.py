@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from commonage.agent.firewall import Plan, name_servers, own_addresses, plan_for, rules_of, rules_of_ipv6, site_networks
+from commonage.agent.network.firewall import (
+    Plan,
+    name_servers,
+    own_addresses,
+    plan_for,
+    rules_of,
+    rules_of_ipv6,
+    site_networks,
+)
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0

@@ -16,7 +16,7 @@ from commonage.join.client import JoinClient, Refusal, read_token
 from commonage.join.config import JoinConfig, JoinConfigError
 from commonage.join.script import cloud_init, digest_of, join_script
 from commonage.join.tokens import Tokens
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 
 FAR = 4_000_000_000.0
 AT = ("10.0.0.1:8445",)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from commonage.agent.docker import DockerDaemon
-from commonage.agent.exec import Execs
+from commonage.agent.containers.docker import DockerDaemon
+from commonage.agent.containers.execs import Execs
 from commonage.domain.errors import EngineFailure
+from commonage.link.connection import LinkLost, Peer
 from commonage.link.execs import EXEC, WINDOW, ExecLines
 from commonage.link.messages import MEASURE, Call, Measured, Nothing
-from commonage.link.peer import LinkLost, Peer
 from commonage.ports.execs import ERR, OUT, NotRunning, Terminal
 from commonage.testing.behaviour import Aside
 from commonage.testing.fake_exec import FakeExec

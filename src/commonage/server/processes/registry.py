@@ -29,7 +29,7 @@ from commonage.domain.registry import DELETE, PULL, Access
 from commonage.images.files import Stored, needed, size_bytes, stored, unneeded
 from commonage.images.needed import last_needed, note_needed
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 from commonage.ports.registry import (
     NODE,
     Collected,

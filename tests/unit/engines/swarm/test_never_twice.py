@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engines.swarm.test_nodes import node
 
-from commonage.agent.contact import Vote
+from commonage.agent.fencing.partition import Vote
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.engines.swarm.client import Client

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.engines.containers.test_program import request
 
-from commonage.agent.containers import CPUS_LABEL
+from commonage.agent.containers.containers import CPUS_LABEL
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind

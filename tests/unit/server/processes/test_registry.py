@@ -8,7 +8,7 @@ import pytest
 from tests.unit.images.test_files import Storage
 
 from commonage.images.files import Stored
-from commonage.link.ca import Authority
+from commonage.link.certificate_authority import Authority
 from commonage.server.processes.children import Child
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan, registry_settings
 from commonage.server.settings.sources import SettingsError, resolve

@@ -1,0 +1,1 @@
+"""Commonage's containers on this node: Docker client, images, mounts, limits, exec."""

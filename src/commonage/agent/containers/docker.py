@@ -1,0 +1,221 @@
+"""Client for this node's Docker daemon, on the standard library alone: a few blocking API calls, for threads.
+
+The engines use an asyncio client that is not installed on the nodes of agents.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from commonage.domain.errors import EngineFailure, InvalidInput
+from commonage.link.connection import words_of
+
+Json = Any
+_TIMEOUT_S = 10.0
+_CONTAINER_GONE = (404, 409)
+
+
+class DaemonGone(EngineFailure):
+    """Nothing listens at the daemon's socket."""
+
+    retryable = True
+
+
+class DaemonSilent(EngineFailure):
+    """The daemon accepts the connection, and does not answer in time."""
+
+    retryable = True
+
+
+class DaemonRefused(EngineFailure):
+    """The daemon refused the request. `http_status` and `said` are from its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__("its Docker daemon refuses it", retryable=status >= 500, native=f"Docker: {message[:400]}")
+        self.http_status, self.said = status, message
+
+
+class DockerDaemon:
+    """One daemon at `url` (unix:///…)."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "unix" or not parts.path:
+            raise InvalidInput(f"docker is {url!r}; an agent talks to the daemon of its own machine, unix:///…")
+        self.url = url
+        self._socket = parts.path
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def ping(self, within_s: float) -> None:
+        """Raises DaemonGone, DaemonSilent."""
+        self._ask("GET", "/_ping", within_s=within_s)
+
+    def info(self) -> Mapping[str, Any]:
+        """The daemon's description of itself."""
+        found: Mapping[str, Any] = self._json("GET", "/info")
+        return found
+
+    def containers(self, label: str, *, ended_too: bool = False) -> Sequence[Mapping[str, Any]]:
+        """The containers with this label, as the daemon lists them."""
+        words = {"all": int(ended_too), "filters": json.dumps({"label": [label]})}
+        found: Sequence[Mapping[str, Any]] = self._json("GET", f"/containers/json?{urlencode(words)}")
+        return found
+
+    def inspect(self, container: str) -> Mapping[str, Any] | None:
+        """The full description of a container; None if it does not exist."""
+        try:
+            found: Mapping[str, Any] = self._json("GET", f"/containers/{container}/json")
+        except DaemonRefused as error:
+            if error.http_status == 404:
+                return None
+            raise
+        return found
+
+    def remove(self, container: str) -> None:
+        """Kill and remove a container. No error if it is gone, or being removed."""
+        try:
+            self._ask("DELETE", f"/containers/{container}?force=1&v=1")
+        except DaemonRefused as error:
+            if error.http_status not in _CONTAINER_GONE:
+                raise
+
+    def hold(self, container: str, *, shares: int = 0, memory: int = 0) -> None:
+        """Set the container's CPU weight (1024 is one core's) and its `memory` (bytes) without swap.
+
+        A value of 0 changes nothing. No error if the container is gone.
+        """
+        held = {"CpuShares": shares} if shares else {}
+        if memory:
+            held |= {"Memory": memory, "MemorySwap": memory}  # MemorySwap is the sum of memory and swap
+        try:
+            self._ask("POST", f"/containers/{container}/update", held)
+        except DaemonRefused as error:
+            if error.http_status not in _CONTAINER_GONE:
+                raise
+
+    def holds_volume_sizes(self) -> bool:
+        """True if volumes can have a size limit: their files are on XFS with project quotas.
+
+        Tests it by creating one.
+        """
+        name = f"commonage-probe-{secrets.token_hex(4)}"
+        try:
+            self._ask("POST", "/volumes/create", {"Name": name, "DriverOpts": {"size": str(1024 * 1024)}})
+        except DaemonRefused:
+            return False
+        self._ask("DELETE", f"/volumes/{name}")
+        return True
+
+    def has_image(self, name: str) -> bool:
+        """True if the image is present."""
+        try:
+            self._ask("GET", f"/images/{quote(name)}/json")
+        except DaemonRefused as error:
+            if error.http_status == 404:
+                return False
+            raise
+        return True
+
+    def pull(self, name: str, credentials: str, silence_s: float) -> Iterator[Mapping[str, Any]]:
+        """Pull an image; yields the daemon's progress messages. Raises DaemonRefused if one of them is an error."""
+        headers = {"X-Registry-Auth": credentials} if credentials else {}
+        repository, tag = split_image(name)
+        words = {"fromImage": repository, "tag": tag}
+        with closing(_Connection(self._socket, silence_s)) as connection:
+            answer = self._send(connection, "POST", f"/images/create?{urlencode(words)}", None, headers)
+            for line in _lines(answer, self.url):
+                message = json.loads(line)
+                if "error" in message:
+                    raise DaemonRefused(str(message["error"]), 500)
+                yield message
+
+    def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
+        """Join the Swarm of this manager (HOST:PORT), reachable at `address`. Raises EngineFailure.
+
+        It does not use the docker program: every user of the node can read a command line, and the token is a secret.
+        """
+        ask = {
+            "RemoteAddrs": [manager],
+            "JoinToken": token,
+            "AdvertiseAddr": address,
+            "ListenAddr": f"{address}:2377",
+        }
+        self._ask("POST", "/swarm/join", ask, within_s=within_s)
+
+    # --- HTTP -----------------------------------------------------------------------------------------------------
+
+    def _json(self, method: str, path: str) -> Json:
+        return json.loads(self._ask(method, path))
+
+    def _ask(self, method: str, path: str, body: Json = None, *, within_s: float = _TIMEOUT_S) -> bytes:
+        with closing(_Connection(self._socket, within_s)) as connection:
+            answer = self._send(connection, method, path, body, {})
+            try:
+                return answer.read()
+            except (OSError, HTTPException) as error:
+                raise self._away(error) from error
+
+    def _send(
+        self, connection: _Connection, method: str, path: str, body: Json, headers: Mapping[str, str]
+    ) -> HTTPResponse:
+        content = None if body is None else json.dumps(body)
+        try:
+            connection.request(method, path, content, {"Content-Type": "application/json", **headers})
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise DaemonRefused(_message(answer.read()), answer.status)
+        except (OSError, HTTPException) as error:
+            raise self._away(error) from error
+        return answer
+
+    def _away(self, error: OSError | HTTPException) -> EngineFailure:
+        if isinstance(error, TimeoutError):
+            return DaemonSilent(f"the Docker daemon at {self.url} does not answer in time")
+        return DaemonGone(f"there is no Docker daemon at {self.url}: {words_of(error)}")
+
+
+class _Connection(HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("docker", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Open the socket."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _lines(answer: HTTPResponse, url: str) -> Iterator[bytes]:
+    try:
+        yield from (line for line in answer if line.strip())
+    except TimeoutError as error:
+        raise DaemonSilent(f"the Docker daemon at {url} says nothing of the image any more") from error
+    except (OSError, HTTPException) as error:
+        raise DaemonGone(f"the Docker daemon at {url} went away: {words_of(error)}") from error
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace") or "no reason given"
+
+
+def split_image(name: str) -> tuple[str, str]:
+    """Split `host:5000/lab/torch:2.9` into repository and tag. The tag is the digest if there is one, else `latest`."""
+    repository, at, digest = name.partition("@")
+    if at:
+        return repository, digest
+    head, colon, tag = name.rpartition(":")
+    return (head, tag) if colon and "/" not in tag else (name, "latest")

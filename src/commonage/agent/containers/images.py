@@ -1,0 +1,82 @@
+"""Pulls images with this node's daemon, with progress and with the node's credentials. Used by `run`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from commonage.agent.containers.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
+from commonage.domain.errors import EngineFailure
+from commonage.engines.containers.fetching import progress_of, refusal_of
+from commonage.engines.rundir.single_flight import SingleFlight
+from commonage.ports.agents import OnProgress
+
+_SILENCE_S = 120.0
+_AT_ONCE = 16
+
+
+class Puller:
+    """Pulls each image once for all requests that wait for it. `node` is this node's name."""
+
+    def __init__(self, daemon: DockerDaemon, docker_config: Path, node: str) -> None:
+        self._daemon, self._docker_config, self._node = daemon, docker_config, node
+        self._fetches = SingleFlight[None]()
+        # Separate threads: a pull takes minutes, and other work of the agent in threads must not wait for it.
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pulling")
+
+    async def ensure(self, image: str, told: OnProgress) -> None:
+        """Pull the image if needed.
+
+        Raises EngineFailure with the daemon's message; retryable if it may be temporary.
+        """
+        if not await asyncio.to_thread(self._daemon.has_image, image):
+            await self._fetches.do(image, partial(self._fetch, image), told)
+
+    async def _fetch(self, image: str, told: OnProgress) -> None:
+        loop = asyncio.get_running_loop()
+        stop = threading.Event()
+
+        def fetch() -> None:
+            layers: dict[str, tuple[int, int]] = {}
+            said = None
+            for message in self._daemon.pull(image, credentials_for(image, self._docker_config), _SILENCE_S):
+                if stop.is_set():
+                    return
+                now = progress_of(image, message, layers)
+                if now != said:
+                    loop.call_soon_threadsafe(told, *now)
+                said = now
+
+        try:
+            await loop.run_in_executor(self._threads, fetch)
+        except DaemonSilent as error:
+            words = f"the registry of {image} said nothing for {_SILENCE_S:.0f} s"
+            raise EngineFailure(words, retryable=True) from error
+        except DaemonRefused as error:  # the daemon uses 500 for the registry's refusals and for its own problems
+            if why := refusal_of(image, error.said, self._node):
+                raise EngineFailure(why, retryable=False, native=error.native) from error
+            raise
+        finally:
+            stop.set()
+
+    async def close(self) -> None:
+        """Stop waiting for pulls."""
+        await self._fetches.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def credentials_for(image: str, docker_config: Path) -> str:
+    """The header with this node's credentials for the image's registry; empty if it has none."""
+    registry = split_image(image)[0].partition("/")[0]
+    try:
+        known = json.loads(docker_config.read_text(encoding="utf-8"))["auths"][registry]
+        user, _, password = base64.b64decode(known["auth"]).decode().partition(":")
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    words = {"username": user, "password": password, "serveraddress": registry}
+    return base64.urlsafe_b64encode(json.dumps(words).encode()).decode()

@@ -1,0 +1,1 @@
+"""Fencing: ends or pauses attempts when the Docker daemon or the control plane is lost."""

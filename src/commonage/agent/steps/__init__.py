@@ -1,0 +1,1 @@
+"""The steps of joining: each checks the node, says what it would change, and changes it."""

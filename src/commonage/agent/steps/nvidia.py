@@ -1,0 +1,157 @@
+"""Step for NVIDIA's driver and container toolkit, on nodes with a GPU. Shown first: the owner decides on installing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from commonage.agent.steps.host import Host, StepFailed
+from commonage.agent.steps.packages import install, names_of
+from commonage.agent.steps.step import Case, Look, bad, done, needed, not_here
+from commonage.gpu.simulated import parse_simulated
+
+PCI = Path("/sys/bus/pci/devices")
+_DRIVER = "nvidia-driver"
+# 6.1.0-37-amd64, 6.12.43+deb13-cloud-amd64, 6.8.0-45-generic; a custom kernel has no such package.
+_FLAVOUR = re.compile(
+    r"\d[\d.]*(?:\+deb\d+)?(?:-\d+)?-((?:cloud-|rt-)?(?:amd64|arm64)|generic|lowlatency|aws|azure|gcp|oracle)", re.ASCII
+)
+_NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
+
+
+class Nvidia:
+    """Step: driver and toolkit."""
+
+    name = "nvidia"
+
+    def look(self, case: Case) -> Look:
+        """Check. Not needed without a GPU, or if it is to be skipped."""
+        devices = len(devices_on_the_bus(case.host))
+        if not devices:
+            return not_here("no NVIDIA GPU in this machine")
+        if case.options.nvidia == "skip":
+            return not_here(f"{_many(devices)} left alone, as asked: no driver is installed")
+        lacks = _lacks(case)
+        if not lacks:
+            return done(f"{_many(devices)}, driver {_driver_version(case.host)}, container toolkit")
+        packages = _packages(case, lacks)
+        if case.options.nvidia == "ask":
+            return bad(
+                f"{_many(devices)} without {' and '.join(lacks.values())}: `--nvidia install` installs "
+                f"{', '.join(packages)} (from {case.options.mirror or 'the package sources of this machine'}), "
+                "`--nvidia skip` joins without the GPU"
+            )
+        return needed(f"install {', '.join(packages)}", *(["load the driver"] if _DRIVER in lacks else []))
+
+    def apply(self, case: Case) -> None:
+        """Install what is missing. A new driver may need a reboot of the node."""
+        host, lacks = case.host, _lacks(case)
+        try:
+            install(host, _packages(case, lacks), case.options.mirror)
+        except StepFailed as error:
+            raise StepFailed(f"{error}{_where_from(case, str(error))}") from error
+        if _DRIVER in lacks and not _driver_version(host):
+            _load(host)
+
+
+def devices_on_the_bus(host: Host) -> list[str]:
+    """PCI addresses of NVIDIA's GPUs, found also without a driver."""
+    if not PCI.is_dir():
+        return []
+    found = []
+    for device in sorted(PCI.iterdir()):
+        vendor, kind = (host.read(device / "vendor") or "").strip(), (host.read(device / "class") or "").strip()
+        if vendor == _NVIDIA and kind.startswith(_DISPLAYS):
+            found.append(device.name)
+    return found
+
+
+def has_driver(case: Case) -> bool:
+    """Whether containers get NVIDIA's GPUs here."""
+    host = case.host
+    return bool(devices_on_the_bus(host)) and case.options.nvidia != "skip" and bool(_driver_version(host))
+
+
+def vram_mib(case: Case) -> int:
+    """The memory of all GPUs together in MiB, as published in the Swarm; 0 if there are none."""
+    if case.options.vram_mib is not None:
+        return case.options.vram_mib
+    if case.options.gpus.startswith("simulated"):
+        return sum(some.count * some.memory_mib for some in parse_simulated(case.options.gpus))
+    if case.options.gpus == "none":
+        return 0
+    if not has_driver(case):
+        return 0
+    said = case.host.must("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    return sum(int(line) for line in said.split() if line.isdigit())
+
+
+def _load(host: Host) -> None:
+    """Load the kernel module. Raises StepFailed with what to do."""
+    loaded = host.run("modprobe", "nvidia", timeout_s=120)
+    if loaded.ok and _driver_version(host):
+        return
+    if "not found" in loaded.said:
+        built = " ".join(host.run("dkms", "status").out.split())
+        raise StepFailed(
+            f"the driver is installed, but not built for the kernel that runs ({built or loaded.said}): start the "
+            "kernel that its headers are here for, or install those of this one, then run the same command again"
+        )
+    raise StepFailed(
+        f"the driver is installed but does not load ({loaded.said}): restart the node, then run the same command again"
+    )
+
+
+def _lacks(case: Case) -> dict[str, str]:
+    """The missing parts: names as in `steps_packages`, each with a description for people."""
+    host = case.host
+    lacks = {}
+    if not _driver_version(host):
+        lacks[_DRIVER] = "a driver"
+    elif not _has_cuda(host):
+        # Without recommended packages Debian's driver comes without this, and containers would have GPUs but no CUDA.
+        lacks["nvidia-cuda"] = "the driver's libcuda.so.1"
+    if not host.has("nvidia-ctk"):
+        lacks["nvidia-toolkit"] = "a container toolkit"
+    return lacks
+
+
+def _packages(case: Case, lacks: Mapping[str, str]) -> list[str]:
+    """All packages to install, as shown before."""
+    things = [case.options.driver or thing if thing == _DRIVER else thing for thing in lacks]
+    return [*(_headers(case.host) if _DRIVER in lacks else []), *names_of(case.host, things)]
+
+
+def _where_from(case: Case, said: str) -> str:
+    """Advice for a package that no repository has: Debian has the driver in a separate section, and no toolkit."""
+    if case.options.mirror or not re.search(r"Unable to locate|no installation candidate", said):
+        return ""
+    return (
+        ". Debian's driver is in its components contrib, non-free and non-free-firmware, which its package sources "
+        "must name; the container toolkit is in NVIDIA's own"
+    )
+
+
+def _has_cuda(host: Host) -> bool:
+    """Whether programs find the driver's library; true if that cannot be determined."""
+    ran = host.run("ldconfig", "-p", timeout_s=30)
+    return not ran.ok or "libcuda.so.1" in ran.out
+
+
+def _driver_version(host: Host) -> str:
+    ran = host.run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", timeout_s=30)
+    return ran.out.split()[0] if ran.ok and ran.out.split() else ""
+
+
+def _headers(host: Host) -> list[str]:
+    """The kernel headers for which the driver is built: by the package that also follows later kernels."""
+    if not host.has("apt-get"):
+        return []
+    kernel = host.must("uname", "-r").strip()
+    flavour = _FLAVOUR.fullmatch(kernel)
+    return [f"linux-headers-{kernel}", *([f"linux-headers-{flavour[1]}"] if flavour else [])]
+
+
+def _many(devices: int) -> str:
+    return "an NVIDIA GPU" if devices == 1 else f"{devices} NVIDIA GPUs"

@@ -1,0 +1,136 @@
+"""The first steps of joining: checks whether this node can join at all, and the small programs that joining needs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from commonage.agent.steps.host import Host
+from commonage.agent.steps.packages import install, names_of
+from commonage.agent.steps.step import Case, Look, bad, done, needed
+
+OLDEST_KERNEL = (4, 19)
+MOST_SKEW_S = 30.0
+DOCKER_ROOT = Path("/var/lib/docker")
+_SWARM_PORTS = ((socket.SOCK_STREAM, 7946), (socket.SOCK_DGRAM, 7946), (socket.SOCK_DGRAM, 4789))
+_GIB = 1024**3
+
+
+class Checks:
+    """Step: kernel, disk, ports, clock, name. Nothing is changed before all checks pass."""
+
+    name = "checks"
+
+    def look(self, case: Case) -> Look:
+        """Report all problems at once."""
+        wrong = [*_kernel(case.host), *_disk(case), *_clock(case), *_name(case), *_ports(case)]
+        if wrong:
+            return bad("; ".join(wrong))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
+        free = _free_gib(DOCKER_ROOT)
+        return done(
+            f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, {memory:.0f} GiB of memory, "
+            f"{free:.0f} GiB of disk free, clock {abs(case.skew_s):.1f} s off"
+        )
+
+    def apply(self, case: Case) -> None:
+        """Nothing to change."""
+
+
+class Tools:
+    """Step: the programs that the steps and the agent use, including `docker` if only the daemon is installed."""
+
+    name = "tools"
+
+    def look(self, case: Case) -> Look:
+        """Check that they are installed."""
+        missing = _missing_tools(case.host)
+        return needed(f"install {', '.join(missing)}") if missing else done("openssl and iptables are there")
+
+    def apply(self, case: Case) -> None:
+        """Install the missing ones."""
+        install(case.host, names_of(case.host, _missing_tools(case.host)), case.options.mirror)
+
+
+def _missing_tools(host: Host) -> list[str]:
+    missing = [name for name in ("openssl", "iptables") if not host.has(name)]
+    # A separate package since Debian 13, and a daemon may be installed without it.
+    return [*missing, "docker-cli"] if host.has("dockerd") and not host.has("docker") else missing
+
+
+def _kernel(host: Host) -> Iterator[str]:
+    numbers = re.match(r"(\d+)\.(\d+)", platform.release())
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < OLDEST_KERNEL:
+        yield f"the kernel is {platform.release()}, and {'.'.join(map(str, OLDEST_KERNEL))} or later is needed"
+    known = (host.read(Path("/proc/filesystems")) or "").split()
+    if "overlay" not in known and not host.run("modprobe", "overlay").ok:
+        yield "the kernel has no overlay file system, which Docker's storage needs"
+
+
+def _disk(case: Case) -> Iterator[str]:
+    free, wanted = _free_gib(DOCKER_ROOT), case.options.disk_gib
+    if free < wanted:
+        yield (
+            f"{free:.1f} GiB are free where images and containers will lie ({DOCKER_ROOT}), and {wanted:g} are "
+            "needed: free some, or say --disk with less"
+        )
+
+
+def _free_gib(path: Path) -> float:
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free / _GIB
+
+
+def _clock(case: Case) -> Iterator[str]:
+    if abs(case.skew_s) > MOST_SKEW_S:
+        way = "ahead of" if case.skew_s > 0 else "behind"
+        yield (
+            f"this machine's clock is {abs(case.skew_s):.0f} s {way} the control plane's, and certificates need clocks "
+            "that agree: `timedatectl set-ntp true`, or set it by hand"
+        )
+
+
+def _name(case: Case) -> Iterator[str]:
+    name = case.options.node
+    if name.split(".", maxsplit=1)[0] in {"", "localhost", "debian", "ubuntu"}:
+        yield f"{name!r} is what many nodes are called; give it a name of its own: `hostnamectl hostname NAME`"
+
+
+def _ports(case: Case) -> Iterator[str]:
+    for what, place in [("the Swarm's manager", one) for one in case.join_config.managers[:1]] + [
+        ("the agents' listener", case.join_config.agents[0]),
+        *([("the registry", case.join_config.registry)] if case.join_config.registry else []),
+    ]:
+        if why := _unreachable(place):
+            yield f"{what} at {place} cannot be reached ({why}): open that port between the two nodes"
+    if (case.host.read(Path("/var/lib/docker/swarm/docker-state.json"))) is None:
+        for kind, port in _SWARM_PORTS:
+            if _taken(kind, port):
+                word = "tcp" if kind is socket.SOCK_STREAM else "udp"
+                yield f"port {port}/{word}, which the Swarm's nodes use among themselves, is taken by something else"
+
+
+def _unreachable(place: str) -> str:
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _taken(kind: int, port: int) -> bool:
+    with socket.socket(socket.AF_INET, kind) as probe:
+        if kind == socket.SOCK_STREAM:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""Images fetched on a node: whom that keeps waiting, and whom not."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commonage.agent.config import AgentConfig
+from commonage.agent.containers.images import Puller
+from commonage.agent.run import Agent
+
+pytestmark = pytest.mark.anyio
+MANY = 100
+
+
+class SlowDaemon:
+    """One whose registries say nothing until `goes_on`."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.asked = threading.Event(), 0
+        self.loop, self.is_asked = asyncio.get_running_loop(), asyncio.Event()
+
+    def has_image(self, name: str) -> bool:
+        return False
+
+    def pull(self, name: str, credentials: str, silence_s: float) -> Iterator[Mapping[str, Any]]:
+        self.asked += 1
+        self.loop.call_soon_threadsafe(self.is_asked.set)
+        self.goes_on.wait()
+        yield {"status": "Pull complete"}
+
+
+@pytest.fixture
+async def daemon() -> AsyncIterator[SlowDaemon]:
+    made = SlowDaemon()
+    yield made
+    made.goes_on.set()
+
+
+async def test_many_slow_fetches_keep_nothing_else_waiting(daemon: SlowDaemon, tmp_path: Path) -> None:
+    slow: Any = daemon
+    puller = Puller(slow, tmp_path / "config.json", "worker1")
+    fetches = [asyncio.create_task(puller.ensure(f"lab/image:{one}", lambda *_: None)) for one in range(MANY)]
+    await daemon.is_asked.wait()
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*(asyncio.to_thread(lambda: "said") for _ in range(MANY))) == ["said"] * MANY
+    daemon.goes_on.set()
+    await asyncio.gather(*fetches)
+    assert daemon.asked == MANY
+    await puller.close()
+
+
+async def test_what_is_cut_off_is_paused_whatever_else_waits(
+    daemon: SlowDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that does not answer holds each thread that asks it."""
+    files = {name: str(tmp_path / name) for name in ("certificate", "key", "request", "authority", "state")}
+    agent = Agent(AgentConfig("worker1", ("127.0.0.1:1",), gpus="none", firewall=False, **files))
+    loop, paused = asyncio.get_running_loop(), asyncio.Event()
+
+    async def look() -> None:
+        """Nobody answers."""
+
+    monkeypatch.setattr(agent._contact, "look", look)
+    monkeypatch.setattr(type(agent._contact), "is_cut_off", True)
+    monkeypatch.setattr(agent._fences, "pause_all", lambda _: loop.call_soon_threadsafe(paused.set))
+    waiting = [asyncio.create_task(asyncio.to_thread(daemon.goes_on.wait)) for _ in range(MANY)]
+    watching = asyncio.create_task(agent._watch_site())
+    async with asyncio.timeout(20):
+        await paused.wait()
+    watching.cancel()
+    daemon.goes_on.set()
+    await asyncio.gather(*waiting)

@@ -1,0 +1,94 @@
+"""What the agent tells the daemon of containers, as a Swarm's services cannot say it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from commonage.agent.containers.containers import Containers
+from commonage.agent.containers.docker import DaemonGone, DaemonRefused, DockerDaemon
+from commonage.agent.containers.limits import Holding
+
+MIB = 1024 * 1024
+
+
+class Daemon(DockerDaemon):
+    """A daemon that runs these containers, and keeps what they are held to as a Swarm's would be."""
+
+    def __init__(self, *containers: str, cpus: str = "1500", memory: int = 64 * MIB) -> None:
+        super().__init__("unix:///nowhere")
+        # Docker gives who says nothing of swap as much again as its memory.
+        self.hosts = {one: {"Memory": memory, "MemorySwap": 2 * memory, "CpuShares": 0} for one in containers}
+        self.labels = {"commonage.attempt": "a-1", "commonage.cpus-milli": cpus}
+        self.asked: list[str] = []
+        self.refuses: dict[str, Exception] = {}
+
+    def _ask(self, method: str, path: str, body: Any = None, *, within_s: float = 1) -> bytes:
+        if path.startswith("/containers/json"):
+            return json.dumps([{"Id": one} for one in self.hosts]).encode()
+        name = path.split("/")[2]
+        if path.endswith("/update"):
+            self.asked.append(name)
+            if name in self.refuses:
+                raise self.refuses[name]
+            self.hosts[name].update(body)
+        about = {"Config": {"Labels": self.labels}, "State": {"Pid": 1}, "HostConfig": self.hosts[name]}
+        return json.dumps(about).encode()
+
+
+def held(daemon: Daemon, holding: Holding, now: float = 0) -> Mapping[str, Mapping[str, int]]:
+    containers = Containers(daemon)
+    containers.look()
+    holding.see_to(containers.running, now)
+    return daemon.hosts
+
+
+@pytest.mark.parametrize(("weighs", "shares"), [(True, 1536), (False, 0)])
+def test_a_container_has_no_swap_and_weighs_what_it_asked_for(weighs: bool, shares: int) -> None:
+    daemon = Daemon("one")
+    holding = Holding(daemon, weighs=weighs)
+    assert held(daemon, holding) == {"one": {"Memory": 64 * MIB, "MemorySwap": 64 * MIB, "CpuShares": shares}}
+    held(daemon, holding)
+    assert daemon.asked == ["one"], "it is told once"
+
+
+def test_what_is_held_already_is_not_told() -> None:
+    daemon = Daemon("one", cpus="")
+    daemon.hosts["one"]["MemorySwap"] = 64 * MIB
+    unlimited = Daemon("two", cpus="", memory=0)
+    held(daemon, Holding(daemon, weighs=True))
+    held(unlimited, Holding(unlimited, weighs=True))
+    assert (daemon.asked, unlimited.asked) == ([], [])
+
+
+def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    daemon = Daemon("one", "two")
+    holding = Holding(daemon, weighs=True)
+    daemon.refuses["one"] = DaemonRefused("device or resource busy", 500)
+    assert held(daemon, holding, 0)["two"]["MemorySwap"] == 64 * MIB
+    held(daemon, holding, 5)
+    held(daemon, holding, 11)
+    assert daemon.asked == ["one", "two", "one"], "not at each look"
+    assert (
+        caplog.text.count(
+            "a-1 is not held to its cores and memory: its Docker daemon refuses it (Docker: device or resource busy)"
+        )
+        == 1
+    )
+    del daemon.refuses["one"]
+    assert held(daemon, holding, 22)["one"]["MemorySwap"] == 64 * MIB
+
+
+def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
+    daemon = Daemon("one")
+    holding = Holding(daemon, weighs=True)
+    daemon.refuses["one"] = DaemonGone("there is no Docker daemon")
+    with pytest.raises(DaemonGone):
+        held(daemon, holding)
+    daemon.refuses["one"] = DaemonRefused("no such container", 404)
+    held(daemon, holding, 1)
+    held(daemon, holding, 2)
+    assert daemon.asked == ["one", "one"], "one that is gone is not asked after again"

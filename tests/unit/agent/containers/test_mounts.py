@@ -1,0 +1,139 @@
+"""Folders of attempts that an agent mounts: what was opened stays what it is, and a link is none of it."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract.leftovers import unmount_below
+
+from commonage.agent.containers import mounts as mounting
+from commonage.agent.containers.mounts import Mounts
+from commonage.domain.errors import EngineFailure
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    for name in ("workspaces/ada", "attempts/w-1/box", "elsewhere"):
+        (tmp_path / "shared" / name).mkdir(parents=True)
+    (tmp_path / "shared/attempts/w-1/log").write_text("said\n")
+    (tmp_path / "shared/workspaces/ada/mine").write_text("mine")
+    (tmp_path / "shared/elsewhere/key").write_text("secret")
+    return tmp_path / "shared"
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, shared: Path) -> Iterator[Mounts]:
+    yield Mounts(tmp_path / "mounts", str(shared))
+    unmount_below(tmp_path / "mounts")
+
+
+def sources(shared: Path) -> list[tuple[str, str]]:
+    mine = shared / "attempts/w-1"
+    return [("workspace", f"{shared}/workspaces/ada"), ("box", f"{mine}/box"), ("log", f"{mine}/log")]
+
+
+def is_mounted(folder: Path) -> bool:
+    return any(
+        line.split()[4].startswith(str(folder)) for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    )
+
+
+def test_what_is_mounted_stays_though_the_name_leads_elsewhere(mounts: Mounts, shared: Path, tmp_path: Path) -> None:
+    places = mounts.have("w-1", sources(shared))
+    assert places == tuple(str(tmp_path / "mounts" / "w-1" / name) for name in ("workspace", "box", "log"))
+    (shared / "workspaces/ada").rename(shared / "workspaces/moved")
+    (shared / "workspaces/ada").symlink_to(shared / "elsewhere")
+    assert os.listdir(places[0]) == ["mine"]
+    Path(places[2]).write_text("more\n")
+    assert (shared / "attempts/w-1/log").read_text() == "more\n"
+    assert stat.S_IMODE((tmp_path / "mounts").stat().st_mode) == 0o700, "nobody else of the node looks in"
+
+
+def test_nothing_in_there_is_a_device_or_makes_root(mounts: Mounts, shared: Path) -> None:
+    os.mknod(shared / "workspaces/ada/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    [place] = mounts.have("w-1", sources(shared)[:1])
+    assert os.statvfs(place).f_flag & os.ST_NOSUID
+    with pytest.raises(PermissionError):
+        os.open(f"{place}/null", os.O_RDONLY)
+
+
+def test_it_may_be_asked_again_and_undone_twice(mounts: Mounts, shared: Path, tmp_path: Path) -> None:
+    first = mounts.have("w-1", sources(shared))
+    assert mounts.have("w-1", sources(shared)) == first
+    assert Mounts(tmp_path / "mounts", str(shared)).have("w-1", sources(shared)) == first, "nor is a restart forgotten"
+    assert mounts.all() == ["w-1"]
+    mounts.remove(["w-1", "w-2", "../elsewhere"])
+    mounts.remove(["w-1"])
+    assert not is_mounted(tmp_path / "mounts")
+    assert mounts.all() == []
+    assert (shared / "workspaces/ada/mine").exists(), "what was mounted is not what is removed"
+
+
+def test_another_folder_of_that_name_is_mounted_instead(mounts: Mounts, shared: Path) -> None:
+    mounts.have("w-1", sources(shared))
+    (shared / "attempts/w-1/box").rename(shared / "attempts/w-1/old")
+    (shared / "attempts/w-1/box").mkdir()
+    (shared / "attempts/w-1/box/new").touch()
+    assert os.listdir(mounts.have("w-1", sources(shared))[1]) == ["new"]
+
+
+@pytest.mark.parametrize("place", ["workspaces/ada", "workspaces", "attempts/w-1/log", "attempts/w-1", "attempts"])
+def test_a_link_is_refused_and_nothing_stays_mounted(mounts: Mounts, shared: Path, tmp_path: Path, place: str) -> None:
+    (shared / place).rename(tmp_path / "before")
+    (shared / place).symlink_to(tmp_path / "before")
+    with pytest.raises(EngineFailure, match="link") as caught:
+        mounts.have("w-1", sources(shared))
+    assert not caught.value.is_retryable
+    assert not is_mounted(tmp_path / "mounts")
+
+
+def test_what_is_no_folder_or_file_is_refused(mounts: Mounts, shared: Path) -> None:
+    os.mkfifo(shared / "pipe")
+    with pytest.raises(EngineFailure, match="plain file"):
+        mounts.have("w-1", [("volume-0", f"{shared}/pipe")])
+
+
+@pytest.mark.parametrize(
+    "path", ["relative", "{shared}/../elsewhere", "{shared}/workspaces/../../x", "/proc/self/root"]
+)
+def test_a_path_that_is_not_plain_is_refused(mounts: Mounts, shared: Path, path: str) -> None:
+    with pytest.raises(EngineFailure, match="not mounted"):
+        mounts.have("w-1", [("volume-0", path.format(shared=shared))])
+
+
+@pytest.mark.parametrize(("attempt", "name"), [("../w", "box"), ("w-1", "../box"), ("", "box"), ("w-1", "a/b")])
+def test_no_name_leads_out_of_its_folder(mounts: Mounts, shared: Path, attempt: str, name: str) -> None:
+    with pytest.raises(EngineFailure, match="named"):
+        mounts.have(attempt, [(name, str(shared))])
+
+
+def test_what_is_missing_may_come(mounts: Mounts, shared: Path) -> None:
+    with pytest.raises(EngineFailure) as caught:
+        mounts.have("w-1", [("volume-0", f"{shared}/later")])
+    assert caught.value.is_retryable
+
+
+def test_what_no_container_has_any_more_is_unmounted_after_a_while(mounts: Mounts, shared: Path) -> None:
+    mounts.have("w-1", sources(shared))
+    mounts.have("w-2", sources(shared))
+    long = 2 * mounting._UNSEEN_S
+    mounts.remove_unseen({"w-1"}, 0.0)
+    mounts.remove_unseen({"w-1"}, 1.0)
+    assert sorted(mounts.all()) == ["w-1", "w-2"]
+    mounts.remove_unseen({"w-1"}, long)
+    assert mounts.all() == ["w-1"]
+
+
+def test_it_says_so_where_it_cannot_mount(mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mounts.fault() == ""
+    assert mounts.all() == []
+
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(mounting, "_mount", refused)
+    assert "SYS_ADMIN" in mounts.fault()

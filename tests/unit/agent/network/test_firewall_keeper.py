@@ -1,0 +1,104 @@
+"""The firewall are built when they should, again when they fell, and that they do not stand is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from commonage.agent.config import AgentConfig
+from commonage.agent.network.firewall import Firewall, FirewallFailed, Plan
+from commonage.agent.network.firewall_keeper import StandingFirewall
+from commonage.ports.agents import NodeNetwork
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeFirewall(Firewall):
+    def __init__(self) -> None:
+        super().__init__()
+        self.built: list[Plan] = []
+        self.standing = False
+        self.trouble = ""
+
+    def build(self, plan: Plan) -> None:
+        if self.trouble:
+            raise FirewallFailed(self.trouble)
+        self.built.append(plan)
+        self.standing = True
+
+    def are_first(self) -> bool:
+        return self.standing
+
+
+def firewall_in(folder: Path, fake: FakeFirewall, *, wanted: bool = True) -> StandingFirewall:
+    config = AgentConfig("w1", ("hub:1",), "", "", "", "", str(folder), firewall=wanted)
+    return StandingFirewall(config, folder, fake)
+
+
+@asynccontextmanager
+async def kept(firewall: StandingFirewall) -> AsyncIterator[None]:
+    keeping = asyncio.create_task(firewall.keep())
+    yield
+    keeping.cancel()
+    await asyncio.wait([keeping])
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_what_may_be_reached_is_built_and_remembered(tmp_path: Path) -> None:
+    fake = FakeFirewall()
+    firewall = firewall_in(tmp_path, fake)
+    async with kept(firewall):
+        await until(lambda: fake.built)
+        assert fake.built[-1].reaches == ()
+        firewall.reach(["10.0.0.1:8081"])
+        await until(lambda: len(fake.built) == 2)
+        assert fake.built[-1].reaches == (("10.0.0.1", 8081),)
+        fake.standing = False
+        firewall.look_again()
+        await until(lambda: len(fake.built) == 3)
+    later = FakeFirewall()
+    async with kept(firewall_in(tmp_path, later)):  # before the control plane is heard
+        await until(lambda: later.built)
+    assert later.built[-1].reaches == (("10.0.0.1", 8081),)
+
+
+async def test_that_they_do_not_stand_is_a_fault_until_they_do(tmp_path: Path) -> None:
+    fake = FakeFirewall()
+    fake.trouble = "iptables: no chain DOCKER-USER"
+    firewall = firewall_in(tmp_path, fake)
+    async with kept(firewall):
+        await until(lambda: "no chain DOCKER-USER" in firewall.fault)
+        fake.trouble = ""
+        firewall.look_again()
+        await until(lambda: firewall.fault == "")
+
+
+async def test_without_walls_nothing_is_built(tmp_path: Path) -> None:
+    fake = FakeFirewall()
+    firewall = firewall_in(tmp_path, fake, wanted=False)
+    await firewall.keep()
+    assert (fake.built, firewall.fault) == ([], "")
+
+
+async def test_the_gateway_is_let_through_and_published_ports_are_guarded(tmp_path: Path) -> None:
+    fake = FakeFirewall()
+    firewall = firewall_in(tmp_path, fake)
+    async with kept(firewall):
+        await until(lambda: fake.built)
+        assert (fake.built[-1].published, fake.built[-1].sources) == ((0, 0), ())
+        firewall.reach(["10.0.0.1:8081"])
+        firewall.set_network(NodeNetwork((8081,), (20000, 29999), ("10.0.0.1",)), ["172.18.0.1:8081"])
+        await until(lambda: len(fake.built[-1].reaches) == 2)
+        assert fake.built[-1].reaches == (("10.0.0.1", 8081), ("172.18.0.1", 8081))
+        assert (fake.built[-1].published, fake.built[-1].sources) == ((20000, 29999), ("10.0.0.1/32",))

@@ -1,0 +1,59 @@
+"""What becomes of a link when the agent's own part in it breaks."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from commonage.agent.config import AgentConfig
+from commonage.agent.connection import Dialler
+from commonage.link.connection import LinkLost, Peer
+from commonage.link.messages import Welcome
+
+pytestmark = pytest.mark.anyio
+FOREVER = 4e9
+CONFIG = AgentConfig("worker1", ("127.0.0.1:1",), "certificate", "key", "request", "authority")
+
+
+class FakePeer:
+    """A link that stands until it is closed."""
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+
+    def close(self, why: str) -> None:
+        self.over.set()
+
+    async def run(self) -> None:
+        await self.over.wait()
+        raise LinkLost("the link was ended")
+
+
+async def test_reports_that_broke_end_the_agent_with_their_reason() -> None:
+    """Or it would be linked and silent, over and over, and nobody would read why."""
+
+    async def reports(_peer: Peer, _welcome: Welcome) -> None:
+        raise KeyError("MemTotal")
+
+    link: Any = FakePeer()
+    with pytest.raises(KeyError, match="MemTotal"):
+        await Dialler(CONFIG, {}, {}, reports)._use(link, Welcome(FOREVER, FOREVER))
+
+
+async def test_a_link_that_was_lost_ends_what_has_it() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def reports(_peer: Peer, _welcome: Welcome) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    link: Any = FakePeer()
+    using = asyncio.create_task(Dialler(CONFIG, {}, {}, reports)._use(link, Welcome(FOREVER, FOREVER)))
+    await begun.wait()
+    link.close("its cable was drawn")
+    with pytest.raises(LinkLost):
+        await using
+    assert ended.is_set()

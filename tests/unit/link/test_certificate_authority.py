@@ -1,0 +1,237 @@
+"""The authority: what it signs is what a TLS of today accepts, and what it took back is known."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.link.certificate_authority import Authority, AuthorityError
+
+DAY = 86_400.0
+NOW = 1_800_000_000.0
+
+
+def request_of(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, name: str = "whatever") -> str:
+    """A certificate request by this key."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    built = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return built.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def a_request() -> str:
+    """One by a new key."""
+    return request_of(ec.generate_private_key(ec.SECP256R1()))
+
+
+def test_it_is_made_once_and_found_again(tmp_path: Path) -> None:
+    first = Authority.open(tmp_path / "ca")
+    again = Authority.open(tmp_path / "ca")
+    assert first.certificate == again.certificate
+    assert first.fingerprint == again.fingerprint
+    assert len(first.fingerprint) == 64
+    assert stat.S_IMODE((tmp_path / "ca" / "ca.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "ca").stat().st_mode) == 0o700
+
+
+def test_two_installations_differ(tmp_path: Path) -> None:
+    one, other = Authority.open(tmp_path / "one"), Authority.open(tmp_path / "other")
+    assert one.fingerprint != other.fingerprint
+    subjects = {x509.load_pem_x509_certificate(each.certificate.encode()).subject for each in (one, other)}
+    assert len(subjects) == 2
+
+
+def test_a_client_is_the_node_that_was_said_whatever_its_request_says(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = x509.load_pem_x509_certificate(authority.sign(request_of(key, "worker9"), "worker1", "idworker1").encode())
+    assert signed.subject.rfc4514_string() == "CN=worker1"
+    names = signed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["commonage:swarm-node:idworker1"]
+    assert signed.public_key() == key.public_key()
+    uses = signed.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(uses) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert signed.not_valid_after_utc.timestamp() == NOW + 30 * DAY
+    assert not signed.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    signed.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate.encode()))
+
+
+def test_a_server_is_known_by_names_and_addresses(tmp_path: Path) -> None:
+    pair = Authority.open(tmp_path).serve(["hub.example.org", "10.1.0.1", "fd00::1"])
+    leaf, root = x509.load_pem_x509_certificates(pair.cert_pem.encode())
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["hub.example.org"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.1.0.1", "fd00::1"]
+    assert root.fingerprint(hashes.SHA256()).hex() == Authority.open(tmp_path).fingerprint
+    assert "PRIVATE" not in repr(pair)
+
+
+def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+
+    def serial(node: str) -> int:
+        return x509.load_pem_x509_certificate(authority.sign(a_request(), node, f"id{node}").encode()).serial_number
+
+    first, renewed, other = serial("worker1"), serial("worker1"), serial("worker2")
+    authority.revoke("worker1")
+    authority.revoke("unheard-of")
+    joined_again = serial("worker1")
+    another_process = Authority.open(tmp_path)
+    assert another_process.revoked() == {first, renewed}
+    assert not {other, joined_again} & authority.revoked()
+
+
+def test_only_what_holds_is_renewed(tmp_path: Path) -> None:
+    clock = [NOW]
+    authority = Authority.open(tmp_path, now=lambda: clock[0])
+
+    def number(pem: str) -> int:
+        return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+    first = number(authority.admit(a_request(), "worker1", "idworker1").certificate)
+    second = number(authority.renew(a_request(), "worker1", "idworker1", first))
+    with pytest.raises(Forbidden, match="worker2 does not hold"):
+        authority.renew(a_request(), "worker2", "idworker2", first)
+    clock[0] += 31 * DAY
+    for serial in (first, second):
+        with pytest.raises(Forbidden, match="join again"):
+            authority.renew(a_request(), "worker1", "idworker1", serial)
+    third = number(authority.sign(a_request(), "worker1", "idworker1"))
+    authority.revoke("worker1")
+    with pytest.raises(Forbidden, match="join again"):
+        authority.renew(a_request(), "worker1", "idworker1", third)
+    assert authority.revoked() == {third}, "nothing was given to who was refused"
+
+
+def test_who_joins_takes_the_place_of_who_had_its_name(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    before = x509.load_pem_x509_certificate(authority.admit(a_request(), "worker1", "idworker1").certificate.encode())
+    authority.admit(a_request(), "worker2", "idworker2")
+    authority.admit(a_request(), "worker1", "idworker1")
+    assert authority.revoked() == {before.serial_number}
+
+
+def test_a_name_and_a_swarm_node_are_bound_to_each_other_alone(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority.admit(a_request(), "worker1", "n1")
+    authority.admit(a_request(), "worker2", "n2")
+    assert authority.bindings() == {"n1": "worker1", "n2": "worker2"}
+    authority.admit(a_request(), "worker1", "n3")
+    assert authority.bindings() == {"n3": "worker1", "n2": "worker2"}, "a name has one Swarm node"
+    authority.admit(a_request(), "worker3", "n2")
+    assert authority.bindings() == {"n3": "worker1", "n2": "worker3"}, "a Swarm node has one name"
+    assert authority.node_ids("worker1") == {"n1", "n3"}, "those that it had before are removed with it"
+    assert authority.node_ids("worker2") == frozenset(), "that node has another name now"
+    authority.revoke("worker1")
+    assert authority.bindings() == {"n2": "worker3"}
+    assert authority.node_ids("worker1") == {"n1", "n3"}
+
+
+def test_a_certificate_is_renewed_for_its_own_swarm_node(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    pem = authority.admit(a_request(), "worker1", "n1").certificate
+    serial = x509.load_pem_x509_certificate(pem.encode()).serial_number
+    with pytest.raises(Forbidden, match="join again"):
+        authority.renew(a_request(), "worker1", "n2", serial)
+    authority.renew(a_request(), "worker1", "n1", serial)
+
+
+def test_certificates_of_an_earlier_release_bind_nothing(tmp_path: Path) -> None:
+    authority = Authority.open(tmp_path, now=lambda: NOW)
+    entry = {"node": "worker1", "serial": "a1", "until": NOW + DAY, "revoked": False, "account": "secret"}
+    (tmp_path / "issued.json").write_text(json.dumps([entry]))
+    assert authority.bindings() == {}
+    assert authority.holds("worker1"), "it can still be taken back"
+    authority.admit(a_request(), "worker1", "n1")
+    assert authority.revoked() == {0xA1}
+
+
+@pytest.mark.parametrize("node_id", ["", "N1", "n1 ", "n/1", "n" * 65])
+def test_an_id_that_is_none_of_a_swarm_is_refused(tmp_path: Path, node_id: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be the id of a Swarm node"):
+        Authority.open(tmp_path).sign(a_request(), "worker1", node_id)
+
+
+def test_a_nodes_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
+    clock = [NOW]
+    authority = Authority.open(tmp_path, now=lambda: clock[0])
+    admitted = authority.admit(a_request(), "worker1", "idworker1")
+    assert admitted.account not in repr(admitted)
+    assert authority.has_account("worker1", admitted.account)
+    assert not authority.has_account("worker2", admitted.account)
+    assert not authority.has_account("worker1", "")
+    serial = x509.load_pem_x509_certificate(admitted.certificate.encode()).serial_number
+    clock[0] += 25 * DAY
+    authority.renew(a_request(), "worker1", "idworker1", serial)
+    clock[0] += 25 * DAY
+    assert authority.has_account("worker1", admitted.account), "it is renewed with the certificate"
+    authority.revoke("worker1")
+    assert not authority.has_account("worker1", admitted.account)
+    assert authority.admit(a_request(), "worker1", "idworker1").account != admitted.account
+    assert stat.S_IMODE((tmp_path / "issued.json").stat().st_mode) == 0o600
+
+
+def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
+    clock = [NOW]
+    authority = Authority.open(tmp_path, now=lambda: clock[0])
+    authority.sign(a_request(), "worker1", "idworker1")
+    clock[0] += 31 * DAY
+    authority.sign(a_request(), "worker2", "idworker2")
+    kept = (tmp_path / "issued.json").read_text()
+    assert "worker2" in kept
+    assert "worker1" not in kept
+
+
+@pytest.mark.parametrize(
+    ("csr", "node", "words"),
+    [
+        ("nonsense", "worker1", "no certificate request"),
+        ("", "", "cannot be a node's name"),
+        ("", "w" * 65, "cannot be a node's name"),
+        ("", "wor\nker", "cannot be a node's name"),
+    ],
+)
+def test_what_cannot_be_signed_is_said(tmp_path: Path, csr: str, node: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        Authority.open(tmp_path).sign(csr, node, "n1")
+
+
+def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="elliptic curve"):
+        Authority.open(tmp_path).sign(request_of(rsa.generate_private_key(65537, 2048)), "worker1", "idworker1")
+
+
+def test_a_server_needs_a_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="none was given"):
+        Authority.open(tmp_path).serve([])
+    with pytest.raises(InvalidInput, match="neither a host name"):
+        Authority.open(tmp_path).serve(["höst"])
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    Authority.open(tmp_path)
+    (tmp_path / "ca.key").chmod(0o644)
+    with pytest.raises(AuthorityError, match="chmod 600"):
+        Authority.open(tmp_path)
+
+
+def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+    Authority.open(tmp_path / "one")
+    Authority.open(tmp_path / "other")
+    (tmp_path / "one" / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+    with pytest.raises(AuthorityError, match="same backup"):
+        Authority.open(tmp_path / "one")
+
+
+def test_a_damaged_authority_says_so(tmp_path: Path) -> None:
+    Authority.open(tmp_path)
+    (tmp_path / "ca.crt").write_text("gone")
+    with pytest.raises(AuthorityError, match="backup"):
+        Authority.open(tmp_path)

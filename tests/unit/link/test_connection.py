@@ -1,0 +1,65 @@
+"""The end of a connection that was closed before, as it is with each link that breaks off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from commonage.domain.reasons.attempts import ExitCode
+from commonage.link.connection import _failure, end
+
+pytestmark = pytest.mark.anyio
+
+
+class Transport:
+    """A TLS transport as Python 3.11.2 has it: closed a second time, it forgets whom it would have to tell."""
+
+    def __init__(self) -> None:
+        self.protocol: list[str] | None = []
+        self.closed = False
+
+    def close(self) -> None:
+        if self.closed:
+            self.protocol = None
+        self.closed = True
+
+    def abort(self) -> None:
+        assert self.protocol is not None, "AttributeError: 'NoneType' object has no attribute '_abort'"
+        self.protocol.append("aborted")
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.transport = Transport()
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def is_closing(self) -> bool:
+        return self.transport.closed
+
+    async def wait_closed(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("closed_before", [False, True])
+async def test_a_connection_is_ended_though_it_was_closed_before(closed_before: bool) -> None:
+    writer: Any = Writer()
+    if closed_before:
+        writer.close()
+    await end(writer)
+    assert writer.transport.closed
+    assert writer.transport.protocol == ["aborted"]
+
+
+@pytest.mark.parametrize(("fails", "native"), [(["engine-failure", "no", True], ""), (["x", "no", True, "raw"], "raw")])
+def test_a_failure_is_read_with_and_without_the_native_text(fails: list[str | bool], native: str) -> None:
+    failure = _failure(fails)
+    assert (failure.message, failure.is_retryable, failure.native) == ("no", True, native)
+    assert failure.reason is None
+
+
+def test_a_failure_with_a_reason_keeps_it() -> None:
+    failure = _failure(["engine-failure", "no", False, "raw", {"code": "ExitCode", "params": {"exit_code": 3}}])
+    assert (failure.reason, failure.native) == (ExitCode(exit_code=3), "raw")

@@ -1,0 +1,32 @@
+"""What agents said last, read back as it was written."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commonage.domain.nodes import NodeReport
+from commonage.domain.statuses import ProcessOwner
+from commonage.link import saved_reports
+from commonage.ports.agents import Heard
+from commonage.ports.devices import DeviceSample
+from commonage.testing import factories
+
+SAID = Heard(
+    "gpu-1", NodeReport("gpu-1", 4000, 8000, (factories.device(),)), 1000.5, 12.5, True,
+    fenced=("a-1",), neighbors=("gpu-1", "gpu-2"), notices=("hot",), bounds_volumes=True,
+)  # fmt: skip
+
+
+def test_all_but_what_is_old_by_then_is_read_back(tmp_path: Path) -> None:
+    file = tmp_path / "agents.json"
+    moment = {"samples": (DeviceSample("GPU-1", 1, 0.5),), "owners": (ProcessOwner(1, None, "sh", 0.0),)}
+    saved_reports.write(file, [replace(SAID, paused=("a-2",), **moment)])
+    assert saved_reports.read(file) == (SAID,)
+
+
+@pytest.mark.parametrize("text", ["{ half", "[]", '{"each": [{"node": 1}]}', "\xff"])
+def test_what_cannot_be_read_is_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "agents.json").write_text(text, encoding="latin-1")
+    assert saved_reports.read(tmp_path / "agents.json") == ()
+    assert saved_reports.read(tmp_path / "other.json") == ()
