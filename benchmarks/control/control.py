@@ -97,13 +97,13 @@ async def through(served: Served, bodies: list[dict[str, Any]], clients: int) ->
     """Submit all, wait until all ended well: (seconds until the last was submitted, until the last ended)."""
     async with AsyncClient(served.url, served.token) as client:
         ended: dict[str, str] = {}
-        came = asyncio.Event()
+        monotonic_at = asyncio.Event()
 
         async def listen() -> None:
             async for event in client.events():
                 if event.kind == "ended" and event.workload_id:
                     ended[event.workload_id] = event.state or ""
-                    came.set()
+                    monotonic_at.set()
 
         listener = asyncio.create_task(listen())
         await asyncio.sleep(0.3)
@@ -111,8 +111,8 @@ async def through(served: Served, bodies: list[dict[str, Any]], clients: int) ->
         made = await submit_all(served, bodies, clients)
         submitted = time.perf_counter() - began
         while not made <= ended.keys():
-            came.clear()
-            await asyncio.wait_for(came.wait(), 60)
+            monotonic_at.clear()
+            await asyncio.wait_for(monotonic_at.wait(), 60)
         done = time.perf_counter() - began
         listener.cancel()
     if badly := [name for name in made if ended[name] != "succeeded"]:

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.contract.swarm import enter
 
 from commonage.agent.config import AgentConfig, config_text
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 
 
 def make_config(
-    folder: Path, authority: Authority, node: str, port: int, *, node_id: str = "", **fields: Any
+    folder: Path, authority: CertificateAuthority, node: str, port: int, *, node_id: str = "", **fields: Any
 ) -> AgentConfig:
     """What joining writes: a key, its request, a certificate, the authority's, all in `folder`.
 

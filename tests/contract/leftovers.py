@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from commonage.agent.fencing.freezer import let_go_on
+from commonage.agent.fencing.freezer import unpause
 
 FOLDER = "cmng-docker-"
 SPACE = "cmns-"
@@ -57,7 +57,7 @@ def clear_leftovers() -> None:
         for pid in _processes(folders, spaces):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        let_go_on(
+        unpause(
             [one.name for folder in folders for one in folder.glob("data/containers/*")]
         )  # a paused one does not die
         for folder in folders:

@@ -20,7 +20,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.kernel import measure, owners_of
-from commonage.ports.agents import Agents, Heard, OnProgress
+from commonage.ports.agents import AgentReport, Agents, OnProgress
 from commonage.ports.devices import Hold
 
 
@@ -67,10 +67,10 @@ class LocalAgents(Agents):
     def _id_of(self, name: str) -> str:
         return next((node_id for node_id, one in self._names.items() if one == name), "")
 
-    def heard(self) -> Sequence[Heard]:
+    def agent_reports(self) -> Sequence[AgentReport]:
         self._last.update({name: time.monotonic() for name in self._swarm.machines if name not in self.away})
         return [
-            Heard(
+            AgentReport(
                 name,
                 NodeReport(name, 4000, 16384, self._devices.get(name, ()), 100_000, (("rack", "7"),)),
                 time.time(),
@@ -165,5 +165,5 @@ class LocalAgents(Agents):
                 await asyncio.sleep(0.02)
         return list(attempt_ids)
 
-    async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
+    async def unpause(self, node_id: str, attempt_ids: Collection[str]) -> None:
         """Nothing is ever paused."""

@@ -21,10 +21,10 @@ from tests.contract.test_engine_docker_firewall import mapping as mapping_of_use
 from commonage.agent.containers.containers import CPUS_LABEL, LABEL, processes_of
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
-from commonage.link.agent_connections import LinkedAgents
+from commonage.link.agent_connections import AgentConnections
 from commonage.link.bundle import make_bundle
-from commonage.link.certificate_authority import Authority
-from commonage.ports.agents import Heard
+from commonage.link.certificate_authority import CertificateAuthority
+from commonage.ports.agents import AgentReport
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
 
@@ -58,21 +58,21 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Site:
     """A control plane's side of the link, and one node's agent."""
 
-    def __init__(self, folder: Path, agents: LinkedAgents, program: AgentProgram) -> None:
+    def __init__(self, folder: Path, agents: AgentConnections, program: AgentProgram) -> None:
         self.folder, self.agents, self.program = folder, agents, program
 
-    async def until(self, holds: Callable[[Heard], Any]) -> Heard:
+    async def until(self, holds: Callable[[AgentReport], Any]) -> AgentReport:
         """What was heard last, once this holds of it."""
         try:
             async with asyncio.timeout(_WITHIN_S):
                 while True:
-                    for heard in self.agents.heard():
+                    for heard in self.agents.agent_reports():
                         if heard.node == NODE and holds(heard):
                             return heard
                     assert self.program.process.poll() is None, self.program.log.read_text()[-3000:]
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise AssertionError(f"{self.agents.heard()}\n{self.program.log.read_text()[-3000:]}") from None
+            raise AssertionError(f"{self.agents.agent_reports()}\n{self.program.log.read_text()[-3000:]}") from None
 
     async def soon(self, look: Callable[[], Awaitable[Any]]) -> Any:
         """What it gives, once that is something."""
@@ -87,10 +87,10 @@ class Site:
 @asynccontextmanager
 async def site_with(folder: Path, dockerd: Dockerd, bundle: Path, **fields: Any) -> AsyncIterator[Site]:
     """One whose agent is that of the bundle."""
-    agents = LinkedAgents(Authority.open(folder / "ca"))
+    agents = AgentConnections(CertificateAuthority.open(folder / "ca"))
     await agents.open("127.0.0.1", 0)
     about = {"docker": dockerd.url, "fence_after_s": 1.0, **fields}
-    config = make_config(folder / "node", Authority.open(folder / "ca"), NODE, agents.port, **about)
+    config = make_config(folder / "node", CertificateAuthority.open(folder / "ca"), NODE, agents.port, **about)
     program = AgentProgram(folder / "node", config, python=BARE_PYTHON, source=bundle)
     try:
         yield Site(folder, agents, program)
@@ -148,7 +148,7 @@ def test_all_of_the_bundle_needs_only_python(bundle: Path) -> None:
 
 
 async def test_it_tells_what_the_node_has_and_what_runs(site: Site, dockerd: Dockerd) -> None:
-    [heard] = site.agents.heard()
+    [heard] = site.agents.agent_reports()
     assert heard.connected
     assert heard.report.name == NODE
     assert heard.report.memory_mib > 500
@@ -220,7 +220,7 @@ async def test_without_its_daemon_it_ends_what_runs_itself_and_says_so(site: Sit
     states = {one["Labels"].get(LABEL): one["State"] for one in dockerd.containers()}
     assert states["b-1"] == states["b-2"] == states["b-3"] == "exited"
     assert states[None] == "running"
-    assert site.agents.heard()[0].fenced == ("b-1", "b-2", "b-3")  # remembered while somebody may ask
+    assert site.agents.agent_reports()[0].fenced == ("b-1", "b-2", "b-3")  # remembered while somebody may ask
     for one in dockerd.containers():
         dockerd.ask("DELETE", f"/containers/{one['Id']}?force=1")
 

@@ -12,9 +12,9 @@ import pytest
 from tests.contract.agents import AgentProgram, listening_in, make_config
 from tests.contract.test_agent_firewall import OTHER, Net
 
-from commonage.link.agent_connections import LinkedAgents
-from commonage.link.certificate_authority import Authority
-from commonage.ports.agents import Heard, NodeNetwork
+from commonage.link.agent_connections import AgentConnections
+from commonage.link.certificate_authority import CertificateAuthority
+from commonage.ports.agents import AgentReport, NodeNetwork
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]  # root, network namespaces and iptables
 PORT = 8089
@@ -41,11 +41,11 @@ class Site:
 
     def __init__(self, net: Net, folder: Path) -> None:
         self._net, self._folder = net, folder
-        self.authority = Authority.open(folder / "ca")
+        self.authority = CertificateAuthority.open(folder / "ca")
 
     async def open(self) -> None:
         self.gateway = await asyncio.start_server(self._echo, "127.0.0.1", 0)
-        self.linked = LinkedAgents(self.authority, gateway_port=self.gateway.sockets[0].getsockname()[1])
+        self.linked = AgentConnections(self.authority, gateway_port=self.gateway.sockets[0].getsockname()[1])
         await self.linked.open_on(await asyncio.to_thread(listening_in, self._net.node, "10.96.0.1"))
         self.linked.set_network(NodeNetwork((PORT,), (OTHER, OTHER), ("10.96.0.7",)))
         await asyncio.to_thread(self.start)
@@ -61,8 +61,8 @@ class Site:
             writer.write(data)
         writer.close()
 
-    def heard(self) -> Heard | None:
-        return next(iter(self.linked.heard()), None)
+    def agent_reports(self) -> AgentReport | None:
+        return next(iter(self.linked.agent_reports()), None)
 
     async def until(self, holds: Callable[[], object]) -> None:
         try:
@@ -92,7 +92,7 @@ async def site(net: Net, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def test_containers_are_carried_and_others_are_not(site: Site, net: Net) -> None:
-    await site.until(lambda: (one := site.heard()) is not None and one.gateway == "10.96.8.1")
+    await site.until(lambda: (one := site.agent_reports()) is not None and one.gateway == "10.96.8.1")
     # The rules are there before the agent knows of the gateway's port, too, and then keep everybody from it.
     await site.until(lambda: f"--dport {PORT} " in net.run(net.node, "iptables", "-S"))
     assert await site.ask(net.inside, "10.96.8.1") == "token"
@@ -102,13 +102,13 @@ async def test_containers_are_carried_and_others_are_not(site: Site, net: Net) -
 
 
 async def test_an_agent_that_starts_again_says_at_once_where_its_gateway_is(site: Site) -> None:
-    await site.until(lambda: (one := site.heard()) is not None and one.gateway == "10.96.8.1")
+    await site.until(lambda: (one := site.agent_reports()) is not None and one.gateway == "10.96.8.1")
     await asyncio.to_thread(site.agent.kill)
-    await site.until(lambda: (one := site.heard()) is not None and not one.connected)
+    await site.until(lambda: (one := site.agent_reports()) is not None and not one.connected)
     said = set()
 
     def is_back() -> bool:
-        one = site.heard()
+        one = site.agent_reports()
         assert one is not None
         said.add(one.gateway)
         return one.connected

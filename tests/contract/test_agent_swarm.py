@@ -22,9 +22,9 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Share
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.link.agent_connections import LinkedAgents
-from commonage.link.certificate_authority import Authority
-from commonage.ports.agents import Heard
+from commonage.link.agent_connections import AgentConnections
+from commonage.link.certificate_authority import CertificateAuthority
+from commonage.ports.agents import AgentReport
 from commonage.ports.execs import OUT
 from commonage.testing.behaviour import Aside, Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -45,8 +45,8 @@ class Agents:
 
     def __init__(self, folder: Path, swarm: Swarm) -> None:
         self._folder, self._swarm = folder, swarm
-        self.authority = Authority.open(folder / "ca")
-        self.linked = LinkedAgents(self.authority)
+        self.authority = CertificateAuthority.open(folder / "ca")
+        self.linked = AgentConnections(self.authority)
         self.programs: dict[str, AgentProgram] = {}
 
     async def open(self) -> None:
@@ -55,7 +55,7 @@ class Agents:
             self.start(name)
         async with asyncio.timeout(60):
             while True:
-                there = [one for one in self.linked.heard() if not one.engine_fault and one.report.devices]
+                there = [one for one in self.linked.agent_reports() if not one.engine_fault and one.report.devices]
                 if len(there) == len(self._swarm.machines):
                     return
                 await asyncio.sleep(0.1)
@@ -69,7 +69,7 @@ class Agents:
         """The control plane ends, as far as agents see it. `listen` has it there again, with what it knew."""
         port = self.linked.port
         await self.linked.close()
-        self.linked = LinkedAgents(self.authority)
+        self.linked = AgentConnections(self.authority)
         self.linked.port = port
 
     def start(self, name: str) -> None:
@@ -87,8 +87,8 @@ class Agents:
         )
         self.programs[name] = AgentProgram(self._folder / name, config, before=node.inside())
 
-    def heard(self, name: str) -> Heard:
-        return next(one for one in self.linked.heard() if one.node == name)
+    def agent_reports(self, name: str) -> AgentReport:
+        return next(one for one in self.linked.agent_reports() if one.node == name)
 
     async def close(self) -> None:
         await asyncio.gather(*(asyncio.to_thread(one.close) for one in self.programs.values()))
@@ -139,14 +139,14 @@ async def test_nodes_are_what_their_agents_say_and_containers_are_measured(site:
         return any(one.attempt_id == request.attempt_id and one.pids for one in await engine.measure())
 
     await rig.until(is_measured, "its container is measured by its node's agent")
-    await agents.linked.note_held([replace(request.allocation, at=time.time() - 60)])
+    await agents.linked.note_allocations([replace(request.allocation, at=time.time() - 60)])
 
     async def is_on_its_device() -> bool:
-        sample = agents.heard("worker2").samples[0]
+        sample = agents.agent_reports("worker2").samples[0]
         return [one.attempt_id for one in sample.processes] == [request.attempt_id]
 
     await rig.until(is_on_its_device, "the GPU of its node shows it")
-    assert agents.heard("worker1").samples[0].processes == ()
+    assert agents.agent_reports("worker1").samples[0].processes == ()
 
 
 async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on(
@@ -164,7 +164,7 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
         assert end.exit_code is None
         assert processes_of(request.attempt_id) == [], "what may be started elsewhere runs no more here"
     print(f"ten attempts were given up {time.monotonic() - began:.1f} s after the daemon was killed")
-    assert agents.heard("worker2").engine_fault
+    assert agents.agent_reports("worker2").engine_fault
     [report] = [one for one in await engine.nodes() if one.name == "worker2"]
     assert report.faults
     for request in there:
@@ -257,7 +257,7 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
             assert server.stdout is not None
             assert await asyncio.to_thread(server.stdout.readline) == b"up\n"
         hub, worker1, worker2 = (swarm.machines[name].address for name in (MANAGER, "worker1", "worker2"))
-        agents.linked.let_reach([f"{hub}:8091"])
+        agents.linked.allow_addresses([f"{hub}:8091"])
         listing = [*swarm.machines["worker1"].inside(), "iptables", "-S", "COMMONAGE-FORWARD"]
 
         async def are_built() -> bool:

@@ -44,8 +44,8 @@ class Bytes(Sound):
 
 
 class Gossip(Sound):
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
-        self.heard = tuple(allocation.attempt_id for allocation in allocations)
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
+        self.agent_reports = tuple(allocation.attempt_id for allocation in allocations)
 
     def measure(self) -> Sequence[DeviceSample]:
         heard = tuple(ProcessMemory(None, 0, attempt_id) for attempt_id in getattr(self, "heard", ()))

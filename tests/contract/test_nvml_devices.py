@@ -141,7 +141,7 @@ def test_a_device_that_is_partitioned_anew_under_work_gives_out_nothing_new(
     driver.says(*NODE, *H100, *HALVES)
     one, _ = nvml.inventory()
     share = Share(one.uuid, one.index, one.model, one.memory_mib, 1000, True, one.memory_mib)
-    nvml.note_held([Allocation("a-1", "here", 1000, 1024, (share,), 0.0)])
+    nvml.note_allocations([Allocation("a-1", "here", 1000, 1024, (share,), 0.0)])
     driver.says(*NODE, *H100, "mig 1", "instance MIG-7 9 0 81000 7 7g.80gb")
     for _ in range(2):
         faults = {device.label: (device.uuid, device.faults) for device in nvml.inventory()}
@@ -149,7 +149,7 @@ def test_a_device_that_is_partitioned_anew_under_work_gives_out_nothing_new(
         assert "takes none until that has ended" in faults["0:0"][1][0]
         assert faults["0:1"][0] == "MIG-1"
         assert "split anew while it was held" in faults["0:1"][1][0]
-    nvml.note_held([])
+    nvml.note_allocations([])
     assert [(device.uuid, device.faults) for device in nvml.inventory()] == [("MIG-7", ())]
 
 

@@ -27,7 +27,7 @@ from commonage.join.identity_proof import statement
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.bundle import make_bundle
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.joining import Admission, SwarmMember, SwarmTrust
 from commonage.wire.hub import PORTAL_PATH
 
@@ -131,7 +131,7 @@ class World:
     """All of it. `connected` are the nodes whose agents are, as (name, Swarm node id)."""
 
     join_service: JoinService
-    authority: Authority
+    authority: CertificateAuthority
     tokens: Tokens
     swarm: FakeSwarm
     at: str
@@ -167,7 +167,7 @@ class World:
 @asynccontextmanager
 async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float = 0) -> AsyncIterator[World]:
     """All of it for a while. Its certificates are called so, and are made at another time than this machine's."""
-    authority = await asyncio.to_thread(Authority.open, folder / "ca", now=lambda: time.time() + ahead_s)
+    authority = await asyncio.to_thread(CertificateAuthority.open, folder / "ca", now=lambda: time.time() + ahead_s)
     tokens, swarm, connected = Tokens(folder / "secret", authority.fingerprint), FakeSwarm(), list[tuple[str, str]]()
     cut: list[str] = []
 
@@ -175,10 +175,10 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
         authority.revoke(node)
         cut.append(node)
 
-    def heard() -> list[Any]:
+    def agent_reports() -> list[Any]:
         return [SimpleNamespace(node=node, node_id=node_id, connected=True) for node, node_id in connected]
 
-    agents: Any = SimpleNamespace(heard=heard, revoke=revoke)
+    agents: Any = SimpleNamespace(agent_reports=heard, revoke=revoke)
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
     join_service = JoinService(site, authority, tokens, swarm, WallClock())
     await asyncio.to_thread(join_service.open, make_bundle(), agents)

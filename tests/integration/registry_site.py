@@ -27,7 +27,7 @@ from uv import find_uv_bin
 
 from commonage.cli import main
 from commonage.domain.tenants import Rules, Tenant
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.server.data_dir import free_port
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.wire.hub import API_PATH
@@ -111,7 +111,7 @@ def site(folder: Path) -> Iterator[Site]:
             folder / "registry", folder / "logs", ADDRESS, free_port(ADDRESS), ADDRESS,
             f"{url}{API_PATH}/registry/token", KEEP_DAYS,
         )  # fmt: skip
-        registry = PlatformRegistry(plan, Authority.open(folder / "authority"), MACHINE_PASSWORD)
+        registry = PlatformRegistry(plan, CertificateAuthority.open(folder / "authority"), MACHINE_PASSWORD)
         made = Site(url, registry, api, folder, loop, buildah_store(folder))
         made.wait(registry.start())
         api.app.state.join_client.registry = registry

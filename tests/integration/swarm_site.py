@@ -23,7 +23,7 @@ from tests.contract.small_session import session_image
 from tests.contract.swarm import MANAGER, Swarm, doorway, swarm_of
 from tests.integration.registry_site import buildah_store, forget_store
 
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.registry import machine_user
 from commonage.sdk import Client
 from commonage.server.data_dir import free_port
@@ -64,7 +64,7 @@ class SwarmSite:
     def start_agent(self, folder: Path, name: str) -> None:
         """What joining leaves on a node."""
         node, data = self.swarm.machines[name], self.server.data
-        logins, authority = folder / name / "docker.json", Authority.open(data / "authority")
+        logins, authority = folder / name / "docker.json", CertificateAuthority.open(data / "authority")
         config = make_config(
             folder / name,
             authority,
@@ -206,7 +206,7 @@ def swarm_site() -> Iterator[SwarmSite]:
         )
         site = SwarmSite(swarm, server, f"{manager.address}:{registry_port}")
         closing.callback(site.close)
-        certificate = Authority.open(server.data / "authority").certificate
+        certificate = CertificateAuthority.open(server.data / "authority").certificate
         closing.enter_context(trusted_by_docker(site.registry, certificate))
         for name in WORKERS:
             site.start_agent(folder / "agents", name)

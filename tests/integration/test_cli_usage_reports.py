@@ -26,7 +26,7 @@ class Device(NoDevices):
 
     held: Sequence[Allocation] = ()
 
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         self.held = allocations
 
     def measure(self) -> Sequence[DeviceSample]:

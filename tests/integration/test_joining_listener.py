@@ -19,7 +19,7 @@ from commonage.agent.steps.host import Host
 from commonage.join.client import Refusal, unpack
 from commonage.join.config import MARK_FILE, JoinConfig
 from commonage.join.tokens import Tokens
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-def platform_registry(authority: Authority, folder: Path) -> PlatformRegistry:
+def platform_registry(authority: CertificateAuthority, folder: Path) -> PlatformRegistry:
     """The registry's door-keeper; the registry itself does not run."""
     plan = RegistryPlan(folder, folder, "127.0.0.1", 5000, "localhost", "http://localhost/token", 30)
     return PlatformRegistry(plan, authority, "the control plane's own")
@@ -149,7 +149,7 @@ async def test_a_node_is_vouched_for_and_can_be_put_out(world: World, tmp_path: 
     seen = await world.ask("/seen", node="gpu-1", node_id="n1", serial=serial)
     assert seen == {"revoked": False, "connected": False, "swarm": "ready", "taken": ""}
     token = world.tokens.make([world.at], time.time())
-    said = await world.join_service.expel("gpu-1")
+    said = await world.join_service.remove_node("gpu-1")
     assert len(said) == 4
     with pytest.raises(Refusal, match="revoked"):
         await asyncio.to_thread(world.join_client(token).post, "/join_config", {})
@@ -174,7 +174,7 @@ async def test_a_swarm_in_trouble_does_not_keep_a_node_in(world: World) -> None:
     world.swarm.trouble = "the Docker daemon does not answer"
     with pytest.raises(Refusal, match="does not answer"):
         await world.ask("/join_config")
-    done = await world.join_service.expel("gpu-1")
+    done = await world.join_service.remove_node("gpu-1")
     assert "revoked" in done[0]
     assert "docker swarm join-token --rotate worker" in done[2]
     assert "docker node rm --force gpu-1" in done[3]
@@ -182,7 +182,7 @@ async def test_a_swarm_in_trouble_does_not_keep_a_node_in(world: World) -> None:
 
 async def test_a_node_that_is_gone_takes_no_others_token_with_it(world: World) -> None:
     token = world.tokens.make([world.at], time.time())
-    await world.join_service.expel("gpu-1", gone=True)
+    await world.join_service.remove_node("gpu-1", gone=True)
     assert (await asyncio.to_thread(world.join_client(token).post, "/join_config", {}))["swarm_token"] == "SWMTKN-1-2"
 
 
@@ -194,7 +194,7 @@ async def test_each_node_has_a_login_of_its_own_as_good_as_its_certificate(world
     registry = platform_registry(world.authority, tmp_path)
     assert registry.is_node(one, first) and registry.is_node(other, second)
     assert not registry.is_node(other, first)
-    await world.join_service.expel("gpu-1")
+    await world.join_service.remove_node("gpu-1")
     assert not registry.is_node(one, first)
     assert registry.is_node(other, second)
     assert registry.is_node("node", "the control plane's own")

@@ -17,18 +17,18 @@ from cryptography import x509
 from tests.contract.agents import AgentProgram, make_config
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.connection import Dialler, NotLetIn, client_context
+from commonage.agent.connection import AdmissionRefused, ControlPlaneConnection, client_context
 from commonage.agent.fencing.partition import answers
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
 from commonage.domain.statuses import Measurement
 from commonage.link import messages
-from commonage.link.agent_connections import LinkedAgents
-from commonage.link.certificate_authority import Authority
-from commonage.link.connection import Peer, line_of, read_frame, said
+from commonage.link.agent_connections import AgentConnections
+from commonage.link.certificate_authority import CertificateAuthority
+from commonage.link.connection import Connection, encode_frame, read_frame, said
 from commonage.link.messages import Hello, Report
-from commonage.ports.agents import Heard, OnProgress
+from commonage.ports.agents import AgentReport, OnProgress
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing import factories
 
@@ -55,25 +55,25 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.authority = Authority.open(folder / "ca")
-        self.agents = LinkedAgents(self.authority, always_reach=["10.0.0.5:3141"])
-        self.agents.let_reach(["10.0.0.1:8081"])
+        self.authority = CertificateAuthority.open(folder / "ca")
+        self.agents = AgentConnections(self.authority, always_reach=["10.0.0.5:3141"])
+        self.agents.allow_addresses(["10.0.0.1:8081"])
         self.account = Account(self)
 
     def config(self, node: str = NODE, **fields: Any) -> AgentConfig:
         return make_config(self.folder / node, self.authority, node, self.agents.port, **fields)
 
-    def heard(self, node: str = NODE) -> Heard | None:
-        return next((one for one in self.agents.heard() if one.node == node), None)
+    def agent_reports(self, node: str = NODE) -> AgentReport | None:
+        return next((one for one in self.agents.agent_reports() if one.node == node), None)
 
-    async def connected(self, node: str = NODE) -> Heard:
-        found: Heard = await until(
-            lambda: (one := self.heard(node)) is not None and one.connected and one, f"{node} is connected"
+    async def connected(self, node: str = NODE) -> AgentReport:
+        found: AgentReport = await until(
+            lambda: (one := self.agent_reports(node)) is not None and one.connected and one, f"{node} is connected"
         )
         return found
 
     async def gone(self, node: str = NODE) -> None:
-        await until(lambda: (one := self.heard(node)) is None or not one.connected, f"{node} is gone")
+        await until(lambda: (one := self.agent_reports(node)) is None or not one.connected, f"{node} is gone")
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ class Node:
         self.asked: list[Any] = []
         self.answers: dict[str, Any] = {}
         self.held = asyncio.Event()
-        calls = (messages.MEASURE, messages.CONFINE, messages.PULL, messages.FENCE, messages.NOTE_HELD)
+        calls = (messages.MEASURE, messages.CONFINE, messages.PULL, messages.FENCE, messages.NOTE_ALLOCATIONS)
         offers = {call: self._answer(call.name) for call in calls}
         hears = {
             "heard": (messages.ReportHeard, self.asked.append),
             "reach": (messages.Reach, lambda reach: setattr(self, "reaches", reach.addresses)),
         }
-        self.dialler = Dialler(config, offers, hears, self._linked)
+        self.dialler = ControlPlaneConnection(config, offers, hears, self._linked)
         self._task: asyncio.Task[None] | None = None
 
     def _answer(self, name: str) -> Any:
@@ -115,7 +115,7 @@ class Node:
 
         return answer
 
-    async def _linked(self, peer: Peer, welcome: messages.Welcome) -> None:
+    async def _linked(self, peer: Connection, welcome: messages.Welcome) -> None:
         self.reaches = welcome.reaches
         while True:
             peer.say("report", self.report)
@@ -141,11 +141,11 @@ async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -
         assert heard.report == node.report.report
         await until(lambda: node.reaches, "it is told what containers may reach")
         assert node.reaches == ("10.0.0.5:3141", "10.0.0.1:8081")
-        site.agents.let_reach(["10.0.0.2:8081"])
+        site.agents.allow_addresses(["10.0.0.2:8081"])
         await until(lambda: node.reaches == ("10.0.0.5:3141", "10.0.0.2:8081"), "it is told at once what is new")
         node.report = replace(node.report, engine_fault="the daemon is away", fenced=("a-1",))
-        await until(lambda: (one := site.heard()) is not None and one.fenced == ("a-1",), "the newer report")
-        assert site.heard() is not None
+        await until(lambda: (one := site.agent_reports()) is not None and one.fenced == ("a-1",), "the newer report")
+        assert site.agent_reports() is not None
     await site.gone()
     with pytest.raises(EngineFailure, match="not connected") as caught:
         await site.agents.measure(NODE)
@@ -154,26 +154,26 @@ async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -
 
 async def refusal(config: AgentConfig) -> str:
     """Why an agent with these settings is not let in."""
-    dialler = Dialler(config, {}, {}, _nothing)
+    dialler = ControlPlaneConnection(config, {}, {}, _nothing)
     with pytest.raises(Exception) as caught:
         await dialler._link(config.control[0])
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
-async def _nothing(_peer: Peer, _welcome: messages.Welcome) -> None:
+async def _nothing(_peer: Connection, _welcome: messages.Welcome) -> None:
     await asyncio.sleep(3600)
 
 
 async def test_a_certificate_of_another_site_is_not_let_in(site: Site, tmp_path: Path) -> None:
     config = site.config()
-    other = Authority.open(tmp_path / "other")
+    other = CertificateAuthority.open(tmp_path / "other")
     theirs = make_config(tmp_path / "theirs", other, NODE, site.agents.port)
     # It trusts this site, and has a certificate of another one.
     said = await refusal(replace(theirs, authority=config.authority))
     assert "may not take our certificate" in said
     # It has our certificate, and finds a control plane that it was not made for.
     assert "is not the control plane of this site" in await refusal(replace(config, authority=theirs.authority))
-    assert site.heard() is None
+    assert site.agent_reports() is None
 
 
 async def test_a_servers_certificate_is_none_of_a_node(site: Site) -> None:
@@ -203,7 +203,7 @@ async def test_without_a_certificate_nobody_is_heard(site: Site) -> None:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", site.agents.port, ssl=context, server_hostname=messages.SERVER_NAME
         )
-        writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+        writer.write(encode_frame(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
         assert await reader.read() == b""
         raise ConnectionResetError("reset")
 
@@ -220,7 +220,7 @@ async def test_who_says_other_things_than_its_certificate_is_refused(site: Site,
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", site.agents.port, ssl=client_context(site.config()), server_hostname=messages.SERVER_NAME
     )
-    writer.write(line_of(frame))
+    writer.write(encode_frame(frame))
     refused = await read_frame(reader, _WITHIN_S)
     assert refused["say"] == "refused"
     assert words in refused["with"]["why"]
@@ -234,7 +234,7 @@ async def test_nonsense_ends_the_link_and_nothing_else(site: Site, line: bytes) 
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", site.agents.port, ssl=client_context(site.config()), server_hostname=messages.SERVER_NAME
     )
-    writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+    writer.write(encode_frame(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
     assert (await read_frame(reader, _WITHIN_S))["say"] == "welcome"
     writer.write(line)
     assert await reader.read() == b""
@@ -248,7 +248,7 @@ async def test_a_report_of_another_node_ends_the_link(site: Site) -> None:
     node.report = Report(1, NodeReport("worker2", 1, 1))
     async with node:
         await asyncio.sleep(0.5)
-        assert site.agents.heard() == []
+        assert site.agents.agent_reports() == []
 
 
 async def test_a_removed_node_is_out_at_once_and_stays_out(site: Site) -> None:
@@ -256,12 +256,12 @@ async def test_a_removed_node_is_out_at_once_and_stays_out(site: Site) -> None:
     async with Node(config):
         await site.connected()
         await site.agents.revoke(NODE)
-        heard = site.heard()
+        heard = site.agent_reports()
         assert heard is not None and not heard.connected
         assert "was removed from this site" in heard.report.faults[0], (
             "should it still be in the Swarm, it takes no work"
         )
-        assert "NotLetIn: worker1 was removed from this site" in await refusal(config)
+        assert "AdmissionRefused: worker1 was removed from this site" in await refusal(config)
     # It joins again under its name: it has another certificate.
     async with Node(site.config()):
         await site.connected()
@@ -270,15 +270,15 @@ async def test_a_removed_node_is_out_at_once_and_stays_out(site: Site) -> None:
 async def test_a_node_that_another_process_removed_is_out_soon(site: Site) -> None:
     async with Node(site.config()):
         await site.connected()
-        Authority.open(site.folder / "ca").revoke(NODE)
-        await until(lambda: (one := site.heard()) is not None and one.report.faults, "it is out")
+        CertificateAuthority.open(site.folder / "ca").revoke(NODE)
+        await until(lambda: (one := site.agent_reports()) is not None and one.report.faults, "it is out")
 
 
 async def test_a_node_that_is_no_more_is_forgotten(site: Site) -> None:
     async with Node(site.config()):
         await site.connected()
         await site.agents.revoke(NODE, gone=True)
-        assert site.heard() is None
+        assert site.agent_reports() is None
 
 
 async def test_who_was_removed_is_not_renewed_even_while_its_link_stands(site: Site) -> None:
@@ -286,16 +286,16 @@ async def test_who_was_removed_is_not_renewed_even_while_its_link_stands(site: S
     request = Path(config.request).read_text()
     said: list[str] = []
 
-    async def renew(peer: Peer, _welcome: messages.Welcome) -> None:
+    async def renew(peer: Connection, _welcome: messages.Welcome) -> None:
         await peer.ask(messages.RENEW, messages.SigningRequest(request))
         # The one that it came with is forgotten, as when it has expired: it is the new one that must hold.
-        Authority.open(site.folder / "ca").revoke(NODE)
+        CertificateAuthority.open(site.folder / "ca").revoke(NODE)
         try:
             await peer.ask(messages.RENEW, messages.SigningRequest(request))
         except EngineFailure as error:
             said.append(error.message)
 
-    dialling = asyncio.create_task(Dialler(config, {}, {}, renew).run())
+    dialling = asyncio.create_task(ControlPlaneConnection(config, {}, {}, renew).run())
     await until(lambda: said, "it is answered")
     dialling.cancel()
     await asyncio.wait([dialling])
@@ -306,10 +306,10 @@ async def test_who_was_removed_is_not_renewed_even_while_its_link_stands(site: S
 
 async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(site: Site) -> None:
     config = site.config()
-    old = Authority.open(site.folder / "ca", now=lambda: time.time() - 40 * 86_400)
+    old = CertificateAuthority.open(site.folder / "ca", now=lambda: time.time() - 40 * 86_400)
     Path(config.certificate).write_text(old.sign(Path(config.request).read_text(), NODE, NODE))
     assert "may not take our certificate" in await refusal(config)
-    ageing = Authority.open(site.folder / "ca", now=lambda: time.time() - 25 * 86_400)
+    ageing = CertificateAuthority.open(site.folder / "ca", now=lambda: time.time() - 25 * 86_400)
     Path(config.certificate).write_text(ageing.sign(Path(config.request).read_text(), NODE, NODE))
     before = Path(config.certificate).read_text()
     async with Node(config):
@@ -327,24 +327,24 @@ class Account:
     """Who keeps account of nodes: what it hears, in order."""
 
     def __init__(self, site: Site) -> None:
-        self.site, self.heard, self.trouble = site, list[str](), ""
+        self.site, self.agent_reports, self.trouble = site, list[str](), ""
 
     async def left(self, name: str) -> None:
         if self.trouble:
             raise EngineFailure(self.trouble)
-        self.heard.append(f"{name} left")
+        self.agent_reports.append(f"{name} left")
 
-    async def see_off(self, name: str) -> None:
+    async def finish_leave(self, name: str) -> None:
         await self.site.agents.revoke(name, gone=True)
-        self.heard.append(f"{name} is seen off")
+        self.agent_reports.append(f"{name} is seen off")
 
 
-async def nothing(_peer: Peer, _welcome: messages.Welcome) -> None:
+async def nothing(_peer: Connection, _welcome: messages.Welcome) -> None:
     pass
 
 
-def leaver(config: AgentConfig) -> Dialler:
-    return Dialler(config, {}, {}, nothing)
+def leaver(config: AgentConfig) -> ControlPlaneConnection:
+    return ControlPlaneConnection(config, {}, {}, nothing)
 
 
 async def test_a_node_that_says_that_it_left_is_answered_first_and_let_in_no_more(site: Site) -> None:
@@ -356,13 +356,13 @@ async def test_a_node_that_says_that_it_left_is_answered_first_and_let_in_no_mor
             await site.connected()
         await site.gone()
         await leaver(config).ask(messages.LEFT, messages.Nothing())
-        await until(lambda: len(account.heard) == 2, "it is seen off")
-        assert account.heard == ["worker1 left", "worker1 is seen off"]
-        assert [one.node for one in site.agents.heard()] == ["worker2"], "nothing is remembered of who left"
-        with pytest.raises(NotLetIn, match="worker1 was removed from this site") as caught:
+        await until(lambda: len(account.agent_reports) == 2, "it is seen off")
+        assert account.agent_reports == ["worker1 left", "worker1 is seen off"]
+        assert [one.node for one in site.agents.agent_reports()] == ["worker2"], "nothing is remembered of who left"
+        with pytest.raises(AdmissionRefused, match="worker1 was removed from this site") as caught:
             await leaver(config).ask(messages.LEFT, messages.Nothing())
         assert caught.value.for_good
-        assert site.heard("worker2") is not None
+        assert site.agent_reports("worker2") is not None
 
 
 async def test_who_cannot_be_struck_off_is_told_why_and_stays(site: Site) -> None:
@@ -373,7 +373,7 @@ async def test_who_cannot_be_struck_off_is_told_why_and_stays(site: Site) -> Non
     away = replace(config, control=("127.0.0.1:1", *config.control))
     account.trouble = ""
     await leaver(away).ask(messages.LEFT, messages.Nothing())
-    assert account.heard[:1] == ["worker1 left"], "the next address is tried"
+    assert account.agent_reports[:1] == ["worker1 left"], "the next address is tried"
 
 
 # --- links that are lost ------------------------------------------------------------------------------------------
@@ -385,9 +385,11 @@ async def test_the_newest_link_of_a_node_is_the_one(site: Site) -> None:
         await site.connected()
         async with Node(config) as second:
             second.report = Report(1, NodeReport(NODE, 9999, 8000))
-            await until(lambda: (one := site.heard()) is not None and one.report.cpus_milli == 9999, "the second")
+            await until(
+                lambda: (one := site.agent_reports()) is not None and one.report.cpus_milli == 9999, "the second"
+            )
             assert first.dialler is not second.dialler
-            assert len(site.agents.heard()) == 1
+            assert len(site.agents.agent_reports()) == 1
 
 
 async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path) -> None:
@@ -396,8 +398,8 @@ async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path
         await site.connected()
         port = site.agents.port
         await site.agents.close()
-        site.agents = LinkedAgents(site.authority)
-        assert site.agents.heard() == []
+        site.agents = AgentConnections(site.authority)
+        assert site.agents.agent_reports() == []
         await site.agents.open("127.0.0.1", port)
         await site.connected()
 
@@ -405,7 +407,7 @@ async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path
 async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: Path) -> None:
     """Its GPUs are not gone because nobody was there to hear of them; and who was there is waited for a moment."""
     site, memory = Site(tmp_path), tmp_path / "agents.json"
-    first = site.agents = LinkedAgents(site.authority, memory=memory)
+    first = site.agents = AgentConnections(site.authority, memory=memory)
     await first.open("127.0.0.1", 0)
     node = Node(site.config())
     device = factories.device()
@@ -414,43 +416,45 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
         await site.connected()
         port = first.port
         await first.close()
-        site.agents = LinkedAgents(site.authority, memory=memory)
+        site.agents = AgentConnections(site.authority, memory=memory)
         await site.agents.open("127.0.0.1", port)
         assert (await site.connected()).report.devices == (device,)
     await site.gone()
     await site.agents.close()
-    third = LinkedAgents(site.authority, memory=memory)
+    third = AgentConnections(site.authority, memory=memory)
     await third.open("127.0.0.1", port)
-    [heard] = third.heard()
+    [heard] = third.agent_reports()
     assert (heard.connected, heard.report.devices, heard.fenced) == (False, (device,), ("a-1",))
     assert heard.notices == ("hot",)
     await third.revoke(NODE)
     await third.close()
     memory.write_text("{ half")
-    fourth = LinkedAgents(site.authority, memory=memory)
+    fourth = AgentConnections(site.authority, memory=memory)
     await fourth.open("127.0.0.1", 0)
-    assert fourth.heard() == []
+    assert fourth.agent_reports() == []
     await fourth.close()
 
 
 async def test_agents_know_by_whom_they_tell_that_they_are_cut_off_and_keep_it(site: Site) -> None:
     config, machines = site.config(), (("manager", "10.0.0.1"), (NODE, "10.0.0.2"), ("worker2", "10.0.0.3"))
-    site.agents.introduce(machines[:2])
+    site.agents.set_neighbors(machines[:2])
 
     async def knows(names: list[str]) -> None:
-        await until(lambda: (one := site.heard()) is not None and list(one.neighbors) == names, f"it knows {names}")
+        await until(
+            lambda: (one := site.agent_reports()) is not None and list(one.neighbors) == names, f"it knows {names}"
+        )
 
     program = AgentProgram(site.folder / NODE, config)
     try:
         await knows(["manager", NODE])
-        site.agents.introduce(machines)
+        site.agents.set_neighbors(machines)
         await knows(["manager", NODE, "worker2"])
     finally:
         program.kill()
     # A control plane that has just been started knows of none yet: the agent holds on to what it was told.
     port = site.agents.port
     await site.agents.close()
-    site.agents = LinkedAgents(site.authority)
+    site.agents = AgentConnections(site.authority)
     await site.agents.open("127.0.0.1", port)
     program = AgentProgram(site.folder / NODE, config)
     try:
@@ -479,16 +483,16 @@ async def test_a_connection_that_is_refused_is_an_answer_and_silence_is_none() -
 
 async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cable is drawn: no connection ends, and nothing comes any more."""
-    monkeypatch.setattr(Peer.run, "__defaults__", (0.6,))
+    monkeypatch.setattr(Connection.run, "__defaults__", (0.6,))
     context = client_context(site.config())
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", site.agents.port, ssl=context, server_hostname=messages.SERVER_NAME
     )
 
     async def speak() -> None:
-        writer.write(line_of(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+        writer.write(encode_frame(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
         while True:
-            writer.write(line_of(said("report", Report(1, NodeReport(NODE, 1, 1)))))
+            writer.write(encode_frame(said("report", Report(1, NodeReport(NODE, 1, 1)))))
             await asyncio.sleep(0.05)
 
     speaking = asyncio.create_task(speak())
@@ -575,13 +579,15 @@ async def test_allocations_are_told_to_those_that_simulate_devices_once(site: Si
     program = AgentProgram(site.folder / NODE, site.config())
     try:
         heard = await site.connected()
-        heard = await until(lambda: (one := site.heard()) is not None and one.report.devices and one, "its GPUs")
+        heard = await until(
+            lambda: (one := site.agent_reports()) is not None and one.report.devices and one, "its GPUs"
+        )
         device = heard.report.devices[0]
         share = Share(device.uuid, 0, device.model, device.memory_mib, 1000, True, device.memory_mib, simulated=True)
-        await site.agents.note_held([replace(allocation, shares=(share,), at=time.time() - 100)])
+        await site.agents.note_allocations([replace(allocation, shares=(share,), at=time.time() - 100)])
         # What it simulates is what the allocation holds.
         busy = await until(
-            lambda: (one := site.heard()) is not None and (one.samples[0].memory_used_mib or 0) > 1000 and one,
+            lambda: (one := site.agent_reports()) is not None and (one.samples[0].memory_used_mib or 0) > 1000 and one,
             "it measures",
         )
         assert [one.attempt_id for one in busy.samples[0].processes] == ["a-1"]
@@ -597,4 +603,4 @@ async def test_a_port_that_is_taken_is_said(site: Site) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(Exception, match=r"agents cannot be listened for at 127.0.0.1.*set agents_port"):
-            await LinkedAgents(site.authority).open("127.0.0.1", taken.getsockname()[1])
+            await AgentConnections(site.authority).open("127.0.0.1", taken.getsockname()[1])

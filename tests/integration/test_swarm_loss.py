@@ -37,7 +37,7 @@ from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.gpu.none import NoDevices
-from commonage.ports.agents import CUT_OFF_AFTER_S, Agents
+from commonage.ports.agents import PARTITIONED_AFTER_S, Agents
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.engine_rig import FOREVER
 from commonage.testing.memory_store import MemoryStore
@@ -234,19 +234,21 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
             order = rig.start_requests(FOREVER)
             await rig.started(order)
             first = min(processes_of(order.attempt_id))
-            await _until(lambda: all(one.neighbors for one in agents.linked.heard()), "agents know of each other")
+            await _until(
+                lambda: all(one.neighbors for one in agents.linked.agent_reports()), "agents know of each other"
+            )
             await agents.be_away()
-            await asyncio.sleep(2.5 * CUT_OFF_AFTER_S)
+            await asyncio.sleep(2.5 * PARTITIONED_AFTER_S)
             assert first in processes_of(order.attempt_id)
             await agents.listen()
             rig.agents = agents.linked  # type: ignore[assignment]  # likewise
             await rig.restart()
-            await _until(lambda: len(agents.linked.heard()) == len(swarm.machines), "all are back")
-            assert not any(one.fenced for one in agents.linked.heard())
+            await _until(lambda: len(agents.linked.agent_reports()) == len(swarm.machines), "all are back")
+            assert not any(one.fenced for one in agents.linked.agent_reports())
             await rig.phase(order.attempt_id, Phase.RUNNING)
             swarm.machines[MANAGER].unplug()
             try:
-                await asyncio.sleep(2.5 * CUT_OFF_AFTER_S)
+                await asyncio.sleep(2.5 * PARTITIONED_AFTER_S)
                 assert first in processes_of(order.attempt_id), "most of the nodes see each other"
                 await rig.phase(order.attempt_id, Phase.RUNNING)  # who sees few gives nobody up
 
@@ -258,5 +260,5 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
                 await rig.phase(order.attempt_id, Phase.RUNNING)
             finally:
                 swarm.machines[MANAGER].plug()
-            await _until(lambda: all(one.connected for one in agents.linked.heard()), "all are back")
-            assert not any(one.fenced for one in agents.linked.heard())
+            await _until(lambda: all(one.connected for one in agents.linked.agent_reports()), "all are back")
+            assert not any(one.fenced for one in agents.linked.agent_reports())

@@ -18,7 +18,7 @@ from tests.contract.test_engine_swarm import swarm_rig
 from tests.integration.test_swarm_loss import CUT_OFF, lose_a_node, none_ran_twice
 
 from commonage.domain.statuses import Phase
-from commonage.ports.agents import CUT_OFF_AFTER_S
+from commonage.ports.agents import PARTITIONED_AFTER_S
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
@@ -65,7 +65,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
         manager.unplug()
         manager.daemon.kill()
         await agents.be_away()
-        await asyncio.sleep(CUT_OFF_AFTER_S)
+        await asyncio.sleep(PARTITIONED_AFTER_S)
 
         async def stands_still() -> bool:
             return ticks.stat().st_mtime < time.time() - 2.0
@@ -84,7 +84,7 @@ async def test_the_control_planes_node_loses_its_power_and_nobody_any_work(swarm
         await rig.restart()
 
         async def goes_on() -> bool:
-            return ticks.stat().st_mtime > now + 2.0 and not agents.heard("worker1").paused
+            return ticks.stat().st_mtime > now + 2.0 and not agents.agent_reports("worker1").paused
 
         await rig.until(goes_on, "it goes on where it stood")
         assert first in processes_of(order.attempt_id)

@@ -37,8 +37,8 @@ from commonage.join.client import NAME, JoinClient, Refusal
 from commonage.join.identity_proof import statement
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
-from commonage.link.agent_connections import LinkedAgents
-from commonage.link.certificate_authority import Authority
+from commonage.link.agent_connections import AgentConnections
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.messages import Measured, Report
 from commonage.testing.engine_rig import FOREVER
 from commonage.wire.hub import PORTAL_PATH
@@ -121,7 +121,7 @@ async def test_a_worker_that_changes_its_host_name_keeps_nobody_from_joining(wor
 
 async def test_a_node_that_was_removed_gets_no_certificate(world: World, tmp_path: Path) -> None:
     certificate, key = world.swarm.authority.node("victim1")
-    await world.join_service.expel("victim")
+    await world.join_service.remove_node("victim")
     assert world.swarm.removed == ["victim1"]
     with pytest.raises(Refusal, match="the Swarm does not know the node victim1 any more"):
         await world.ask_for_certificate("victim", certificate, key, tmp_path)
@@ -130,7 +130,7 @@ async def test_a_node_that_was_removed_gets_no_certificate(world: World, tmp_pat
 async def test_a_removed_node_is_put_out_whatever_its_host_name_is_now(world: World, tmp_path: Path) -> None:
     await world.join("attacker", "attacker1", tmp_path)
     world.swarm.nodes["attacker1"] = ("victim", "ready")
-    await world.join_service.expel("attacker")
+    await world.join_service.remove_node("attacker")
     assert world.swarm.removed == ["attacker1"]
     assert world.authority.bindings() == {"victim1": "victim"}, "and nobody else"
 
@@ -142,8 +142,8 @@ class Links:
     """The control plane's end of the link, and agents that dial it with what they have."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.authority = folder, Authority.open(folder / "ca")
-        self.agents = LinkedAgents(self.authority)
+        self.folder, self.authority = folder, CertificateAuthority.open(folder / "ca")
+        self.agents = AgentConnections(self.authority)
 
     def node(self, name: str, node_id: str) -> Node:
         config = make_config(self.folder / node_id, self.authority, name, self.agents.port, node_id=node_id)
@@ -152,7 +152,7 @@ class Links:
         return node
 
     def states(self) -> dict[str, tuple[str, bool]]:
-        return {one.node_id: (one.node, one.connected) for one in self.agents.heard()}
+        return {one.node_id: (one.node, one.connected) for one in self.agents.agent_reports()}
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def test_an_agent_that_reports_for_another_node_is_hung_up_on(links: Links
         await until(lambda: len(links.states()) == 2, "both are there")
         attacker.report = Report(2, NodeReport("victim", 1, 1, faults=("made up",)))
         await until(lambda: links.states()["n2"] == ("attacker", False), "its link is ended")
-        [heard] = [one for one in links.agents.heard() if one.node == "victim"]
+        [heard] = [one for one in links.agents.agent_reports() if one.node == "victim"]
         assert (heard.node_id, heard.report) == ("n1", victim.report.report)
 
 
@@ -218,9 +218,9 @@ class JoinServiceProcess:
 
     def __init__(self, folder: Path, swarm: Swarm) -> None:
         self._swarm = swarm
-        self.authority = Authority.open(folder / "ca")
+        self.authority = CertificateAuthority.open(folder / "ca")
         self.tokens = Tokens(folder / "secret", self.authority.fingerprint)
-        self.agents = LinkedAgents(self.authority)
+        self.agents = AgentConnections(self.authority)
         site = Site("Lab", f"{URL}{PORTAL_PATH}join", (), (), folder / "shared")
         manager = SwarmManager(swarm.manager.daemon.url)
         self.join_service = JoinService(site, self.authority, self.tokens, manager, WallClock())
@@ -306,7 +306,7 @@ async def _is_out(site: JoinServiceProcess, swarm: Swarm, ids: dict[str, str]) -
     """`node rm` puts out the very node, under whatever host name it goes now, and nobody else."""
     manager = swarm.manager.daemon
     token = manager.ask("GET", "/swarm")["JoinTokens"]["Worker"]
-    await site.join_service.expel("worker1")
+    await site.join_service.remove_node("worker1")
     there = {one["ID"] for one in manager.ask("GET", "/nodes")}
     assert there == {ids[MANAGER], ids["worker2"], ids["worker3"]}
     assert site.authority.bindings() == {ids["worker2"]: "worker2"}
@@ -320,7 +320,7 @@ async def _is_out(site: JoinServiceProcess, swarm: Swarm, ids: dict[str, str]) -
     join = {"RemoteAddrs": [f"{swarm.manager.address}:2377"], "JoinToken": token, "ListenAddr": "0.0.0.0:2377"}
     with pytest.raises(RuntimeError, match="join token"):
         attacker.ask("POST", "/swarm/join", {**join, "AdvertiseAddr": swarm.machines["worker1"].address})
-    await site.join_service.expel("worker3")
+    await site.join_service.remove_node("worker3")
     assert {one["ID"] for one in manager.ask("GET", "/nodes")} == {ids[MANAGER], ids["worker2"]}
 
 

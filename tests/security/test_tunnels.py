@@ -20,8 +20,8 @@ from commonage.agent.connection import dial
 from commonage.agent.network import gateway as container_gateway
 from commonage.agent.network.gateway import ContainerGateway, open_tunnel
 from commonage.link import tunnels
-from commonage.link.agent_connections import LinkedAgents
-from commonage.link.certificate_authority import Authority
+from commonage.link.agent_connections import AgentConnections
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.forwarding import Streams
 from commonage.ports.agents import NodeNetwork
 from commonage.server.data_dir import free_port
@@ -34,12 +34,12 @@ class Site:
     """The control plane's side, with something at the workload gateway's port that says back what it gets."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.authority = folder, Authority.open(folder / "ca")
+        self.folder, self.authority = folder, CertificateAuthority.open(folder / "ca")
         self.served = 0
 
     async def open(self) -> None:
         self.gateway = await asyncio.start_server(self._serve, HERE, 0)
-        self.agents = LinkedAgents(self.authority, gateway_port=self.gateway.sockets[0].getsockname()[1])
+        self.agents = AgentConnections(self.authority, gateway_port=self.gateway.sockets[0].getsockname()[1])
         await self.agents.open(HERE, 0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,7 +93,7 @@ async def test_a_node_opens_none_under_another_name(site: Site) -> None:
 
 
 async def test_somebody_without_a_certificate_opens_none(site: Site, tmp_path: Path) -> None:
-    strange = Authority.open(tmp_path / "strange")
+    strange = CertificateAuthority.open(tmp_path / "strange")
     config = make_config(tmp_path / "x", strange, "node1", site.agents.port)
     trusting = replace(config, authority=site.config("node1").authority)
     with pytest.raises((OSError, EOFError, ssl.SSLError)):

@@ -20,19 +20,19 @@ from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
 from commonage.link.connection import (
-    BROKEN,
-    MOST_BYTES,
+    FRAME_ERRORS,
+    MAX_FRAME_BYTES,
     Answer,
-    Hears,
-    LinkLost,
-    Peer,
+    Connection,
+    ConnectionLost,
+    MessageHandlers,
+    encode_frame,
     end,
-    line_of,
+    error_text,
     read_frame,
     said,
-    words_of,
 )
-from commonage.link.messages import SILENCE_S, Call, Hello, Refused, Welcome
+from commonage.link.messages import SILENCE_S, Hello, Refused, RequestType, Welcome
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.2, 2.0, 30.0
@@ -42,11 +42,11 @@ _CLOCKS_MAY_DIFFER_S = 30.0
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-Linked = Callable[[Peer, Welcome], Coroutine[Any, Any, None]]
+Linked = Callable[[Connection, Welcome], Coroutine[Any, Any, None]]
 """Uses the link until cancelled."""
 
 
-class NotLetIn(CommonageError):
+class AdmissionRefused(CommonageError):
     """The control plane answered, and refused the agent; `for_good` until this node joins again."""
 
     code = "refused"
@@ -56,14 +56,18 @@ class NotLetIn(CommonageError):
         self.for_good = refused.for_good
 
 
-class Dialler:
+class ControlPlaneConnection:
     """Keeps the link. `offers` answers requests, `hears` takes messages; `linked` is called with each new link."""
 
     def __init__(
-        self, config: AgentConfig, offers: Mapping[Call[Any, Any], Answer], hears: Hears, linked: Linked
+        self,
+        config: AgentConfig,
+        offers: Mapping[RequestType[Any, Any], Answer],
+        hears: MessageHandlers,
+        linked: Linked,
     ) -> None:
         self._config, self._offers, self._linked = config, offers, linked
-        self._hears: Hears = {**hears, "refused": (Refused, self._was_refused)}
+        self._hears: MessageHandlers = {**hears, "refused": (Refused, self._was_refused)}
         self._refused: Refused | None = None
 
     async def run(self) -> None:
@@ -74,7 +78,7 @@ class Dialler:
             began = time.monotonic()
             try:
                 await self._link(addresses[0])
-            except NotLetIn as error:
+            except AdmissionRefused as error:
                 why, pause = f"the control plane refuses us: {error.message}", _REFUSED_PAUSE_S
             except CommonageError as error:
                 why = error.message
@@ -88,27 +92,31 @@ class Dialler:
             pause = min(_LONGEST_PAUSE_S, pause * 1.5)
 
     async def _link(self, address: str) -> None:
-        """One link, from dialling to its end. Raises LinkLost, NotLetIn."""
+        """One link, from dialling to its end. Raises ConnectionLost, AdmissionRefused."""
         reader, writer = await dial(self._config, address)
         try:
             welcome = await self._say_hello(reader, writer, address)
             _log.info("linked to the control plane at %s", address)
-            await self._use(Peer(f"the control plane at {address}", reader, writer, self._offers, self._hears), welcome)
+            await self._use(
+                Connection(f"the control plane at {address}", reader, writer, self._offers, self._hears), welcome
+            )
         finally:
             await end(writer)
 
-    async def ask(self, call: Call[Q, A], question: Q) -> A:
-        """Ask this once, on a separate link. Raises NotLetIn; EngineFailure if nobody answers, or the request fails."""
-        why = LinkLost("no address of the control plane is known")
+    async def ask(self, call: RequestType[Q, A], question: Q) -> A:
+        """Ask this once, on a separate link. Raises AdmissionRefused; EngineFailure if nobody answers, or the request
+        fails.
+        """
+        why = ConnectionLost("no address of the control plane is known")
         for address in self._config.control:
             try:
                 reader, writer = await dial(self._config, address)
-            except LinkLost as error:
+            except ConnectionLost as error:
                 why = error
                 continue
             try:
                 await self._say_hello(reader, writer, address)
-                peer = Peer(f"the control plane at {address}", reader, writer, {}, {})
+                peer = Connection(f"the control plane at {address}", reader, writer, {}, {})
                 hearing = asyncio.create_task(peer.run(call.within_s or SILENCE_S))
                 try:
                     return await peer.ask(call, question)
@@ -122,21 +130,21 @@ class Dialler:
     async def _say_hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> Welcome:
         try:
             hello = Hello(self._config.node, messages.PROTOCOL, __version__)
-            writer.write(line_of(said("hello", hello)))
+            writer.write(encode_frame(said("hello", hello)))
             frame = await read_frame(reader, _WITHIN_S)
             if frame.get("say") == "refused":
-                raise NotLetIn(from_json(Refused, frame.get("with")))
+                raise AdmissionRefused(from_json(Refused, frame.get("with")))
             return from_json(Welcome, frame.get("with"))
         except (EOFError, ConnectionError, ssl.SSLError) as error:
             # Under TLS 1.3 a server that rejects the client certificate closes the connection only now.
-            raise LinkLost(
+            raise ConnectionLost(
                 f"the control plane at {address} ended the link without a word: it may not take our certificate "
                 "(expired, or of another site); then this machine must join again"
             ) from error
-        except (TimeoutError, *BROKEN) as error:
-            raise LinkLost(f"{address} does not answer as a control plane does: {words_of(error)}") from error
+        except (TimeoutError, *FRAME_ERRORS) as error:
+            raise ConnectionLost(f"{address} does not answer as a control plane does: {error_text(error)}") from error
 
-    async def _use(self, peer: Peer, welcome: Welcome) -> None:
+    async def _use(self, peer: Connection, welcome: Welcome) -> None:
         self._refused = None
         if abs(welcome.now - time.time()) > _CLOCKS_MAY_DIFFER_S:
             _log.warning("this machine's clock and the control plane's differ by %.0f s", time.time() - welcome.now)
@@ -148,9 +156,9 @@ class Dialler:
             task.add_done_callback(lambda _: peer.close("our own part in it ended"))
         try:
             await peer.run()
-        except LinkLost:
+        except ConnectionLost:
             if self._refused is not None:
-                raise NotLetIn(self._refused) from None
+                raise AdmissionRefused(self._refused) from None
             raise
         finally:
             for task in tasks:
@@ -162,7 +170,7 @@ class Dialler:
     def _was_refused(self, refused: Refused) -> None:
         self._refused = refused
 
-    async def _keep_certificate(self, peer: Peer, until: float) -> None:
+    async def _keep_certificate(self, peer: Connection, until: float) -> None:
         """Renew the certificate in time: the same signing request is sent again, and the key stays."""
         while True:
             await asyncio.sleep(max(0.0, min(until - messages.RENEW_BEFORE_S - time.time(), _RENEW_AGAIN_S)))
@@ -180,9 +188,9 @@ class Dialler:
 
 
 async def dial(
-    config: AgentConfig, address: str, *, limit: int = MOST_BYTES
+    config: AgentConfig, address: str, *, limit: int = MAX_FRAME_BYTES
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to the control plane; the reader's buffer holds `limit` bytes. Raises LinkLost."""
+    """Connect to the control plane; the reader's buffer holds `limit` bytes. Raises ConnectionLost."""
     host, port = split_address(address)
     try:
         context = client_context(config)
@@ -191,11 +199,11 @@ async def dial(
                 host, port, ssl=context, server_hostname=messages.SERVER_NAME, limit=limit
             )
     except ssl.SSLCertVerificationError as error:
-        raise LinkLost(
+        raise ConnectionLost(
             f"who answers at {address} is not the control plane of this site: {error.verify_message}"
         ) from error
     except (TimeoutError, OSError) as error:
-        raise LinkLost(f"the control plane cannot be reached at {address}: {words_of(error)}") from error
+        raise ConnectionLost(f"the control plane cannot be reached at {address}: {error_text(error)}") from error
 
 
 def client_context(config: AgentConfig) -> ssl.SSLContext:

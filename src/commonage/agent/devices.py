@@ -159,9 +159,9 @@ class AgentDevices:
         for one in attempt_ids:
             await self._do(partial(self._devices.release, one))
 
-    async def note_held(self, allocations: Sequence[Allocation]) -> None:
-        """As `Devices.note_held`."""
-        await self._do(lambda: self._devices.note_held(allocations))
+    async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
+        """As `Devices.note_allocations`."""
+        await self._do(lambda: self._devices.note_allocations(allocations))
 
     async def resume(self, uuid: str) -> None:
         """As `Devices.resume`."""

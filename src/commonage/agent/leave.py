@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from commonage.agent.config import MOUNTS, read_config
-from commonage.agent.connection import Dialler
+from commonage.agent.connection import ControlPlaneConnection
 from commonage.agent.containers.containers import LABEL, end_processes
 from commonage.agent.containers.mounts import Mounts
-from commonage.agent.fencing.freezer import let_go_on
+from commonage.agent.fencing.freezer import unpause
 from commonage.agent.network.firewall import Firewall
 from commonage.agent.steps.host import Host, StepFailed
 from commonage.agent.steps.service import COMMAND, HOME, PROGRAMS, SCRIPT, SERVICE, SETTINGS, STATE, UNIT, runs
@@ -29,7 +29,7 @@ from commonage.agent.steps.storage import our_folders, remove_lines
 from commonage.agent.steps.swarm import CERTIFICATES, LOGINS, read_logins
 from commonage.domain.errors import CommonageError
 from commonage.link import messages
-from commonage.link.connection import Peer
+from commonage.link.connection import Connection
 
 DONE, FAILED, MISUSED = 0, 1, 2
 _END_WITHIN_S = 20.0
@@ -137,7 +137,7 @@ def _end_workloads(host: Host) -> None:
     if not host.has("docker"):
         return
     ours = host.must("docker", "ps", "--quiet", "--no-trunc", "--filter", f"label={LABEL}").split()
-    if alive := end_processes(ours, _END_WITHIN_S, let_go_on):
+    if alive := end_processes(ours, _END_WITHIN_S, unpause):
         raise StepFailed(f"{len(alive)} of its containers do not end; restart this machine, then run this again")
 
 
@@ -148,7 +148,7 @@ def _told() -> str:
     """
     try:
         config = read_config(HOME / SETTINGS.name)
-        asyncio.run(Dialler(config, {}, {}, _never).ask(messages.LEFT, messages.Nothing()))
+        asyncio.run(ControlPlaneConnection(config, {}, {}, _never).ask(messages.LEFT, messages.Nothing()))
     except CommonageError as error:
         return (
             f"the control plane could not be told: {error.message}. If `commonage node ls` still lists this machine, "
@@ -157,7 +157,7 @@ def _told() -> str:
     return "the control plane knows this machine no more"
 
 
-async def _never(_peer: Peer, _welcome: messages.Welcome) -> None:
+async def _never(_peer: Connection, _welcome: messages.Welcome) -> None:
     """Never called: this link carries one request only."""
 
 

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from commonage.agent.config import DEFAULT_FILE, AgentConfig, read_config
-from commonage.agent.connection import Dialler
+from commonage.agent.connection import ControlPlaneConnection
 from commonage.agent.containers.containers import Containers
 from commonage.agent.containers.docker import DaemonGone, DockerDaemon
 from commonage.agent.containers.execs import Execs
 from commonage.agent.containers.images import Puller
-from commonage.agent.containers.limits import Holding
+from commonage.agent.containers.limits import Limits
 from commonage.agent.containers.mounts import Mounts
 from commonage.agent.devices import AgentDevices, Look
 from commonage.agent.fencing.daemon_health import Answer, DaemonHealth
 from commonage.agent.fencing.fencing import Fences
-from commonage.agent.fencing.partition import SWARM_PORT, Contact, answers
-from commonage.agent.network.firewall_keeper import StandingFirewall
+from commonage.agent.fencing.partition import SWARM_PORT, PartitionMonitor, answers
+from commonage.agent.network.firewall_keeper import FirewallKeeper
 from commonage.agent.network.gateway import ContainerGateway
 from commonage.agent.node import Node
 from commonage.domain.errors import EngineFailure, InvalidInput
@@ -39,10 +39,10 @@ from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swa
 from commonage.engines.containers.kernel import measure, owners_of
 from commonage.link import messages
 from commonage.link.connection import Answer as Answering
-from commonage.link.connection import Hears, Peer
+from commonage.link.connection import Connection, MessageHandlers
 from commonage.link.execs import EXEC
-from commonage.link.messages import Call, ReportHeard, Welcome
-from commonage.ports.agents import CUT_OFF_AFTER_S, NodeNetwork, OnProgress
+from commonage.link.messages import ReportHeard, RequestType, Welcome
+from commonage.ports.agents import PARTITIONED_AFTER_S, NodeNetwork, OnProgress
 from commonage.ports.devices import Hold
 
 _log = logging.getLogger(__name__)
@@ -62,17 +62,17 @@ class Agent:
         self._config = config
         self._daemon = DockerDaemon(config.docker)
         self._containers = Containers(self._daemon)
-        self._holding = Holding(self._daemon, weighs=config.cpu_hold == "share")
+        self._holding = Limits(self._daemon, weighs=config.cpu_hold == "share")
         self._fences = Fences(self._daemon, state)
         self._devices = AgentDevices(config)
         self._node = Node(config, self._fences.root)
         self._mounts = Mounts(Path(config.mounts), config.shared)
         self._execs = Execs(self._daemon)
         self._puller = Puller(self._daemon, Path(config.docker_config), config.node)
-        self._firewall = StandingFirewall(config, state)
+        self._firewall = FirewallKeeper(config, state)
         self._gateway = ContainerGateway(config, state, self._network_changed)
         self._daemon_health = DaemonHealth(config.fence_after_s, config.fence_silent_after_s)
-        self._contact = Contact(config, state)
+        self._contact = PartitionMonitor(config, state)
         # Separate threads: pausing workloads in time must not wait for threads that a silent daemon blocks.
         self._pausing = ThreadPoolExecutor(1, thread_name_prefix="pausing")
         # Separate, too: a file server that hangs must block only mounts.
@@ -80,14 +80,14 @@ class Agent:
         self._cannot_mount = self._mounts.fault()
         self._unfit: tuple[str, ...] = ()
         self._bounds_volumes = False
-        hears: Hears = {
+        hears: MessageHandlers = {
             **self._execs.hears(),
             "heard": (ReportHeard, self._was_heard),
             "network": (NodeNetwork, self._gateway.learn),
             "reach": (messages.Reach, lambda reach: self._firewall.reach(reach.addresses)),
             "neighbors": (messages.Neighbors, self._contact.learn),
         }
-        self._dialler = Dialler(config, self._offers(), hears, self._report_to)
+        self._dialler = ControlPlaneConnection(config, self._offers(), hears, self._report_to)
         self._look = Look()
         self._changed = asyncio.Event()
         self._number = 0
@@ -175,7 +175,7 @@ class Agent:
         pause = partial(self._fences.pause_all, "this machine is cut off from its site")
         while True:
             await self._contact.look()
-            if self._contact.is_cut_off:
+            if self._contact.is_partitioned:
                 await asyncio.get_running_loop().run_in_executor(self._pausing, pause)
                 self._changed.set()
             await asyncio.sleep(_LOOK_EVERY_S)
@@ -196,7 +196,7 @@ class Agent:
     async def _warnings_of_devices(self) -> Sequence[tuple[str, str]]:
         return () if self._devices.is_silent else await self._devices.take_warnings()
 
-    async def _report_to(self, peer: Peer, welcome: Welcome) -> None:
+    async def _report_to(self, peer: Connection, welcome: Welcome) -> None:
         self._execs.speak_to(peer)
         self._firewall.reach(welcome.reaches)
         await self._gateway.settle()
@@ -243,7 +243,7 @@ class Agent:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def _offers(self) -> Mapping[Call[Any, Any], Answering]:
+    def _offers(self) -> Mapping[RequestType[Any, Any], Answering]:
         return {
             messages.MEASURE: self._measure,
             messages.OWNERS: self._whose,
@@ -254,9 +254,9 @@ class Agent:
             messages.PULL: self._pull,
             EXEC: self._execs.answer,
             messages.FENCE: self._fence,
-            messages.GO_ON: self._go_on,
+            messages.UNPAUSE: self._unpause,
             messages.REACHES: self._reaches,
-            messages.NOTE_HELD: self._note_held,
+            messages.NOTE_ALLOCATIONS: self._note_allocations,
             messages.RESUME: self._resume,
         }
 
@@ -296,11 +296,11 @@ class Agent:
     async def _fence(self, attempts: messages.Attempts, _told: OnProgress) -> messages.Attempts:
         return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
 
-    async def _go_on(self, going: messages.Going, _told: OnProgress) -> messages.Nothing:
+    async def _unpause(self, going: messages.Unpause, _told: OnProgress) -> messages.Nothing:
         made = self._made.get(going.number)
-        if made is None or time.monotonic() - made > CUT_OFF_AFTER_S:  # it may have been requeued elsewhere since
+        if made is None or time.monotonic() - made > PARTITIONED_AFTER_S:  # it may have been requeued elsewhere since
             return messages.Nothing()
-        stood = await asyncio.to_thread(self._fences.go_on, going.ids)
+        stood = await asyncio.to_thread(self._fences.unpause, going.ids)
         words = "it stood still for {:.0f} s, as its node was cut off from the control plane, and goes on now"
         self._warnings += [(0, (one, words.format(seconds))) for one, seconds in stood.items()]
         self._changed.set()
@@ -309,8 +309,8 @@ class Agent:
     async def _reaches(self, place: messages.Place, _told: OnProgress) -> messages.Reached:
         return messages.Reached(await answers(place.address, SWARM_PORT, refused=False))
 
-    async def _note_held(self, allocations: messages.Allocations, _told: OnProgress) -> messages.Nothing:
-        await self._devices.note_held(allocations.each)
+    async def _note_allocations(self, allocations: messages.Allocations, _told: OnProgress) -> messages.Nothing:
+        await self._devices.note_allocations(allocations.each)
         return messages.Nothing()
 
     async def _resume(self, device: messages.Device, _told: OnProgress) -> messages.Nothing:

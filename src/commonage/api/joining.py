@@ -67,7 +67,7 @@ async def make(request: Request) -> Response:
 async def revoke(request: Request) -> Response:
     """With them ends the Swarm's own token for workers. Nodes that have joined stay. For admins."""
     caller(request).need(Scope.ADMIN)
-    return answer(DoneOut(done=list(await _joining(request).forget_tokens())))
+    return answer(DoneOut(done=list(await _joining(request).revoke_tokens())))
 
 
 @router.get(

@@ -68,7 +68,7 @@ class DeviceFaults:
         self._notes: dict[str, dict[int, float]] = {}
         self.last: dict[str, int] = {}  # the last Xid of each GPU
 
-    def heard(self, device: str, number: int, life: Life, instance: str | None = None) -> None:
+    def agent_reports(self, device: str, number: int, life: Life, instance: str | None = None) -> None:
         """The driver reported this Xid of the GPU, or of an application on an instance of it."""
         log.warning("GPU %s: Xid %d, %s", instance or device, number, xid.meaning_of(number).words)
         self.last[device] = number

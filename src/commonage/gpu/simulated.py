@@ -158,7 +158,7 @@ class SimulatedDevices(Devices):
         """As for real GPUs, with COMMONAGE_GPU_SIMULATED=1."""
         return share_environment(shares)
 
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """Measure these allocations (allocations) from now on. Those of other nodes' GPUs are ignored."""
         self._allocations = tuple(allocations)
 

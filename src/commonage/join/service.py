@@ -22,7 +22,7 @@ from commonage.join.identity_proof import IdentityProof, statement
 from commonage.join.node_identity import verified_node_id
 from commonage.join.script import cloud_init, digest_of, join_command, join_script
 from commonage.join.tokens import Tokens
-from commonage.ports.agents import Heard
+from commonage.ports.agents import AgentReport
 from commonage.ports.clock import Clock
 from commonage.ports.joining import JoinKit, JoinToken, Membership, SwarmMember
 
@@ -47,7 +47,7 @@ class Admitted(Protocol):
 class Links(Protocol):
     """The links to the agents of nodes."""
 
-    def heard(self) -> Sequence[Heard]:
+    def agent_reports(self) -> Sequence[AgentReport]:
         """As `ports.agents.Agents`."""
         ...
 
@@ -148,7 +148,7 @@ class JoinService:
         """Cloud-init user data with this token and these options of the script."""
         return cloud_init(self._kit.script, token, options, host_name)
 
-    async def forget_tokens(self) -> Sequence[str]:
+    async def revoke_tokens(self) -> Sequence[str]:
         """Invalidate all tokens made until now, and the Swarm's token, which was sent to nodes that had one."""
         await asyncio.to_thread(self._tokens.forget)
         return await self._forgot_tokens()
@@ -157,11 +157,11 @@ class JoinService:
         log.info("all join tokens were revoked")
         return ["no join token that was made until now is good any more", await self._renew_swarm_token()]
 
-    async def lets_in(self, node: str) -> bool:
+    async def is_admitted(self, node: str) -> bool:
         """Whether a valid certificate, or membership in the Swarm, lets the node in. Raises EngineFailure."""
         return await asyncio.to_thread(self._signer.holds, node) or bool(await self._listed_as(node))
 
-    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+    async def remove_node(self, node: str, *, gone: bool = False) -> Sequence[str]:
         """Remove everything that lets the node in; returns a sentence for each. If it is gone, join tokens stay valid.
 
         Raises Unavailable before anything was revoked if the removal cannot be written down.
@@ -293,9 +293,9 @@ class JoinService:
             "minute"
         )
 
-    def _connected(self, node: str) -> list[Heard]:
+    def _connected(self, node: str) -> list[AgentReport]:
         """The agents that are connected under this name."""
-        heard = () if self._agents is None else self._agents.heard()
+        heard = () if self._agents is None else self._agents.agent_reports()
         return [one for one in heard if one.node == node and one.connected]
 
     async def registration(self, node: str, node_id: str, serial: str = "") -> dict[str, Any]:

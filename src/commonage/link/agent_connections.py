@@ -25,13 +25,13 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link import messages, saved_reports
-from commonage.link.certificate_authority import Authority
-from commonage.link.connection import Answer, LinkLost, Peer
-from commonage.link.execs import ExecLines
-from commonage.link.listener import Caller, Listener
-from commonage.link.messages import Call, Report
+from commonage.link.certificate_authority import CertificateAuthority
+from commonage.link.connection import Answer, Connection, ConnectionLost
+from commonage.link.execs import LinkExecs
+from commonage.link.listener import AgentPeer, Listener
+from commonage.link.messages import Report, RequestType
 from commonage.link.tunnels import Tunnels
-from commonage.ports.agents import Drains, Heard, NodeNetwork, OnProgress
+from commonage.ports.agents import AgentReport, Drains, NodeNetwork, OnProgress
 from commonage.ports.devices import Hold
 from commonage.ports.execs import ExecStream, Terminal
 
@@ -52,24 +52,25 @@ class _Link:
     node: str
     node_id: str
     serial: int
-    peer: Peer = field(init=False)
-    execs: ExecLines = field(default_factory=ExecLines)
+    peer: Connection = field(init=False)
+    execs: LinkExecs = field(default_factory=LinkExecs)
     held: tuple[Allocation, ...] = field(default=())
     number: int = 0
     left: bool = False
 
 
-class LinkedAgents:
+class AgentConnections:
     """Implements `ports.agents.Agents` and `RemoteDevices`. Links and reports are kept by Swarm node id.
 
     `memory` is the file that keeps the agents' last reports over a restart (None: nothing is kept). `always_reach` is
-    what containers may reach in addition to what engines add (`let_reach`). `gateway_port` is the loopback port that
+    what containers may reach in addition to what engines add (`allow_addresses`). `gateway_port` is the loopback port
+    that
     serves the connections of containers that agents carry (0: they are refused). `now` gives unix seconds.
     """
 
     def __init__(
         self,
-        authority: Authority,
+        authority: CertificateAuthority,
         *,
         memory: Path | None = None,
         always_reach: Collection[str] = (),
@@ -85,7 +86,7 @@ class LinkedAgents:
         self._neighbors = messages.Neighbors(())
         self._network: NodeNetwork | None = None
         self._links: dict[str, _Link] = {}
-        self._heard: dict[str, Heard] = {}
+        self._agent_reports: dict[str, AgentReport] = {}
         self._warnings: list[tuple[str, str, str]] = []
         self.iterations = Iterations("agents", now)
         self.port = 0
@@ -106,11 +107,13 @@ class LinkedAgents:
         kept = () if self._memory is None else await asyncio.to_thread(saved_reports.read, self._memory)
         known = [one for one in kept if one.node_id]  # without a node id the agent must join again
         for one in known:  # it may have been in contact until now
-            self._heard.setdefault(one.node_id, replace(one, at=self._now(), came=time.monotonic(), connected=False))
+            self._agent_reports.setdefault(
+                one.node_id, replace(one, at=self._now(), monotonic_at=time.monotonic(), connected=False)
+            )
         awaited = {one.node_id for one in known if one.connected}
         with suppress(TimeoutError):
             async with asyncio.timeout(_COME_AGAIN_S):
-                while awaited - {one.node_id for one in self._heard.values() if one.connected}:
+                while awaited - {one.node_id for one in self._agent_reports.values() if one.connected}:
                     self._news.clear()
                     await self._news.wait()
 
@@ -123,15 +126,15 @@ class LinkedAgents:
 
     # --- links ----------------------------------------------------------------------------------------------------
 
-    async def _attend(self, caller: Caller) -> None:
+    async def _attend(self, caller: AgentPeer) -> None:
         """Serve a link from its welcome to its end."""
         link = _Link(caller.node, caller.node_id, caller.serial)
-        offers: Mapping[Call[Any, Any], Answer] = {
+        offers: Mapping[RequestType[Any, Any], Answer] = {
             messages.RENEW: partial(self._renew, link),
             messages.LEFT: partial(self._has_left, link),
         }
         hears = {"report": (Report, lambda report: self._take_in(link, report)), **link.execs.hears()}
-        link.peer = peer = Peer(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
+        link.peer = peer = Connection(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
         self._forget_former(link)
         self._links[caller.node_id] = link
         if self._network is not None:  # until it is known, the agent keeps the network that it knows; likewise:
@@ -141,7 +144,7 @@ class LinkedAgents:
         _log.info("the agent of %s is connected", caller.node)
         try:
             await peer.run()
-        except LinkLost as error:
+        except ConnectionLost as error:
             _log.warning("%s", error.message)
         finally:
             peer.close("the link ended")
@@ -149,21 +152,21 @@ class LinkedAgents:
                 del self._links[caller.node_id]
                 self._has_gone(caller.node_id)
             if link.left and self._drains is not None:  # not before: it waits on this link for the answer
-                await self._drains.see_off(caller.node)
+                await self._drains.finish_leave(caller.node)
 
     def _forget_former(self, link: _Link) -> None:
         """End the previous link of this node, and that of another Swarm node that had the same name."""
         for one in list(self._links.values()):
             if one.node_id == link.node_id or one.node == link.node:
                 one.peer.close(f"the agent of {link.node} came again")
-        for node_id in [one.node_id for one in self._heard.values() if one.node == link.node]:
+        for node_id in [one.node_id for one in self._agent_reports.values() if one.node == link.node]:
             if node_id != link.node_id:
                 self._links.pop(node_id, None)
-                del self._heard[node_id]
+                del self._agent_reports[node_id]
 
     def _has_gone(self, node_id: str) -> None:
-        if node_id in self._heard:
-            self._heard[node_id] = replace(self._heard[node_id], connected=False)
+        if node_id in self._agent_reports:
+            self._agent_reports[node_id] = replace(self._agent_reports[node_id], connected=False)
         self._news.set()
 
     def _take_in(self, link: _Link, report: Report) -> None:
@@ -173,7 +176,7 @@ class LinkedAgents:
         if report.report.name != node:
             link.peer.close(f"the agent of {node} reports of {report.report.name[:64]}")
             return
-        self._heard[link.node_id] = Heard(
+        self._agent_reports[link.node_id] = AgentReport(
             node,
             report.report,
             self._now(),
@@ -225,15 +228,17 @@ class LinkedAgents:
         for node_id in node_ids:
             self._put_out(node, node_id)
             if gone:
-                self._heard.pop(node_id, None)
+                self._agent_reports.pop(node_id, None)
 
     def _put_out(self, node: str, node_id: str) -> None:
         self._end(node_id)
         fault = f"{node} was removed from this site: have it join again (`commonage node join`), or take it out by hand"
-        never = Heard(node, NodeReport(node, 0, 0), self._now(), time.monotonic(), connected=False, node_id=node_id)
-        before = self._heard.get(node_id, never)
+        never = AgentReport(
+            node, NodeReport(node, 0, 0), self._now(), time.monotonic(), connected=False, node_id=node_id
+        )
+        before = self._agent_reports.get(node_id, never)
         report = NodeReport(node, 0, 0, faults=(fault,))
-        self._heard[node_id] = replace(before, report=report, connected=False, samples=(), owners=())
+        self._agent_reports[node_id] = replace(before, report=report, connected=False, samples=(), owners=())
         self._news.set()
 
     def _end(self, node_id: str) -> None:
@@ -262,14 +267,14 @@ class LinkedAgents:
         """Save the reports if more than their times and measurements changed."""
         essence = {
             one.node_id: replace(
-                one, report=replace(one.report, disk_free_mib=None), at=0.0, came=0.0, samples=(), owners=()
+                one, report=replace(one.report, disk_free_mib=None), at=0.0, monotonic_at=0.0, samples=(), owners=()
             )
-            for one in self._heard.values()
+            for one in self._agent_reports.values()
         }
         if self._memory is None or essence == self._kept:
             return
         try:
-            await asyncio.to_thread(saved_reports.write, self._memory, list(self._heard.values()))
+            await asyncio.to_thread(saved_reports.write, self._memory, list(self._agent_reports.values()))
         except OSError as error:
             _log.warning("what agents say is not kept: %s", error)
         else:
@@ -277,9 +282,9 @@ class LinkedAgents:
 
     # --- the port: reports ----------------------------------------------------------------------------------------
 
-    def heard(self) -> Sequence[Heard]:
+    def agent_reports(self) -> Sequence[AgentReport]:
         """The last report of each agent."""
-        return list(self._heard.values())
+        return list(self._agent_reports.values())
 
     async def bindings(self) -> Mapping[str, str]:
         """As the authority recorded them: includes a node that has just joined."""
@@ -292,7 +297,7 @@ class LinkedAgents:
                 retryable=True,
             ) from error
 
-    def let_reach(self, addresses: Collection[str]) -> None:
+    def allow_addresses(self, addresses: Collection[str]) -> None:
         """Sent to all connected agents, and to each that connects later."""
         self._reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
         for link in self._links.values():
@@ -304,7 +309,7 @@ class LinkedAgents:
         for link in self._links.values():
             link.peer.say("network", network)
 
-    def introduce(self, nodes: Collection[tuple[str, str]]) -> None:
+    def set_neighbors(self, nodes: Collection[tuple[str, str]]) -> None:
         """Sent to all connected agents, and to each that connects later."""
         self._neighbors = messages.Neighbors(tuple(nodes))
         for link in self._links.values():
@@ -312,10 +317,10 @@ class LinkedAgents:
 
     # --- the port: requests ---------------------------------------------------------------------------------------
 
-    def _peer(self, node_id: str) -> Peer:
+    def _peer(self, node_id: str) -> Connection:
         link = self._links.get(node_id)
         if link is None:
-            since = self._heard.get(node_id)
+            since = self._agent_reports.get(node_id)
             last = f"last heard of {self._now() - since.at:.0f} s ago" if since else "never heard of since our start"
             name = since.node if since else f"the Swarm node {node_id}"
             raise EngineFailure(
@@ -367,27 +372,29 @@ class LinkedAgents:
         """Kill attempts on the node."""
         return (await self._peer(node_id).ask(messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
 
-    async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
+    async def unpause(self, node_id: str, attempt_ids: Collection[str]) -> None:
         """End the pause of attempts."""
         peer = self._peer(node_id)
-        await peer.ask(messages.GO_ON, messages.Going(tuple(attempt_ids), self._links[node_id].number))
+        await peer.ask(messages.UNPAUSE, messages.Unpause(tuple(attempt_ids), self._links[node_id].number))
 
     # --- GPUs on other nodes --------------------------------------------------------------------------------------
 
-    async def note_held(self, allocations: Sequence[Allocation]) -> None:
+    async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """Pass the allocations (allocations) to agents with simulated GPUs: no other agent needs them."""
         by_node: dict[str, list[Allocation]] = defaultdict(list)
         for allocation in allocations:
             by_node[allocation.node].append(allocation)
-        await asyncio.gather(*(self._note_held(one, tuple(by_node[one.node])) for one in list(self._links.values())))
+        await asyncio.gather(
+            *(self._note_allocations(one, tuple(by_node[one.node])) for one in list(self._links.values()))
+        )
 
-    async def _note_held(self, link: _Link, allocations: tuple[Allocation, ...]) -> None:
-        heard = self._heard.get(link.node_id)
+    async def _note_allocations(self, link: _Link, allocations: tuple[Allocation, ...]) -> None:
+        heard = self._agent_reports.get(link.node_id)
         if heard is None or link.held == allocations:
             return
         if any(device.simulated for device in heard.report.devices):
             with suppress(EngineFailure):
-                await link.peer.ask(messages.NOTE_HELD, messages.Allocations(allocations))
+                await link.peer.ask(messages.NOTE_ALLOCATIONS, messages.Allocations(allocations))
                 link.held = allocations
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
@@ -397,7 +404,7 @@ class LinkedAgents:
 
     async def resume(self, uuid: str) -> None:
         """Clear the faults of this GPU on its node."""
-        for node_id, heard in list(self._heard.items()):
+        for node_id, heard in list(self._agent_reports.items()):
             if any(device.uuid == uuid for device in heard.report.devices):
                 with suppress(CommonageError):
                     await self._peer(node_id).ask(messages.RESUME, messages.Device(uuid))

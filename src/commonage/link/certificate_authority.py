@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonage.domain.errors import CommonageError, InvalidInput
-from commonage.link.issued_certificates import Entry, Issued
+from commonage.link.issued_certificates import IssuedCertificate, IssuedCertificates
 from commonage.link.messages import NODE_ID_URI
 
 AUTHORITY_YEARS = 10
@@ -65,7 +65,7 @@ class Admitted:
         return "Admitted(…)"
 
 
-class Authority:
+class CertificateAuthority:
     """The authority of one installation. `now` gives unix seconds.
 
     Several instances may use one folder, also in several processes: the issued certificates are in a file behind a
@@ -78,7 +78,7 @@ class Authority:
         self._certificate = certificate
         self._key = key
         self._now = now
-        self._issued = Issued(folder / "issued.json")
+        self._issued = IssuedCertificates(folder / "issued.json")
 
     @classmethod
     def open(cls, folder: Path, *, now: Callable[[], float] = time.time) -> Self:
@@ -148,7 +148,7 @@ class Authority:
         self._issued.renew(serial, entry, self._now())
         return signed
 
-    def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, Entry]:
+    def _client(self, csr_pem: str, node: str, node_id: str) -> tuple[str, IssuedCertificate]:
         """Sign a certificate. The caller must record its entry before handing it out."""
         if not _NODE_ID.fullmatch(node_id):
             raise InvalidInput(f"{node_id[:64]!r} cannot be the id of a Swarm node", field="node_id")
@@ -171,7 +171,7 @@ class Authority:
         spoken = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{NODE_ID_URI}{node_id}")])
         signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, spoken)
         until = signed.not_valid_after_utc.timestamp()
-        return _pem(signed), Entry(node, f"{signed.serial_number:x}", until, node_id=node_id)
+        return _pem(signed), IssuedCertificate(node, f"{signed.serial_number:x}", until, node_id=node_id)
 
     def revoke(self, node: str) -> None:
         """Revoke all certificates of this node. A certificate issued later is valid."""

@@ -18,29 +18,29 @@ from typing import Any, TypeVar
 from commonage.domain.codec import Json, Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.reasons import Reason
-from commonage.link.messages import SILENCE_S, Call
+from commonage.link.messages import SILENCE_S, RequestType
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import NotConfined
 
 _log = logging.getLogger(__name__)
-MOST_BYTES = 8 * 1024 * 1024
+MAX_FRAME_BYTES = 8 * 1024 * 1024
 """Maximum size of one frame. Readers are created with this limit."""
-_MOST_UNSENT = 4 * MOST_BYTES
+_MOST_UNSENT = 4 * MAX_FRAME_BYTES
 _MOST_QUESTIONS = 1000
 _CLOSE_WITHIN_S = 1.0
 
-BROKEN = (OSError, EOFError, ValueError, RecursionError, Unreadable)
+FRAME_ERRORS = (OSError, EOFError, ValueError, RecursionError, Unreadable)
 """The errors that reading a frame may raise."""
 
 Answer = Callable[[Any, OnProgress], Awaitable[object]]
 """Handles a request and returns its answer; may report progress. An exception is sent to the requester."""
-Hears = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
+MessageHandlers = Mapping[str, tuple[type[Any], Callable[[Any], None]]]
 """The messages that this side accepts: by name, the type of the message and its handler."""
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
-def line_of(frame: Json) -> bytes:
+def encode_frame(frame: Json) -> bytes:
     """The frame as it is sent."""
     return json.dumps(frame, separators=(",", ":")).encode() + b"\n"
 
@@ -58,7 +58,7 @@ async def read_frame(reader: asyncio.StreamReader, within_s: float) -> Mapping[s
     except asyncio.IncompleteReadError as error:
         raise EOFError("the other side ended it") from error
     except asyncio.LimitOverrunError as error:
-        raise ValueError(f"a frame of more than {MOST_BYTES} bytes") from error
+        raise ValueError(f"a frame of more than {MAX_FRAME_BYTES} bytes") from error
     frame = json.loads(line)
     if not isinstance(frame, dict):
         raise Unreadable("a frame that is no object")
@@ -78,12 +78,12 @@ async def end(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The error's message, or its type if it has none."""
     return str(error) or type(error).__name__
 
 
-class LinkLost(EngineFailure):
+class ConnectionLost(EngineFailure):
     """The other side does not answer any more: the outcome of pending requests is not known."""
 
     retryable = True
@@ -97,7 +97,7 @@ class _Asked:
     told: OnProgress
 
 
-class Peer:
+class Connection:
     """One end. `name` is that of the other side; `offers` answers its requests, `hears` takes its messages."""
 
     def __init__(
@@ -105,8 +105,8 @@ class Peer:
         name: str,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        offers: Mapping[Call[Any, Any], Answer],
-        hears: Hears,
+        offers: Mapping[RequestType[Any, Any], Answer],
+        hears: MessageHandlers,
     ) -> None:
         self.name = name
         self._reader, self._writer = reader, writer
@@ -123,13 +123,13 @@ class Peer:
         """Send a message. After the end of the link it is lost."""
         self._send(said(name, message))
 
-    async def ask(self, call: Call[Q, A], question: Q, told: OnProgress = ignore_progress) -> A:
+    async def ask(self, call: RequestType[Q, A], question: Q, told: OnProgress = ignore_progress) -> A:
         """Send a request and wait.
 
-        Raises the other side's error as an EngineFailure; LinkLost, also after a timeout.
+        Raises the other side's error as an EngineFailure; ConnectionLost, also after a timeout.
         """
         if self._over is not None:
-            raise LinkLost(self._over)
+            raise ConnectionLost(self._over)
         number = next(self._numbers)
         asked = _Asked(asyncio.get_running_loop().create_future(), told)
         self._asked[number] = asked
@@ -138,7 +138,7 @@ class Peer:
             async with asyncio.timeout(call.within_s):
                 gives = await asked.answer
         except TimeoutError:
-            raise LinkLost(f"{self.name} did not answer within {call.within_s:.0f} s ({call.name})") from None
+            raise ConnectionLost(f"{self.name} did not answer within {call.within_s:.0f} s ({call.name})") from None
         finally:
             del self._asked[number]
             if not asked.answer.done() or asked.answer.cancelled():
@@ -151,14 +151,14 @@ class Peer:
     def _send(self, frame: Json) -> None:
         if self._over is not None:
             return
-        self._writer.write(line_of(frame))
+        self._writer.write(encode_frame(frame))
         if self._writer.transport.get_write_buffer_size() > _MOST_UNSENT:
             self.close(f"{self.name} does not take what is sent to it")
 
     # --- in -------------------------------------------------------------------------------------------------------
 
     async def run(self, silence_s: float = SILENCE_S) -> None:
-        """Receive frames until the link ends. Always raises LinkLost, with the reason."""
+        """Receive frames until the link ends. Always raises ConnectionLost, with the reason."""
         try:
             while self._over is None:
                 frame = await read_frame(self._reader, silence_s)
@@ -166,15 +166,15 @@ class Peer:
                     await self._take(frame)
         except TimeoutError:
             self.close(f"nothing was heard of {self.name} for {silence_s:.0f} s")
-        except BROKEN as error:
-            self.close(f"the link to {self.name} is broken: {words_of(error)}")
+        except FRAME_ERRORS as error:
+            self.close(f"the link to {self.name} is broken: {error_text(error)}")
         finally:
             self.close(f"the link to {self.name} was ended")
-        raise LinkLost(self._over or "")
+        raise ConnectionLost(self._over or "")
 
     async def _take(self, frame: Mapping[str, Any]) -> None:
         if "say" in frame:
-            self._heard(frame)
+            self._agent_reports(frame)
         elif "ask" in frame:
             self._was_asked(frame)
         elif "drop" in frame:
@@ -185,7 +185,7 @@ class Peer:
             self._was_answered(frame)
         await asyncio.sleep(0)  # a flood of frames must not starve other tasks
 
-    def _heard(self, frame: Mapping[str, Any]) -> None:
+    def _agent_reports(self, frame: Mapping[str, Any]) -> None:
         kind, take = self._hears.get(str(frame["say"]), (None, None))
         if kind is not None and take is not None:
             take(from_json(kind, frame.get("with")))
@@ -246,7 +246,7 @@ class Peer:
             task.cancel()
         for asked in self._asked.values():
             if not asked.answer.done():
-                asked.answer.set_exception(LinkLost(why))
+                asked.answer.set_exception(ConnectionLost(why))
 
 
 def _number(frame: Mapping[str, Any], key: str) -> int:

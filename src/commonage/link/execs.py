@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
-from commonage.link.connection import Hears, Peer
-from commonage.link.messages import Call
+from commonage.link.connection import Connection, MessageHandlers
+from commonage.link.messages import RequestType
 from commonage.ports.execs import NotRunning, Terminal
 
 IN = 0
@@ -84,13 +84,13 @@ class ExecOver:
     id: str
 
 
-EXEC = Call("exec", ExecRequest, ExecEnd, None)
+EXEC = RequestType("exec", ExecRequest, ExecEnd, None)
 
 
-class Outlet:
+class ExecSender:
     """Sends the data of one command in one direction, within its window."""
 
-    def __init__(self, peer: Peer, exec_id: str) -> None:
+    def __init__(self, peer: Connection, exec_id: str) -> None:
         self._peer, self._id = peer, exec_id
         self._room = WINDOW
         self._changed = asyncio.Event()
@@ -124,17 +124,17 @@ def content_of(said: ExecData) -> bytes:
     return base64.b64decode(said.data, validate=True)
 
 
-class ExecLines:
+class LinkExecs:
     """The commands that run over one link."""
 
     def __init__(self) -> None:
         self._lines: dict[str, LinkedExec] = {}
 
-    def hears(self) -> Hears:
+    def hears(self) -> MessageHandlers:
         """Handlers for the agent's messages about them."""
         return {
             "exec-started": (ExecStarted, lambda said: self._tell(said.id, LinkedExec.has_started)),
-            "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.heard(said))),
+            "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.agent_reports(said))),
             "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.outlet.taken(said.count))),
         }
 
@@ -143,7 +143,9 @@ class ExecLines:
         if line is not None:
             what(line)
 
-    async def begin(self, peer: Peer, attempt_id: str, command: Sequence[str], terminal: Terminal | None) -> LinkedExec:
+    async def begin(
+        self, peer: Connection, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+    ) -> LinkedExec:
         """Start a command on the agent. Raises NotRunning, EngineFailure."""
         stop = ExecRequest(secrets.token_hex(8), attempt_id, tuple(command), terminal)
         line = self._lines[stop.id] = LinkedExec(peer, stop)
@@ -159,12 +161,12 @@ class ExecLines:
 class LinkedExec:
     """Implements `ports.execs.ExecStream`: one command, seen from the control plane."""
 
-    def __init__(self, peer: Peer, stop: ExecRequest) -> None:
+    def __init__(self, peer: Connection, stop: ExecRequest) -> None:
         self._peer, self._stop = peer, stop
         self._said: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # bounded by the window
         self._started = asyncio.Event()
         self._is_read = False
-        self.outlet = Outlet(peer, stop.id)
+        self.outlet = ExecSender(peer, stop.id)
         self.asking = asyncio.create_task(peer.ask(EXEC, stop))
         self.asking.add_done_callback(self._has_ended)
 
@@ -179,7 +181,7 @@ class LinkedExec:
         """The agent reports that the command runs."""
         self._started.set()
 
-    def heard(self, said: ExecData) -> None:
+    def agent_reports(self, said: ExecData) -> None:
         """Queue output."""
         self._said.put_nowait((said.stream, content_of(said)))
 

@@ -21,7 +21,7 @@ _WHAT = "which node has which certificate"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IssuedCertificate:
     """One certificate. `serial` is in hex, `until` in unix seconds.
 
     `node_id` is the Swarm node that it binds the name `node` to; empty in one that was signed before certificates named
@@ -41,7 +41,7 @@ class Entry:
         return bool(self.node_id) and self.until > now and not self.revoked
 
 
-class Issued:
+class IssuedCertificates:
     """The file. Entries are dropped when their certificate has expired.
 
     Every write raises Unavailable and changes nothing if it fails: the disk may be full.
@@ -50,12 +50,12 @@ class Issued:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def add(self, entry: Entry, now: float) -> None:
+    def add(self, entry: IssuedCertificate, now: float) -> None:
         """Record a certificate that was just signed."""
         with self._lock():
             self._write([*self._current(now), entry])
 
-    def replace(self, entry: Entry, now: float) -> None:
+    def replace(self, entry: IssuedCertificate, now: float) -> None:
         """Record a certificate that was just signed, and revoke all earlier ones of its name and of its Swarm node.
 
         So a name is bound to one Swarm node at a time, and a Swarm node to one name.
@@ -63,7 +63,7 @@ class Issued:
         with self._lock():
             self._write([*_taken_back(self._current(now), entry.node, {entry.node_id}), entry])
 
-    def renew(self, before: int, entry: Entry, now: float) -> None:
+    def renew(self, before: int, entry: IssuedCertificate, now: float) -> None:
         """Record the renewal of the certificate with the serial number `before`.
 
         Raises Forbidden, and records nothing, unless that certificate is valid at this moment.
@@ -105,16 +105,16 @@ class Issued:
         mine = (one for one in self._read() if one.node == node and one.until > now and not one.revoked)
         return frozenset(one.account for one in mine if one.account)
 
-    def _current(self, now: float) -> list[Entry]:
+    def _current(self, now: float) -> list[IssuedCertificate]:
         return [entry for entry in self._read() if entry.until > now]
 
-    def _read(self) -> list[Entry]:
+    def _read(self) -> list[IssuedCertificate]:
         try:
-            return [Entry(**entry) for entry in json.loads(self._path.read_text(encoding="utf-8"))]
+            return [IssuedCertificate(**entry) for entry in json.loads(self._path.read_text(encoding="utf-8"))]
         except FileNotFoundError:
             return []
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: list[IssuedCertificate]) -> None:
         temporary = self._path.with_suffix(".new")
         try:
             with open(temporary, "w", encoding="utf-8", opener=_private) as file:
@@ -132,7 +132,7 @@ class Issued:
             yield
 
 
-def _taken_back(entries: list[Entry], node: str, node_ids: set[str]) -> list[Entry]:
+def _taken_back(entries: list[IssuedCertificate], node: str, node_ids: set[str]) -> list[IssuedCertificate]:
     ids = node_ids - {""}
     return [replace(one, revoked=one.revoked or one.node == node or one.node_id in ids) for one in entries]
 

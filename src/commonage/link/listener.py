@@ -14,8 +14,8 @@ from typing import Any
 
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
-from commonage.link.certificate_authority import Authority, KeyPair
-from commonage.link.connection import BROKEN, MOST_BYTES, end, line_of, read_frame, said, words_of
+from commonage.link.certificate_authority import CertificateAuthority, KeyPair
+from commonage.link.connection import FRAME_ERRORS, MAX_FRAME_BYTES, encode_frame, end, error_text, read_frame, said
 from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, Refused, Welcome
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class ListenError(CommonageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class AgentPeer:
     """An agent, by the certificate that it showed. `node_id` is empty if the certificate names no Swarm node."""
 
     node: str
@@ -49,9 +49,9 @@ class Listener:
 
     def __init__(
         self,
-        authority: Authority,
-        attend: Callable[[Caller], Awaitable[None]],
-        carry: Callable[[Caller], Awaitable[None]],
+        authority: CertificateAuthority,
+        attend: Callable[[AgentPeer], Awaitable[None]],
+        carry: Callable[[AgentPeer], Awaitable[None]],
         now: Callable[[], float],
         reaches: Callable[[], tuple[str, ...]],
     ) -> None:
@@ -74,7 +74,7 @@ class Listener:
         """Listen on this socket, which this object then owns; returns its port."""
         context = await asyncio.to_thread(self._context)
         self._server = await asyncio.start_server(
-            self._connected, sock=listening, ssl=context, limit=MOST_BYTES, ssl_handshake_timeout=_WITHIN_S
+            self._connected, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_WITHIN_S
         )
         found: int = listening.getsockname()[1]
         return found
@@ -102,20 +102,20 @@ class Listener:
             refused = await self._why_not(caller, frame)
             if refused is not None:
                 _log.warning("the agent of %s is refused: %s", caller.node, refused.why)
-                writer.write(line_of(said("refused", refused)))
+                writer.write(encode_frame(said("refused", refused)))
                 await writer.drain()
                 return
             if frame["say"] == TUNNEL:
                 await self._carry(caller)
                 return
-            writer.write(line_of(said("welcome", Welcome(self._now(), caller.until, self._reaches()))))
+            writer.write(encode_frame(said("welcome", Welcome(self._now(), caller.until, self._reaches()))))
             await self._attend(caller)
-        except (TimeoutError, *BROKEN) as error:
-            _log.info("%s said nothing that is understood: %s", caller.node, words_of(error))
+        except (TimeoutError, *FRAME_ERRORS) as error:
+            _log.info("%s said nothing that is understood: %s", caller.node, error_text(error))
         finally:
             await end(writer)
 
-    async def _why_not(self, caller: Caller, frame: Mapping[str, Any]) -> Refused | None:
+    async def _why_not(self, caller: AgentPeer, frame: Mapping[str, Any]) -> Refused | None:
         """Why an agent that sent this first frame is refused; None if it is admitted. Raises Unreadable."""
         if frame.get("say") not in (HELLO, TUNNEL):
             return Refused("it does not say hello", for_good=True)
@@ -139,14 +139,14 @@ class Listener:
         return None
 
 
-def _caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Caller:
+def _caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AgentPeer:
     shown = writer.get_extra_info("peercert")  # always present: the connection requires it
     names = {key: value for part in shown["subject"] for key, value in part}
     until = float(ssl.cert_time_to_seconds(shown["notAfter"]))
     uris = [str(value) for kind, value in shown.get("subjectAltName", ()) if kind == "URI"]
     ids = [uri.removeprefix(NODE_ID_URI) for uri in uris if uri.startswith(NODE_ID_URI)]
     node_id = ids[0] if len(ids) == 1 else ""
-    return Caller(str(names["commonName"]), node_id, int(shown["serialNumber"], 16), until, reader, writer)
+    return AgentPeer(str(names["commonName"]), node_id, int(shown["serialNumber"], 16), until, reader, writer)
 
 
 def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:

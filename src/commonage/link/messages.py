@@ -81,7 +81,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The full report of a node: the fields of `ports.agents.Heard`, and `warnings` about attempts.
+    """The full report of a node: the fields of `ports.agents.AgentReport`, and `warnings` about attempts.
 
     `number` rises with each report, and comes back in `ReportHeard`. A warning is sent once on a link, and again on the
     next link if it was not confirmed.
@@ -168,7 +168,7 @@ class Mounted:
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class Unpause:
     """Attempts whose pause ends, as decided after the report with this number. Ignored if it arrives late."""
 
     ids: tuple[str, ...]
@@ -226,7 +226,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Q, A]):
+class RequestType(Generic[Q, A]):
     """A request of one side to the other: the types of its question and of its answer, and its timeout."""
 
     name: str
@@ -235,22 +235,22 @@ class Call(Generic[Q, A]):
     within_s: float | None
 
 
-MEASURE = Call("measure", Nothing, Measured, 5.0)
-OWNERS = Call("owners", Pids, Owned, 5.0)
-CONFINE = Call("confine", Hold, Variables, 20.0)
-RELEASE = Call("release", Attempts, Nothing, 20.0)
-MOUNT = Call("mount", Mounts, Mounted, 30.0)
-UNMOUNT = Call("unmount", Attempts, Nothing, 5.0)
-PULL = Call("pull", Image, Nothing, None)
+MEASURE = RequestType("measure", Nothing, Measured, 5.0)
+OWNERS = RequestType("owners", Pids, Owned, 5.0)
+CONFINE = RequestType("confine", Hold, Variables, 20.0)
+RELEASE = RequestType("release", Attempts, Nothing, 20.0)
+MOUNT = RequestType("mount", Mounts, Mounted, 30.0)
+UNMOUNT = RequestType("unmount", Attempts, Nothing, 5.0)
+PULL = RequestType("pull", Image, Nothing, None)
 """No timeout: the agent gives up when its daemon is silent, and reports progress meanwhile."""
-FENCE = Call("fence", Attempts, Attempts, 30.0)
-GO_ON = Call("go-on", Going, Nothing, 10.0)
-REACHES = Call("reaches", Place, Reached, 5.0)
-NOTE_HELD = Call("note-held", Allocations, Nothing, 5.0)
-RESUME = Call("resume", Device, Nothing, 5.0)
-RENEW = Call("renew", SigningRequest, Certificate, 20.0)
+FENCE = RequestType("fence", Attempts, Attempts, 30.0)
+UNPAUSE = RequestType("go-on", Unpause, Nothing, 10.0)
+REACHES = RequestType("reaches", Place, Reached, 5.0)
+NOTE_ALLOCATIONS = RequestType("note-held", Allocations, Nothing, 5.0)
+RESUME = RequestType("resume", Device, Nothing, 5.0)
+RENEW = RequestType("renew", SigningRequest, Certificate, 20.0)
 """Sent by the agent to the control plane."""
-LEFT = Call("left", Nothing, Nothing, 20.0)
+LEFT = RequestType("left", Nothing, Nothing, 20.0)
 """Sent on a separate link by a node that has left the site: nothing of the site runs there any more.
 
 A node can report this of itself only.

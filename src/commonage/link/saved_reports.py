@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commonage.domain.codec import Unreadable, from_json, to_json
-from commonage.ports.agents import Heard
+from commonage.ports.agents import AgentReport
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _All:
-    each: tuple[Heard, ...]
+    each: tuple[AgentReport, ...]
 
 
-def read(path: Path) -> tuple[Heard, ...]:
+def read(path: Path) -> tuple[AgentReport, ...]:
     """All reports as they were written; none if the file does not exist or cannot be read: agents soon send new ones.
 
-    `Heard.came` is monotonic, so a value of an earlier process has no meaning.
+    `AgentReport.monotonic_at` is monotonic, so a value of an earlier process has no meaning.
     """
     try:
         return from_json(_All, json.loads(path.read_text(encoding="utf-8"))).each
@@ -36,7 +36,7 @@ def read(path: Path) -> tuple[Heard, ...]:
         return ()
 
 
-def write(path: Path, heard: Iterable[Heard]) -> None:
+def write(path: Path, heard: Iterable[AgentReport]) -> None:
     """Write the file atomically. Raises OSError."""
     kept = tuple(replace(one, paused=(), samples=(), owners=()) for one in heard)
     new = path.with_suffix(".new")

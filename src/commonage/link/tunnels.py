@@ -9,9 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
-from commonage.link.connection import line_of, said
+from commonage.link.connection import encode_frame, said
 from commonage.link.forwarding import CHUNK, Streams, join_streams
-from commonage.link.listener import Caller
+from commonage.link.listener import AgentPeer
 from commonage.link.messages import OPEN, Nothing, Refused
 
 _log = logging.getLogger(__name__)
@@ -25,14 +25,14 @@ class Tunnels:
 
     def __init__(self, gateway_port: int) -> None:
         self._gateway_port = gateway_port
-        self._open: dict[asyncio.Task[None], Caller] = {}
+        self._open: dict[asyncio.Task[None], AgentPeer] = {}
 
-    async def carry(self, caller: Caller) -> None:
+    async def carry(self, caller: AgentPeer) -> None:
         """Serve a tunnel from its beginning to its end."""
         why = self._why_refused(caller.node)
         if why:
             _log.warning("a tunnel of %s is refused: %s", caller.node, why)
-            caller.writer.write(line_of(said("refused", Refused(why))))
+            caller.writer.write(encode_frame(said("refused", Refused(why))))
             await caller.writer.drain()
             return
         task = asyncio.create_task(self._carry(caller))
@@ -50,14 +50,14 @@ class Tunnels:
             return f"it has {MOST_PER_NODE} tunnels open, the most for one node"
         return ""
 
-    async def _carry(self, caller: Caller) -> None:
+    async def _carry(self, caller: AgentPeer) -> None:
         try:
             gateway = await asyncio.open_connection(_LOOPBACK, self._gateway_port, limit=CHUNK)
         except OSError as error:
             _log.warning("the workload gateway does not answer: %s", error)
             return
         agent = _with_small_buffer(caller)
-        agent[1].write(line_of(said(OPEN, Nothing())))
+        agent[1].write(encode_frame(said(OPEN, Nothing())))
         await join_streams(agent, gateway)
 
     def end(self, node: str) -> None:
@@ -68,13 +68,13 @@ class Tunnels:
         """End the tunnels that were opened with one of these certificates."""
         self._end(lambda caller: caller.serial in serials)
 
-    def _end(self, is_over: Callable[[Caller], bool]) -> None:
+    def _end(self, is_over: Callable[[AgentPeer], bool]) -> None:
         for task, caller in self._open.items():
             if is_over(caller):
                 task.cancel()
 
 
-def _with_small_buffer(caller: Caller) -> Streams:
+def _with_small_buffer(caller: AgentPeer) -> Streams:
     """The same connection with a small buffer.
 
     The link's buffer is made for frames of many megabytes, and a node could fill it on every tunnel.

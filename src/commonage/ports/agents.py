@@ -16,15 +16,15 @@ from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 from commonage.ports.execs import ExecStream, Terminal
 
-CUT_OFF_AFTER_S = 8.0
+PARTITIONED_AFTER_S = 8.0
 """An agent that reaches neither the control plane nor most of the nodes it knows pauses the site's containers after
 this time. Their workloads may not start elsewhere any sooner.
 """
-HOLDS_ON_S = 4.0
+MAJORITY_GRACE_S = 4.0
 """If the control plane is away for longer, containers run on this long after most of those nodes last answered."""
 CONTAINER_BRIDGE = "docker_gwbridge"
 """The bridge by which containers of a Swarm leave their node; all tenants share it."""
-FEWEST_NEIGHBORS = 3
+MIN_NEIGHBORS = 3
 """With fewer nodes a majority means little: then only the control plane's answer counts."""
 OnProgress = Callable[[Reason, float | None], None]
 """Called with the present step and its progress (0..1)."""
@@ -35,10 +35,11 @@ def ignore_progress(_reason: Reason, _progress: float | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AgentReport:
     """The newest report of a node's agent. `at` (unix seconds) is its time; `connected`: its link is up now.
 
-    `came` is the same time by the monotonic clock (`time.monotonic`). Timeouts that must not end early use it, because
+    `monotonic_at` is the same time by the monotonic clock (`time.monotonic`). Timeouts that must not end early use it,
+    because
     setting the wall clock would end them.
 
     `engine_fault` is empty while the node's container daemon answers the agent, otherwise since when and why it does
@@ -56,7 +57,7 @@ class Heard:
     node: str
     report: NodeReport
     at: float
-    came: float
+    monotonic_at: float
     connected: bool
     engine_fault: str = ""
     fenced: tuple[str, ...] = ()
@@ -88,7 +89,7 @@ class NodeNetwork:
 class Agents(Protocol):
     """All agents of a site. Requests to a node that is not connected raise EngineFailure (retryable)."""
 
-    def heard(self) -> Sequence[Heard]:
+    def agent_reports(self) -> Sequence[AgentReport]:
         """The last report of each agent, including those whose link is down."""
         ...
 
@@ -99,7 +100,7 @@ class Agents(Protocol):
         """
         ...
 
-    def let_reach(self, addresses: Collection[str]) -> None:
+    def allow_addresses(self, addresses: Collection[str]) -> None:
         """Site addresses (`ADDRESS:PORT`) that containers on all nodes need: node firewalls allow them soon after."""
         return
 
@@ -107,7 +108,7 @@ class Agents(Protocol):
         """Set the network settings that all agents enforce. They receive them soon."""
         return
 
-    def introduce(self, nodes: Collection[tuple[str, str]]) -> None:
+    def set_neighbors(self, nodes: Collection[tuple[str, str]]) -> None:
         """The nodes, as (name, address), by which agents find out whether they are cut off. Agents get them soon."""
         return
 
@@ -156,7 +157,7 @@ class Agents(Protocol):
         """Kill these attempts' containers, without the daemon if necessary; returns the attempts that are gone."""
         ...
 
-    async def go_on(self, node_id: str, attempt_ids: Collection[str]) -> None:
+    async def unpause(self, node_id: str, attempt_ids: Collection[str]) -> None:
         """Resume these paused attempts on the node."""
         ...
 
@@ -168,7 +169,7 @@ class Drains(Protocol):
         """The node has left, and runs nothing of the site any more. On CommonageError this is not recorded."""
         ...
 
-    async def see_off(self, name: str) -> None:
+    async def finish_leave(self, name: str) -> None:
         """The node got its answer and disconnected. Raises no CommonageError."""
         ...
 
@@ -176,12 +177,12 @@ class Drains(Protocol):
 class RemoteDevices(Protocol):
     """The GPUs of the nodes that have an agent, for the sampling loop: the counterpart of `Devices` for this node's."""
 
-    def heard(self) -> Sequence[Heard]:
+    def agent_reports(self) -> Sequence[AgentReport]:
         """As `Agents.heard`."""
         ...
 
-    async def note_held(self, allocations: Sequence[Allocation]) -> None:
-        """As `Devices.note_held`, to each agent its own. An unreachable agent gets them with the next call."""
+    async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
+        """As `Devices.note_allocations`, to each agent its own. An unreachable agent gets them with the next call."""
         ...
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:

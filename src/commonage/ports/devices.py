@@ -104,7 +104,7 @@ class Devices(Protocol):
         """The variables for a workload that holds these shares; without shares, variables that hide all GPUs."""
         ...
 
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """The allocations whose program runs now; `at` is its start. Real GPUs ignore them, simulated ones show use."""
         return
 

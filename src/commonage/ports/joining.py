@@ -100,7 +100,7 @@ class Joining(Protocol):
         """
         ...
 
-    async def forget_tokens(self) -> Sequence[str]:
+    async def revoke_tokens(self) -> Sequence[str]:
         """Invalidate all join tokens made until now, and the Swarm's token, which their holders received.
 
         Returns sentences on what was done and what could not be done. Raises Unavailable, with nothing done, when the
@@ -108,11 +108,11 @@ class Joining(Protocol):
         """
         ...
 
-    async def lets_in(self, node: str) -> bool:
+    async def is_admitted(self, node: str) -> bool:
         """True if a valid certificate, or a place in the Swarm, admits this node. Raises EngineFailure."""
         ...
 
-    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+    async def remove_node(self, node: str, *, gone: bool = False) -> Sequence[str]:
         """Revoke everything that admits the node, including join tokens, and remove it from the Swarm.
 
         Returns sentences on what was done and what could not be done. It may join again with a new token. `gone`: the

@@ -164,7 +164,7 @@ def execute_blocking(place: Place, command: Sequence[str], stdin: bytes) -> Exec
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join()
-    [came] = result
-    if isinstance(came, BaseException):
-        raise came
-    return came
+    [monotonic_at] = result
+    if isinstance(monotonic_at, BaseException):
+        raise monotonic_at
+    return monotonic_at

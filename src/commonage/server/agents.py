@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from commonage.link import saved_reports
-from commonage.link.agent_connections import LinkedAgents
-from commonage.ports.agents import Drains, Heard
+from commonage.link.agent_connections import AgentConnections
+from commonage.ports.agents import AgentReport, Drains
 from commonage.server.authority import authority_of
 from commonage.server.settings.settings import Settings
 
 _WITH_AGENTS = frozenset({"swarm"})
 
 
-def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> LinkedAgents | None:
+def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> AgentConnections | None:
     """The agents of the site, before their listener opens; None for an engine whose only node is this machine.
 
     `gateway_port` is the workload gateway's on the loopback. Raises AuthorityError. Blocks briefly when the
@@ -24,18 +24,18 @@ def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> LinkedAg
         return None
     memory = _memory(data_dir)
     authority = authority_of(data_dir)
-    return LinkedAgents(authority, memory=memory, always_reach=settings.containers_reach, gateway_port=gateway_port)
+    return AgentConnections(authority, memory=memory, always_reach=settings.containers_reach, gateway_port=gateway_port)
 
 
 def _memory(data_dir: Path) -> Path:
     return data_dir.absolute() / "agents.json"
 
 
-def told_last(data_dir: Path) -> Mapping[str, Heard]:
+def last_reports(data_dir: Path) -> Mapping[str, AgentReport]:
     """The last stored reports of the agents, by node name. Blocks briefly."""
     return {one.node: one for one in saved_reports.read(_memory(data_dir))}
 
 
-async def listen_for_agents(settings: Settings, agents: LinkedAgents, drains: Drains) -> None:
+async def listen_for_agents(settings: Settings, agents: AgentConnections, drains: Drains) -> None:
     """Start to listen for agents. Raises ListenError."""
     await agents.open(settings.agents_bind, settings.agents_port, drains)

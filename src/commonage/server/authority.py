@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 
 
-def authority_of(data_dir: Path) -> Authority:
+def authority_of(data_dir: Path) -> CertificateAuthority:
     """The authority of this data folder, created if it does not exist. Raises AuthorityError."""
-    return Authority.open(data_dir.absolute() / "authority")
+    return CertificateAuthority.open(data_dir.absolute() / "authority")

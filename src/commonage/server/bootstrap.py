@@ -25,7 +25,7 @@ from commonage.domain.environments import Environment
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
-from commonage.link.agent_connections import LinkedAgents
+from commonage.link.agent_connections import AgentConnections
 from commonage.metrics.http_meter import HttpMeter
 from commonage.metrics.prometheus import metrics_router
 from commonage.metrics.sql_metrics import SqlMetrics
@@ -76,7 +76,7 @@ class Components:
     web: Application
     gateway: WorkloadGateway
     registry: PlatformRegistry | None = None
-    agents: LinkedAgents | None = None
+    agents: AgentConnections | None = None
     joining: Joining | None = None
 
 

@@ -16,9 +16,9 @@ from commonage.join.client import NAME
 from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
-from commonage.link.agent_connections import LinkedAgents
+from commonage.link.agent_connections import AgentConnections
 from commonage.link.bundle import make_bundle
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.clock import Clock
 from commonage.ports.registry import RegistryAccount
 from commonage.server.processes.listen import PortError
@@ -88,7 +88,7 @@ def _agent(settings: Settings) -> Mapping[str, Any]:
 class Joining:
     """The join service behind its listener. `join_service` is the port for the API."""
 
-    def __init__(self, plan: JoiningPlan, authority: Authority, folder: Path, clock: Clock) -> None:
+    def __init__(self, plan: JoiningPlan, authority: CertificateAuthority, folder: Path, clock: Clock) -> None:
         self._plan, self._authority = plan, authority
         account = plan.account
         site = Site(
@@ -106,7 +106,7 @@ class Joining:
         self.join_service = JoinService(site, authority, tokens, SwarmManager(plan.docker_url), clock)
         self._join_listener = JoinListener(self.join_service)
 
-    async def open(self, agents: LinkedAgents | None) -> None:
+    async def open(self, agents: AgentConnections | None) -> None:
         """Start to accept nodes. Raises PortError, BundleError."""
         bundle = await asyncio.to_thread(make_bundle)
         await asyncio.to_thread(self.join_service.open, bundle, agents)

@@ -109,7 +109,7 @@ class DevicesContract:
         """For any hold: memory within the device, utilisation within 0..1, no negative value for a process."""
         gpus = {gpu.uuid: gpu for gpu in devices.inventory()}
         for held in ([], [allocation_of("a-1", [share_of(gpu)]) for gpu in gpus.values()], []):
-            devices.note_held(held)
+            devices.note_allocations(held)
             for sample in devices.measure():
                 gpu = gpus[sample.uuid]
                 assert sample.memory_used_mib is None or 0 <= sample.memory_used_mib <= gpu.memory_mib
@@ -129,7 +129,7 @@ class DevicesContract:
     def test_a_held_share_of_another_node_is_no_error(self, devices: Devices) -> None:
         """It does not appear in any result either."""
         elsewhere = Share("GPU-elsewhere", 0, "other", 1024, 500, whole=False, device_memory_mib=2048)
-        devices.note_held([allocation_of("b-1", [elsewhere])])
+        devices.note_allocations([allocation_of("b-1", [elsewhere])])
         assert all(process.attempt_id is None for sample in devices.measure() for process in sample.processes)
 
     def test_without_a_share_no_device_is_seen(self, devices: Devices) -> None:

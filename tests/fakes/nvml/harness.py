@@ -111,8 +111,8 @@ class NvmlProcess:
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         return self.call("environment", shares)
 
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
-        self.call("note_held", allocations)
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
+        self.call("note_allocations", allocations)
 
     def resume(self, uuid: str | None = None) -> None:
         self.call("resume", uuid)

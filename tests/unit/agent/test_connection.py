@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.connection import Dialler
-from commonage.link.connection import LinkLost, Peer
+from commonage.agent.connection import ControlPlaneConnection
+from commonage.link.connection import Connection, ConnectionLost
 from commonage.link.messages import Welcome
 
 pytestmark = pytest.mark.anyio
@@ -26,24 +26,24 @@ class FakePeer:
 
     async def run(self) -> None:
         await self.over.wait()
-        raise LinkLost("the link was ended")
+        raise ConnectionLost("the link was ended")
 
 
 async def test_reports_that_broke_end_the_agent_with_their_reason() -> None:
     """Or it would be linked and silent, over and over, and nobody would read why."""
 
-    async def reports(_peer: Peer, _welcome: Welcome) -> None:
+    async def reports(_peer: Connection, _welcome: Welcome) -> None:
         raise KeyError("MemTotal")
 
     link: Any = FakePeer()
     with pytest.raises(KeyError, match="MemTotal"):
-        await Dialler(CONFIG, {}, {}, reports)._use(link, Welcome(FOREVER, FOREVER))
+        await ControlPlaneConnection(CONFIG, {}, {}, reports)._use(link, Welcome(FOREVER, FOREVER))
 
 
 async def test_a_link_that_was_lost_ends_what_has_it() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    async def reports(_peer: Peer, _welcome: Welcome) -> None:
+    async def reports(_peer: Connection, _welcome: Welcome) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -51,9 +51,9 @@ async def test_a_link_that_was_lost_ends_what_has_it() -> None:
             ended.set()
 
     link: Any = FakePeer()
-    using = asyncio.create_task(Dialler(CONFIG, {}, {}, reports)._use(link, Welcome(FOREVER, FOREVER)))
+    using = asyncio.create_task(ControlPlaneConnection(CONFIG, {}, {}, reports)._use(link, Welcome(FOREVER, FOREVER)))
     await begun.wait()
     link.close("its cable was drawn")
-    with pytest.raises(LinkLost):
+    with pytest.raises(ConnectionLost):
         await using
     assert ended.is_set()

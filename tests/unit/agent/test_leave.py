@@ -136,7 +136,7 @@ def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_cer
         assert (tmp_path / "HOME/agent.toml").exists()
         node.ran.append("service told")
 
-    monkeypatch.setattr(leave.Dialler, "ask", ask)
+    monkeypatch.setattr(leave.ControlPlaneConnection, "ask", ask)
     assert main(["--force"]) == DONE
     assert node.did[-2:] == ["umount /scratch", "service told"]
     assert "knows this machine no more" in capsys.readouterr().out

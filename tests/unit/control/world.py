@@ -77,7 +77,7 @@ class NoDevices(Devices):
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
         return {"COMMONAGE_GPU_MEMORY_MIB": str(sum(share.memory_mib for share in shares))}
 
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         self.held = allocations
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:

@@ -24,7 +24,7 @@ def stopped(faults: DeviceFaults, life: Life = LIFE) -> bool:
 
 def test_a_notice_is_shown_for_an_hour() -> None:
     faults = Faults()
-    faults.heard("GPU-1", 31, LIFE)
+    faults.agent_reports("GPU-1", 31, LIFE)
     faults.at += 3599
     assert faults.notices("GPU-1") == (
         "an application had Xid 31 (memory page fault, an access to an address that is not its own) at 00:16 UTC",
@@ -48,19 +48,19 @@ def test_a_notice_is_shown_for_an_hour() -> None:
 )
 def test_a_new_life_ends_a_fault(later: Life, over: bool) -> None:
     faults = Faults()
-    faults.heard("GPU-1", 95, LIFE)
+    faults.agent_reports("GPU-1", 95, LIFE)
     assert stopped(faults, later) is not over
 
 
 def test_what_was_not_known_of_the_life_before_ends_nothing() -> None:
     faults = Faults()
-    faults.heard("GPU-1", 79, Life("", ""))  # as a GPU says that is gone by then
+    faults.agent_reports("GPU-1", 79, Life("", ""))  # as a GPU says that is gone by then
     assert stopped(faults)
 
 
 def test_a_driver_that_asked_says_when_it_was_done() -> None:
     faults = Faults()
-    faults.heard("GPU-1", 119, LIFE)
+    faults.agent_reports("GPU-1", 119, LIFE)
     assert stopped(faults)  # it has not asked yet: that it asks for nothing means nothing
     assert stopped(faults, replace(LIFE, recovery=1))
     assert not stopped(faults)
@@ -68,20 +68,20 @@ def test_a_driver_that_asked_says_when_it_was_done() -> None:
 
 def test_a_contained_error_is_no_fault_whichever_message_comes_first() -> None:
     faults = Faults()
-    faults.heard("GPU-1", 48, LIFE)
+    faults.agent_reports("GPU-1", 48, LIFE)
     assert stopped(faults)
-    faults.heard("GPU-1", 94, LIFE)
+    faults.agent_reports("GPU-1", 94, LIFE)
     assert not stopped(faults)
-    faults.heard("GPU-1", 48, LIFE)
+    faults.agent_reports("GPU-1", 48, LIFE)
     assert not stopped(faults)
     faults.at += 60
-    faults.heard("GPU-1", 48, LIFE)
+    faults.agent_reports("GPU-1", 48, LIFE)
     assert stopped(faults)
 
 
 def test_faults_outlive_the_server_and_end_with_an_admins_word(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "faults.json"
-    Faults(path).heard("GPU-1", 79, LIFE)
+    Faults(path).agent_reports("GPU-1", 79, LIFE)
     later = Faults(path)
     assert stopped(later)
     later.forget("GPU-2")
@@ -94,14 +94,14 @@ def test_faults_outlive_the_server_and_end_with_an_admins_word(tmp_path: Path) -
 def test_a_file_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     faults = Faults(tmp_path / "file" / "faults.json")
-    faults.heard("GPU-1", 79, LIFE)
+    faults.agent_reports("GPU-1", 79, LIFE)
     assert stopped(faults)
 
 
 def test_the_same_message_again_is_one_fault() -> None:
     faults = Faults()
     for _ in range(100):
-        faults.heard("GPU-1", 79, LIFE)
+        faults.agent_reports("GPU-1", 79, LIFE)
     assert len(faults.faults("GPU-1", 0, LIFE)) == 1
 
 

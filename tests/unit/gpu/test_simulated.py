@@ -112,7 +112,7 @@ def test_an_idle_device_measures_nothing() -> None:
 def test_a_device_measures_what_is_held_of_it() -> None:
     node = Node()
     first, second = node.devices.inventory()
-    node.devices.note_held([allocation_of("a-1", [share_of(first, 8192)], node.now)])
+    node.devices.note_allocations([allocation_of("a-1", [share_of(first, 8192)], node.now)])
     node.now += RAMP_S
     one, other = node.devices.measure()
     assert one.memory_used_mib is not None
@@ -120,7 +120,7 @@ def test_a_device_measures_what_is_held_of_it() -> None:
     assert 0 < (one.utilisation or 0) < 0.34
     assert [process.attempt_id for process in one.processes] == ["a-1"]
     assert other.memory_used_mib == 0
-    node.devices.note_held([allocation_of("b-1", [share_of(second)], node.now - RAMP_S)])
+    node.devices.note_allocations([allocation_of("b-1", [share_of(second)], node.now - RAMP_S)])
     one, other = node.devices.measure()
     assert one.memory_used_mib == 0
     assert (other.memory_used_mib or 0) > 0.79 * 24576
@@ -136,7 +136,7 @@ def test_figures_stay_within_the_shares(held: list[tuple[int, float]], now: floa
     node.now = now
     gpu = node.devices.inventory()[0]
     allocations = [allocation_of(f"a{n}-1", [share_of(gpu, mib)], at) for n, (mib, at) in enumerate(held)]
-    node.devices.note_held(allocations)
+    node.devices.note_allocations(allocations)
     sample = node.devices.measure()[0]
     assert node.devices.measure()[0] == sample
     assert 0 <= (sample.utilisation or 0) <= 1
@@ -148,7 +148,7 @@ def test_figures_stay_within_the_shares(held: list[tuple[int, float]], now: floa
 def test_figures_are_smooth() -> None:
     node = Node()
     gpu = node.devices.inventory()[0]
-    node.devices.note_held([allocation_of("a-1", [share_of(gpu)], node.now)])
+    node.devices.note_allocations([allocation_of("a-1", [share_of(gpu)], node.now)])
     before = 0.0
     for _ in range(600):
         node.now += 0.5
@@ -160,7 +160,7 @@ def test_figures_are_smooth() -> None:
 def test_a_test_can_overrun_a_share_and_put_a_stranger_on_a_device() -> None:
     devices = SimulatedDevices([SimulatedSpec(1, 24576)], node_name="here", now=lambda: 1000.0)
     gpu = devices.inventory()[0]
-    devices.note_held([allocation_of("a-1", [share_of(gpu, 8192)])])
+    devices.note_allocations([allocation_of("a-1", [share_of(gpu, 8192)])])
     devices.overruns["a-1"] = 12_000
     devices.unattributed_processes[gpu.uuid] = (ProcessMemory(99, 500),)
     (sample,) = devices.measure()

@@ -16,7 +16,7 @@ from commonage.join.client import JoinClient, Refusal, read_token
 from commonage.join.config import JoinConfig, JoinConfigError
 from commonage.join.script import cloud_init, digest_of, join_script
 from commonage.join.tokens import Tokens
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 
 FAR = 4_000_000_000.0
 AT = ("10.0.0.1:8445",)
@@ -88,7 +88,7 @@ def test_a_node_reads_where_to_go_and_whom_to_trust(tokens: Tokens) -> None:
 
 
 def test_a_script_of_another_site_is_not_trusted(tmp_path: Path) -> None:
-    ours, others = Authority.open(tmp_path / "a"), Authority.open(tmp_path / "b")
+    ours, others = CertificateAuthority.open(tmp_path / "a"), CertificateAuthority.open(tmp_path / "b")
     token = Tokens(tmp_path / "secret", ours.fingerprint).make(AT, FAR)
     JoinClient(token, ours.certificate)
     with pytest.raises(Refusal, match="another site"):
@@ -98,12 +98,12 @@ def test_a_script_of_another_site_is_not_trusted(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_is_that_of_the_certificate(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path)
+    authority = CertificateAuthority.open(tmp_path)
     assert authority.fingerprint == hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.certificate)).hexdigest()
 
 
 def test_the_script_is_sound_and_always_the_same(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path / "ca")
+    authority = CertificateAuthority.open(tmp_path / "ca")
     script = join_script('Lab\n"$(reboot)"', authority.certificate)
     assert script == join_script('Lab\n"$(reboot)"', authority.certificate)
     assert digest_of(script) == hashlib.sha256(script.encode()).hexdigest()
@@ -125,7 +125,7 @@ def test_the_script_without_a_token_says_where_to_get_one(tmp_path: Path) -> Non
 
 
 def test_cloud_init_carries_the_script_and_the_token(tmp_path: Path) -> None:
-    script = join_script("Lab", Authority.open(tmp_path / "ca").certificate)
+    script = join_script("Lab", CertificateAuthority.open(tmp_path / "ca").certificate)
     made = cloud_init(script, "cmj1.a.b", ["--share", "nas:/it's here"])
     assert made.startswith("#cloud-config\n")
     read = yaml.safe_load(made)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from commonage.domain.errors import Forbidden, InvalidInput
-from commonage.link.certificate_authority import Authority, AuthorityError
+from commonage.link.certificate_authority import AuthorityError, CertificateAuthority
 
 DAY = 86_400.0
 NOW = 1_800_000_000.0
@@ -32,8 +32,8 @@ def a_request() -> str:
 
 
 def test_it_is_made_once_and_found_again(tmp_path: Path) -> None:
-    first = Authority.open(tmp_path / "ca")
-    again = Authority.open(tmp_path / "ca")
+    first = CertificateAuthority.open(tmp_path / "ca")
+    again = CertificateAuthority.open(tmp_path / "ca")
     assert first.certificate == again.certificate
     assert first.fingerprint == again.fingerprint
     assert len(first.fingerprint) == 64
@@ -42,14 +42,14 @@ def test_it_is_made_once_and_found_again(tmp_path: Path) -> None:
 
 
 def test_two_installations_differ(tmp_path: Path) -> None:
-    one, other = Authority.open(tmp_path / "one"), Authority.open(tmp_path / "other")
+    one, other = CertificateAuthority.open(tmp_path / "one"), CertificateAuthority.open(tmp_path / "other")
     assert one.fingerprint != other.fingerprint
     subjects = {x509.load_pem_x509_certificate(each.certificate.encode()).subject for each in (one, other)}
     assert len(subjects) == 2
 
 
 def test_a_client_is_the_node_that_was_said_whatever_its_request_says(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
     key = ec.generate_private_key(ec.SECP256R1())
     signed = x509.load_pem_x509_certificate(authority.sign(request_of(key, "worker9"), "worker1", "idworker1").encode())
     assert signed.subject.rfc4514_string() == "CN=worker1"
@@ -64,17 +64,17 @@ def test_a_client_is_the_node_that_was_said_whatever_its_request_says(tmp_path: 
 
 
 def test_a_server_is_known_by_names_and_addresses(tmp_path: Path) -> None:
-    pair = Authority.open(tmp_path).serve(["hub.example.org", "10.1.0.1", "fd00::1"])
+    pair = CertificateAuthority.open(tmp_path).serve(["hub.example.org", "10.1.0.1", "fd00::1"])
     leaf, root = x509.load_pem_x509_certificates(pair.cert_pem.encode())
     names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["hub.example.org"]
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.1.0.1", "fd00::1"]
-    assert root.fingerprint(hashes.SHA256()).hex() == Authority.open(tmp_path).fingerprint
+    assert root.fingerprint(hashes.SHA256()).hex() == CertificateAuthority.open(tmp_path).fingerprint
     assert "PRIVATE" not in repr(pair)
 
 
 def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
 
     def serial(node: str) -> int:
         return x509.load_pem_x509_certificate(authority.sign(a_request(), node, f"id{node}").encode()).serial_number
@@ -83,14 +83,14 @@ def test_what_was_taken_back_is_known_and_a_new_one_admits_again(tmp_path: Path)
     authority.revoke("worker1")
     authority.revoke("unheard-of")
     joined_again = serial("worker1")
-    another_process = Authority.open(tmp_path)
+    another_process = CertificateAuthority.open(tmp_path)
     assert another_process.revoked() == {first, renewed}
     assert not {other, joined_again} & authority.revoked()
 
 
 def test_only_what_holds_is_renewed(tmp_path: Path) -> None:
     clock = [NOW]
-    authority = Authority.open(tmp_path, now=lambda: clock[0])
+    authority = CertificateAuthority.open(tmp_path, now=lambda: clock[0])
 
     def number(pem: str) -> int:
         return x509.load_pem_x509_certificate(pem.encode()).serial_number
@@ -111,7 +111,7 @@ def test_only_what_holds_is_renewed(tmp_path: Path) -> None:
 
 
 def test_who_joins_takes_the_place_of_who_had_its_name(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
     before = x509.load_pem_x509_certificate(authority.admit(a_request(), "worker1", "idworker1").certificate.encode())
     authority.admit(a_request(), "worker2", "idworker2")
     authority.admit(a_request(), "worker1", "idworker1")
@@ -119,7 +119,7 @@ def test_who_joins_takes_the_place_of_who_had_its_name(tmp_path: Path) -> None:
 
 
 def test_a_name_and_a_swarm_node_are_bound_to_each_other_alone(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
     authority.admit(a_request(), "worker1", "n1")
     authority.admit(a_request(), "worker2", "n2")
     assert authority.bindings() == {"n1": "worker1", "n2": "worker2"}
@@ -135,7 +135,7 @@ def test_a_name_and_a_swarm_node_are_bound_to_each_other_alone(tmp_path: Path) -
 
 
 def test_a_certificate_is_renewed_for_its_own_swarm_node(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
     pem = authority.admit(a_request(), "worker1", "n1").certificate
     serial = x509.load_pem_x509_certificate(pem.encode()).serial_number
     with pytest.raises(Forbidden, match="join again"):
@@ -144,7 +144,7 @@ def test_a_certificate_is_renewed_for_its_own_swarm_node(tmp_path: Path) -> None
 
 
 def test_certificates_of_an_earlier_release_bind_nothing(tmp_path: Path) -> None:
-    authority = Authority.open(tmp_path, now=lambda: NOW)
+    authority = CertificateAuthority.open(tmp_path, now=lambda: NOW)
     entry = {"node": "worker1", "serial": "a1", "until": NOW + DAY, "revoked": False, "account": "secret"}
     (tmp_path / "issued.json").write_text(json.dumps([entry]))
     assert authority.bindings() == {}
@@ -156,12 +156,12 @@ def test_certificates_of_an_earlier_release_bind_nothing(tmp_path: Path) -> None
 @pytest.mark.parametrize("node_id", ["", "N1", "n1 ", "n/1", "n" * 65])
 def test_an_id_that_is_none_of_a_swarm_is_refused(tmp_path: Path, node_id: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be the id of a Swarm node"):
-        Authority.open(tmp_path).sign(a_request(), "worker1", node_id)
+        CertificateAuthority.open(tmp_path).sign(a_request(), "worker1", node_id)
 
 
 def test_a_nodes_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
     clock = [NOW]
-    authority = Authority.open(tmp_path, now=lambda: clock[0])
+    authority = CertificateAuthority.open(tmp_path, now=lambda: clock[0])
     admitted = authority.admit(a_request(), "worker1", "idworker1")
     assert admitted.account not in repr(admitted)
     assert authority.has_account("worker1", admitted.account)
@@ -180,7 +180,7 @@ def test_a_nodes_secret_is_as_good_as_its_certificate(tmp_path: Path) -> None:
 
 def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
     clock = [NOW]
-    authority = Authority.open(tmp_path, now=lambda: clock[0])
+    authority = CertificateAuthority.open(tmp_path, now=lambda: clock[0])
     authority.sign(a_request(), "worker1", "idworker1")
     clock[0] += 31 * DAY
     authority.sign(a_request(), "worker2", "idworker2")
@@ -200,38 +200,40 @@ def test_what_has_expired_is_not_kept(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_signed_is_said(tmp_path: Path, csr: str, node: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        Authority.open(tmp_path).sign(csr, node, "n1")
+        CertificateAuthority.open(tmp_path).sign(csr, node, "n1")
 
 
 def test_another_kind_of_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="elliptic curve"):
-        Authority.open(tmp_path).sign(request_of(rsa.generate_private_key(65537, 2048)), "worker1", "idworker1")
+        CertificateAuthority.open(tmp_path).sign(
+            request_of(rsa.generate_private_key(65537, 2048)), "worker1", "idworker1"
+        )
 
 
 def test_a_server_needs_a_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="none was given"):
-        Authority.open(tmp_path).serve([])
+        CertificateAuthority.open(tmp_path).serve([])
     with pytest.raises(InvalidInput, match="neither a host name"):
-        Authority.open(tmp_path).serve(["höst"])
+        CertificateAuthority.open(tmp_path).serve(["höst"])
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    Authority.open(tmp_path)
+    CertificateAuthority.open(tmp_path)
     (tmp_path / "ca.key").chmod(0o644)
     with pytest.raises(AuthorityError, match="chmod 600"):
-        Authority.open(tmp_path)
+        CertificateAuthority.open(tmp_path)
 
 
 def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
-    Authority.open(tmp_path / "one")
-    Authority.open(tmp_path / "other")
+    CertificateAuthority.open(tmp_path / "one")
+    CertificateAuthority.open(tmp_path / "other")
     (tmp_path / "one" / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
     with pytest.raises(AuthorityError, match="same backup"):
-        Authority.open(tmp_path / "one")
+        CertificateAuthority.open(tmp_path / "one")
 
 
 def test_a_damaged_authority_says_so(tmp_path: Path) -> None:
-    Authority.open(tmp_path)
+    CertificateAuthority.open(tmp_path)
     (tmp_path / "ca.crt").write_text("gone")
     with pytest.raises(AuthorityError, match="backup"):
-        Authority.open(tmp_path)
+        CertificateAuthority.open(tmp_path)

@@ -14,9 +14,9 @@ import pytest
 from commonage.agent.containers.docker import DockerDaemon
 from commonage.agent.containers.execs import Execs
 from commonage.domain.errors import EngineFailure
-from commonage.link.connection import LinkLost, Peer
-from commonage.link.execs import EXEC, WINDOW, ExecLines
-from commonage.link.messages import MEASURE, Call, Measured, Nothing
+from commonage.link.connection import Connection, ConnectionLost
+from commonage.link.execs import EXEC, WINDOW, LinkExecs
+from commonage.link.messages import MEASURE, Measured, Nothing, RequestType
 from commonage.ports.execs import ERR, OUT, NotRunning, Terminal
 from commonage.testing.behaviour import Aside
 from commonage.testing.fake_exec import FakeExec
@@ -42,7 +42,7 @@ class Ends:
         self.aside = aside
         self.made: list[Counting] = []
         self.states: Iterator[str] = repeat("running")
-        self.lines = ExecLines()
+        self.lines = LinkExecs()
         self.agent = Execs(DockerDaemon("unix:///nowhere.sock"))
         self.agent._daemon = self  # type: ignore[assignment]  # it knows one container
         self.agent._execs = self  # type: ignore[assignment]  # and begins commands in it
@@ -61,13 +61,16 @@ async def _measured(_question: object, _told: object) -> Measured:
 
 
 @asynccontextmanager
-async def linked(aside: Aside) -> AsyncIterator[tuple[Ends, Peer]]:
+async def linked(aside: Aside) -> AsyncIterator[tuple[Ends, Connection]]:
     """Both ends, and the peer by which the control plane asks."""
     ends = Ends(aside)
-    offers: dict[Call[Any, Any], Callable[..., Awaitable[object]]] = {EXEC: ends.agent.answer, MEASURE: _measured}
+    offers: dict[RequestType[Any, Any], Callable[..., Awaitable[object]]] = {
+        EXEC: ends.agent.answer,
+        MEASURE: _measured,
+    }
     ours, theirs = socket.socketpair()
-    control = Peer("agent", *await asyncio.open_connection(sock=ours), {}, ends.lines.hears())
-    agent = Peer("control", *await asyncio.open_connection(sock=theirs), offers, ends.agent.hears())
+    control = Connection("agent", *await asyncio.open_connection(sock=ours), {}, ends.lines.hears())
+    agent = Connection("control", *await asyncio.open_connection(sock=theirs), offers, ends.agent.hears())
     ends.agent.speak_to(agent)
     running = [asyncio.create_task(one.run()) for one in (control, agent)]
     try:
@@ -145,7 +148,7 @@ async def test_the_end_of_the_link_is_the_end_of_the_command() -> None:
     async with linked(Aside(lasts=True)) as (ends, control):
         line = await ends.lines.begin(control, "here-1", ("sleep",), None)
         control.close("a cable")
-        with pytest.raises(LinkLost):
+        with pytest.raises(ConnectionLost):
             await line.read()
         with pytest.raises(EngineFailure):
             await line.exit_code()

@@ -8,11 +8,11 @@ import pytest
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import ProcessOwner
 from commonage.link import saved_reports
-from commonage.ports.agents import Heard
+from commonage.ports.agents import AgentReport
 from commonage.ports.devices import DeviceSample
 from commonage.testing import factories
 
-SAID = Heard(
+SAID = AgentReport(
     "gpu-1", NodeReport("gpu-1", 4000, 8000, (factories.device(),)), 1000.5, 12.5, True,
     fenced=("a-1",), neighbors=("gpu-1", "gpu-2"), notices=("hot",), bounds_volumes=True,
 )  # fmt: skip

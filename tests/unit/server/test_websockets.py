@@ -91,9 +91,9 @@ class Client:
 
     async def next(self, opcode: Opcode) -> bytes:
         """The next frame of this kind; pings on the way are left without an answer."""
-        while (came := await self.receive())[0] is not opcode:
-            assert came[0] in (Opcode.PING, Opcode.PONG), came
-        return came[1]
+        while (monotonic_at := await self.receive())[0] is not opcode:
+            assert monotonic_at[0] in (Opcode.PING, Opcode.PONG), monotonic_at
+        return monotonic_at[1]
 
 
 @pytest.fixture
@@ -209,9 +209,9 @@ async def test_pings_of_a_client_that_does_not_read_fill_no_memory(site: Site) -
     assert most < MIB
     await until(lambda: not client.writer.transport.get_write_buffer_size())
     await client.send(Opcode.TEXT, b"the end")
-    while (came := await client.receive())[0] is not Opcode.TEXT:
-        assert came[0] in (Opcode.PING, Opcode.PONG)
-    assert came[1] == b"the end"
+    while (monotonic_at := await client.receive())[0] is not Opcode.TEXT:
+        assert monotonic_at[0] in (Opcode.PING, Opcode.PONG)
+    assert monotonic_at[1] == b"the end"
 
 
 async def test_a_message_of_too_many_fragments_is_refused(site: Site) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from commonage.domain.errors import EngineFailure, InvalidInput
-from commonage.link.connection import words_of
+from commonage.link.connection import error_text
 
 Json = Any
 _TIMEOUT_S = 10.0
@@ -179,7 +179,7 @@ class DockerDaemon:
     def _away(self, error: OSError | HTTPException) -> EngineFailure:
         if isinstance(error, TimeoutError):
             return DaemonSilent(f"the Docker daemon at {self.url} does not answer in time")
-        return DaemonGone(f"there is no Docker daemon at {self.url}: {words_of(error)}")
+        return DaemonGone(f"there is no Docker daemon at {self.url}: {error_text(error)}")
 
 
 class _Connection(HTTPConnection):
@@ -202,7 +202,7 @@ def _lines(answer: HTTPResponse, url: str) -> Iterator[bytes]:
     except TimeoutError as error:
         raise DaemonSilent(f"the Docker daemon at {url} says nothing of the image any more") from error
     except (OSError, HTTPException) as error:
-        raise DaemonGone(f"the Docker daemon at {url} went away: {words_of(error)}") from error
+        raise DaemonGone(f"the Docker daemon at {url} went away: {error_text(error)}") from error
 
 
 def _message(body: bytes) -> str:

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from commonage.agent.containers.containers import LABEL
 from commonage.agent.containers.docker import DockerDaemon
 from commonage.engines.containers.execs import DaemonExecs
-from commonage.link.connection import Hears, Peer
+from commonage.link.connection import Connection, MessageHandlers
 from commonage.link.execs import (
     ExecData,
     ExecEnd,
     ExecOver,
     ExecRequest,
+    ExecSender,
     ExecSize,
     ExecStarted,
     ExecTaken,
-    Outlet,
     content_of,
 )
 from commonage.ports.agents import OnProgress
@@ -29,21 +29,24 @@ _LOOKS, _LOOK_S = 25, 0.2
 class Execs:
     """The commands of this node."""
 
-    _peer: Peer
+    _peer: Connection
 
     def __init__(self, daemon: DockerDaemon) -> None:
         self._daemon = daemon
         self._execs = DaemonExecs(daemon.url)
         self._lines: dict[str, _Line] = {}
 
-    def speak_to(self, peer: Peer) -> None:
+    def speak_to(self, peer: Connection) -> None:
         """Use this link from now on. Before the first link nothing is asked."""
         self._peer = peer
 
-    def hears(self) -> Hears:
+    def hears(self) -> MessageHandlers:
         """The messages that the control plane sends about them."""
         return {
-            "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.heard(content_of(said)))),
+            "exec-data": (
+                ExecData,
+                lambda said: self._tell(said.id, lambda line: line.agent_reports(content_of(said))),
+            ),
             "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.outlet.taken(said.count))),
             "exec-size": (ExecSize, lambda said: self._tell(said.id, lambda line: line.has_size(said))),
             "exec-over": (ExecOver, lambda said: self._tell(said.id, lambda line: line.over.set())),
@@ -100,13 +103,13 @@ class Execs:
 class _Line:
     """The input and output of one command."""
 
-    def __init__(self, peer: Peer, exec_id: str) -> None:
+    def __init__(self, peer: Connection, exec_id: str) -> None:
         self._peer, self._id = peer, exec_id
         self._inputs: asyncio.Queue[bytes | ExecSize] = asyncio.Queue()  # bounded by the window
-        self.outlet = Outlet(peer, exec_id)
+        self.outlet = ExecSender(peer, exec_id)
         self.over = asyncio.Event()
 
-    def heard(self, data: bytes) -> None:
+    def agent_reports(self, data: bytes) -> None:
         """Queue input; empty data is the end of the input."""
         self._inputs.put_nowait(data)
 

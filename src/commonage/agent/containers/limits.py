@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 _AGAIN_S = 10.0
 
 
-class Holding:
+class Limits:
     """`weighs`: cores are shared by weight instead of limited by a quota, which a Swarm service can set itself."""
 
     def __init__(self, daemon: DockerDaemon, *, weighs: bool) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from commonage.agent.containers.containers import LABEL, OnDisk, end_processes, on_disk
 from commonage.agent.containers.docker import DaemonGone, DaemonSilent, DockerDaemon
-from commonage.agent.fencing.freezer import let_go_on, pause
+from commonage.agent.fencing.freezer import pause, unpause
 from commonage.domain.errors import EngineFailure
 
 _log = logging.getLogger(__name__)
@@ -72,11 +72,11 @@ class Fences:
             if unpaused := [one for one in found if not (kept and paused.get(one.id, True))]:
                 self._end_unasked(unpaused, f"{why}, and they cannot be paused")
 
-    def go_on(self, attempt_ids: Collection[str]) -> dict[str, float]:
+    def unpause(self, attempt_ids: Collection[str]) -> dict[str, float]:
         """End the pause of these attempts. Returns the seconds that each was paused. Raises EngineFailure."""
         with self._pausing:
             since = {one: at for one, at in self._paused.items() if one in attempt_ids}
-            let_go_on([one.id for one in self._on_disk() if one.attempt_id in since])
+            unpause([one.id for one in self._on_disk() if one.attempt_id in since])
             self._note_paused(fewer=since)
         _log.info("%d attempts go on: %s", len(since), ", ".join(since))
         return {one: max(0.0, time.time() - at) for one, at in since.items()}
@@ -87,7 +87,7 @@ class Fences:
         Raises EngineFailure if this cannot be determined.
         """
         if self._paused.keys() & set(attempt_ids):  # the daemon cannot end a paused process
-            end_processes([one.id for one in self._on_disk() if one.attempt_id in attempt_ids], _WITHIN_S, let_go_on)
+            end_processes([one.id for one in self._on_disk() if one.attempt_id in attempt_ids], _WITHIN_S, unpause)
         try:
             mine = {
                 str(one["Id"]): str(one["Labels"][LABEL])
@@ -98,7 +98,7 @@ class Fences:
                 self._daemon.remove(container)
         except (DaemonGone, DaemonSilent):
             mine = {one.id: one.attempt_id for one in self._on_disk() if one.attempt_id in attempt_ids}
-        alive = {mine[one] for one in end_processes(mine, _WITHIN_S, let_go_on)}
+        alive = {mine[one] for one in end_processes(mine, _WITHIN_S, unpause)}
         gone = [one for one in attempt_ids if one not in alive]
         self._note_paused(fewer=gone)
         return gone
@@ -114,7 +114,7 @@ class Fences:
     def _end_unasked(self, found: Sequence[OnDisk] | None, why: str) -> bool:
         if found is None:
             return False
-        alive = end_processes([one.id for one in found], _WITHIN_S, let_go_on)
+        alive = end_processes([one.id for one in found], _WITHIN_S, unpause)
         gone = sorted({one.attempt_id for one in found if one.id not in alive} - self._ended.keys())
         if gone:
             _log.warning("%s: %d attempts were ended here: %s", why, len(gone), ", ".join(gone))

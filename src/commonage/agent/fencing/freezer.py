@@ -40,7 +40,7 @@ def pause(containers: Collection[str]) -> dict[str, bool]:
     return {container: _turn(pid, container, True) for container, pid in _one_of_each(containers).items()}
 
 
-def let_go_on(containers: Collection[str]) -> None:
+def unpause(containers: Collection[str]) -> None:
     """End the pause of those that are paused."""
     for container, pid in _one_of_each(containers).items():
         _turn(pid, container, False)

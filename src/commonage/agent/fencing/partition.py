@@ -23,7 +23,7 @@ from pathlib import Path
 from commonage.agent.config import AgentConfig, split_address
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.link.messages import Neighbors
-from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_NEIGHBORS, HOLDS_ON_S
+from commonage.ports.agents import MAJORITY_GRACE_S, MIN_NEIGHBORS, PARTITIONED_AFTER_S
 
 _log = logging.getLogger(__name__)
 SWARM_PORT = 7946
@@ -34,7 +34,7 @@ _FEWEST_LOOKS = 3
 
 
 @dataclass(slots=True)
-class Vote:
+class Quorum:
     """Counts the answers; no I/O. `node` is this node, `neighbors` the names of the nodes that count.
 
     Times are monotonic: `last` is when the control plane answered, `most` when most of the others did. A node that was
@@ -60,25 +60,25 @@ class Vote:
         here = {*answering, self.node} & set(self.neighbors)
         if control:
             self.hear(began)
-        elif len(self.neighbors) >= FEWEST_NEIGHBORS and 2 * len(here) > len(self.neighbors):
+        elif len(self.neighbors) >= MIN_NEIGHBORS and 2 * len(here) > len(self.neighbors):
             self.most, self.looks = began, 0
         else:
             self.looks += 1
 
-    def is_cut_off(self, now: float) -> bool:
+    def is_partitioned(self, now: float) -> bool:
         """True once neither the control plane nor most of the neighbor nodes have answered for long."""
-        silent = now - self.last >= CUT_OFF_AFTER_S and now - self.most >= HOLDS_ON_S
+        silent = now - self.last >= PARTITIONED_AFTER_S and now - self.most >= MAJORITY_GRACE_S
         return self.looks >= _FEWEST_LOOKS and silent
 
 
-class Contact:
+class PartitionMonitor:
     """The contact of this node with its site. The neighbor nodes are kept in `folder`."""
 
     def __init__(self, config: AgentConfig, folder: Path) -> None:
         self._control = [split_address(one) for one in config.control]
         self._file = folder / "neighbors.json"
         self._known = _kept(self._file)
-        self._vote = Vote(config.node, self.neighbors, time.monotonic())
+        self._vote = Quorum(config.node, self.neighbors, time.monotonic())
 
     @property
     def neighbors(self) -> tuple[str, ...]:
@@ -86,9 +86,9 @@ class Contact:
         return tuple(name for name, _ in self._known.each)
 
     @property
-    def is_cut_off(self) -> bool:
+    def is_partitioned(self) -> bool:
         """True while the node is cut off: its workloads must be paused."""
-        return self._vote.is_cut_off(time.monotonic())
+        return self._vote.is_partitioned(time.monotonic())
 
     def learn(self, told: Neighbors) -> None:
         """Take the neighbor nodes from the control plane."""

@@ -31,7 +31,7 @@ NO_NETWORK = NodeNetwork()
 Network = ipaddress.IPv4Network
 
 
-class FirewallFailed(Exception):
+class FirewallError(Exception):
     """The firewall could not be built; the message says why."""
 
 
@@ -112,7 +112,7 @@ class Firewall:
         self._before = tuple(before)
 
     def build(self, plan: Plan) -> None:
-        """Build the planned rules. Idempotent. Raises FirewallFailed."""
+        """Build the planned rules. Idempotent. Raises FirewallError."""
         self._run("iptables-restore", "--wait", "10", "--noflush", stdin=rules_of(plan))
         if self._has_ipv6():
             self._run("ip6tables-restore", "--wait", "10", "--noflush", stdin=rules_of_ipv6(plan))
@@ -146,7 +146,7 @@ class Firewall:
         """Whether this node has any IPv6 address."""
         try:
             return bool(self._run("cat", "/proc/net/if_inet6"))
-        except FirewallFailed:  # the kernel has no IPv6
+        except FirewallError:  # the kernel has no IPv6
             return False
 
     def _is_first(self, program: str, hook: str, chain: str) -> bool:
@@ -156,7 +156,7 @@ class Firewall:
     def _is(self, program: str, *words: str) -> bool:
         try:
             self._run(program, "--wait", "10", *words)
-        except FirewallFailed:
+        except FirewallError:
             return False
         return True
 
@@ -166,9 +166,9 @@ class Firewall:
                 [*self._before, *words], input=stdin, capture_output=True, text=True, timeout=_WITHIN_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise FirewallFailed(f"{words[0]} cannot be run: {error}") from error
+            raise FirewallError(f"{words[0]} cannot be run: {error}") from error
         if ended.returncode != 0:
-            raise FirewallFailed(f"{' '.join(words)}: {ended.stderr.strip()[:300]}")
+            raise FirewallError(f"{' '.join(words)}: {ended.stderr.strip()[:300]}")
         return ended.stdout
 
 

@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.network.firewall import NO_NETWORK, Firewall, FirewallFailed, Plan, plan_for
+from commonage.agent.network.firewall import NO_NETWORK, Firewall, FirewallError, Plan, plan_for
 from commonage.ports.agents import NodeNetwork
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 30.0
 
 
-class StandingFirewall:
+class FirewallKeeper:
     """The firewall of this node. `fault` says why they are not up; empty while they are, or are not wanted."""
 
     def __init__(self, config: AgentConfig, folder: Path, firewall: Firewall | None = None) -> None:
@@ -58,7 +58,7 @@ class StandingFirewall:
             self._again.clear()
             try:
                 await asyncio.to_thread(self._build)
-            except (FirewallFailed, OSError, ValueError) as error:
+            except (FirewallError, OSError, ValueError) as error:
                 if not self.fault:
                     _log.error("the firewall around containers do not stand: %s", error)
                 self.fault = f"containers are not kept from this machine's network: {error}"

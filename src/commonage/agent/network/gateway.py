@@ -22,7 +22,7 @@ from commonage.agent.config import AgentConfig
 from commonage.agent.connection import dial
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError
-from commonage.link.connection import BROKEN, line_of, read_frame, said, words_of
+from commonage.link.connection import FRAME_ERRORS, encode_frame, error_text, read_frame, said
 from commonage.link.forwarding import CHUNK, Forwarder, Streams
 from commonage.link.messages import OPEN, PROTOCOL, TUNNEL, Hello
 from commonage.ports.agents import CONTAINER_BRIDGE, NodeNetwork
@@ -136,8 +136,8 @@ class ContainerGateway:
             try:
                 async with self._handshakes:
                     return await open_tunnel(self._config, address)
-            except (CommonageError, *BROKEN) as error:  # TimeoutError is an OSError
-                why = words_of(error)
+            except (CommonageError, *FRAME_ERRORS) as error:  # TimeoutError is an OSError
+                why = error_text(error)
                 self._control.remove(address)
                 self._control.append(address)
         raise ConnectionError(why)
@@ -146,11 +146,11 @@ class ContainerGateway:
 async def open_tunnel(config: AgentConfig, address: str) -> Streams:
     """Open one tunnel; bytes may be written once it returns.
 
-    Raises LinkLost, ConnectionError, and the errors in BROKEN.
+    Raises ConnectionLost, ConnectionError, and the errors in BROKEN.
     """
     reader, writer = await dial(config, address, limit=CHUNK)
     try:
-        writer.write(line_of(said(TUNNEL, Hello(config.node, PROTOCOL, __version__))))
+        writer.write(encode_frame(said(TUNNEL, Hello(config.node, PROTOCOL, __version__))))
         frame = await read_frame(reader, _WITHIN_S)
         if frame.get("say") != OPEN:
             words = frame.get("with")

@@ -99,7 +99,7 @@ class Sampling:
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """Measure the GPUs, then look up the owners of the processes on them."""
-        await self.devices.note_held([one.allocation for one in self.live_state.held()], self._running())
+        await self.devices.note_allocations([one.allocation for one in self.live_state.held()], self._running())
         found = await self.devices.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from commonage.control.usage.attribution import Round, attribute, joined
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import ProcessOwner
-from commonage.ports.agents import Heard, RemoteDevices
+from commonage.ports.agents import AgentReport, RemoteDevices
 from commonage.ports.devices import Devices, DeviceSample
 
 FRESH_S = 15.0
@@ -27,15 +27,15 @@ class AllDevices:
         self._here, self._elsewhere = here, elsewhere
         self._node_of: Mapping[str, str] = {}  # by attempt
 
-    async def note_held(self, allocations: Sequence[Allocation], running: Sequence[Allocation]) -> None:
+    async def note_allocations(self, allocations: Sequence[Allocation], running: Sequence[Allocation]) -> None:
         """Pass on all allocations, and those whose program runs (`at`: its start), which simulated GPUs show in use.
 
         The allocations also define which agent may report about an attempt.
         """
         self._node_of = {allocation.attempt_id: allocation.node for allocation in allocations}
-        await asyncio.to_thread(self._here.note_held, running)
+        await asyncio.to_thread(self._here.note_allocations, running)
         if self._elsewhere is not None:
-            await self._elsewhere.note_held(running)
+            await self._elsewhere.note_allocations(running)
 
     async def measure(self) -> Sequence[DeviceSample]:
         """Measure this node's GPUs. The owners of their processes still have to be looked up."""
@@ -43,13 +43,13 @@ class AllDevices:
 
     def add_elsewhere(self, round_: Round, now: float) -> Round:
         """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
-        for heard in self._elsewhere.heard() if self._elsewhere is not None else ():
+        for heard in self._elsewhere.agent_reports() if self._elsewhere is not None else ():
             if heard.connected and abs(now - heard.at) <= FRESH_S:
                 # Agents leave out processes that began too late to be the measured ones, by their own clocks.
                 round_ = joined(round_, attribute(*self._own(heard), math.inf))
         return round_
 
-    def _own(self, heard: Heard) -> tuple[list[DeviceSample], list[ProcessOwner]]:
+    def _own(self, heard: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
         """Keep the samples of an agent's own node, without those of attempts on other nodes."""
         devices = {device.uuid for device in heard.report.devices}
         samples = [

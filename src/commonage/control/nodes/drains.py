@@ -112,7 +112,7 @@ class Drains:
             await self._may_be_removed(who, node, force)
         elif not gone and not await self._is_let_in(name):
             self._node_pool.known(name)
-        done = [] if self._joining is None else await self._joining.expel(name, gone=gone)
+        done = [] if self._joining is None else await self._joining.remove_node(name, gone=gone)
         if node is None:
             return done
         await self._forget(node, NodeRemoved(node=name, by=who.name))
@@ -133,10 +133,10 @@ class Drains:
             self._writer.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
         await self._forget(node, why)
 
-    async def see_off(self, name: str) -> None:
+    async def finish_leave(self, name: str) -> None:
         """Revoke the access of a node after `left`. Failures are logged for an admin."""
         try:
-            done = [] if self._joining is None else await self._joining.expel(name, gone=True)
+            done = [] if self._joining is None else await self._joining.remove_node(name, gone=True)
         except (CommonageError, OSError) as error:
             log.warning("%s has left, and may still be let in (`commonage node rm %s`): %s", name, name, error)
         else:
@@ -144,7 +144,7 @@ class Drains:
 
     async def _is_let_in(self, name: str) -> bool:
         """A node that was never seen, or was removed, may still have a certificate or a place in the Swarm."""
-        return self._joining is not None and await self._joining.lets_in(name)
+        return self._joining is not None and await self._joining.is_admitted(name)
 
     async def _forget(self, node: Node, why: Reason) -> None:
         await self._give_up(node.name, why)

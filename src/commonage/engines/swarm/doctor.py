@@ -11,14 +11,14 @@ from commonage.engines.containers.daemon.examined import Examined
 from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import SwarmNode, plain_http_on, swarm_nodes_of
-from commonage.ports.agents import Heard
+from commonage.ports.agents import AgentReport
 
 # A node is down after three missing heartbeats.
 _HEARTBEATS = 3
 _SLOW_S = 3.0
 
 
-async def examine_swarm(url: str, folder: Path, told: Mapping[str, Heard]) -> Examined:
+async def examine_swarm(url: str, folder: Path, told: Mapping[str, AgentReport]) -> Examined:
     """Examine the manager at `url`. Raises EngineFailure if it does not answer, or is no manager.
 
     `told` holds the last reports of the node agents, by node name. A daemon of moby 20.10 does not report that
@@ -33,7 +33,7 @@ async def examine_swarm(url: str, folder: Path, told: Mapping[str, Heard]) -> Ex
 
 
 def examined(
-    info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, Heard]
+    info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, AgentReport]
 ) -> Examined:
     """Examine a Swarm's own description."""
     swarm_nodes = swarm_nodes_of(nodes)
@@ -54,7 +54,7 @@ def examined(
     return Examined(said, "; ".join([*advice, *_of_nodes(swarm_nodes, told)]))
 
 
-def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], told: Mapping[str, Heard]) -> Iterator[str]:
+def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], told: Mapping[str, AgentReport]) -> Iterator[str]:
     without = sorted(swarm_nodes.keys() - told.keys())
     if without:
         yield (

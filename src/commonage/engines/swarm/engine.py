@@ -146,7 +146,7 @@ class SwarmEngine(ContainerEngine):
         self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._shared)
         await self._relays.open_at(address, self._admits)
         if (agents := self._known_nodes.agents) is not None:
-            agents.let_reach([f"{address}:{port}" for port in settings.reaches])
+            agents.allow_addresses([f"{address}:{port}" for port in settings.reaches])
             sources = tuple(dict.fromkeys([address, *addresses_here(), *settings.sources]))
             agents.set_network(NodeNetwork(settings.reaches, settings.ports, sources))
         self._networks = Networks(self._client, name, settings, address)

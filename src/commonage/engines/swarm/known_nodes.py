@@ -15,7 +15,7 @@ from commonage.engines.containers.container_client import Away, Gone
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes import NO_AGENT, OLD_AGENT, SwarmNode, Wait, notes_on, report_of, swarm_nodes_of
 from commonage.engines.swarm.partition_detector import ENDING, PartitionDetector, introduced
-from commonage.ports.agents import Agents, Heard
+from commonage.ports.agents import AgentReport, Agents
 
 
 class AgentAway(Away):
@@ -36,7 +36,7 @@ class KnownNodes:
         self.agents = agents
         self.swarm_nodes: Mapping[str, SwarmNode] = {}
         self.by_id: Mapping[str, SwarmNode] = {}
-        self.heard: Mapping[str, Heard] = {}
+        self.agent_reports: Mapping[str, AgentReport] = {}
         self._fault = ""
         self._partition_detector = PartitionDetector(agents)
         self._waits: Mapping[str, Wait] = {}
@@ -68,26 +68,26 @@ class KnownNodes:
         """Query both, and keep the changes for the next look. Raises EngineFailure."""
         bound = None if self.agents is None else await self.agents.bindings()
         swarm_nodes = swarm_nodes_of(await self._client.nodes(), bound)
-        heard = _by_node(swarm_nodes, () if self.agents is None else self.agents.heard())
+        heard = _by_node(swarm_nodes, () if self.agents is None else self.agents.agent_reports())
         waits = await self._partition_detector.waits(swarm_nodes, heard)
         now, before = (
             (swarm_nodes, _node_warnings(heard), waits),
-            (self.swarm_nodes, _node_warnings(self.heard), self._waits),
+            (self.swarm_nodes, _node_warnings(self.agent_reports), self._waits),
         )
         self._changed = self._changed or now != before
-        self.swarm_nodes, self.heard, self._waits = swarm_nodes, heard, waits
+        self.swarm_nodes, self.agent_reports, self._waits = swarm_nodes, heard, waits
         self.by_id = {one.id: one for one in swarm_nodes.values()}
         self._ending = {
             one: node for one, node in self._ending.items() if node in swarm_nodes and swarm_nodes[node].is_down
         }
-        self._introduce()
+        self._set_neighbors()
 
-    def _introduce(self) -> None:
+    def _set_neighbors(self) -> None:
         """Send agents the list of nodes by which they detect that they are cut off, whenever it changes."""
-        found = introduced(self.swarm_nodes, self.heard, self._waits)
+        found = introduced(self.swarm_nodes, self.agent_reports, self._waits)
         self._partition_detector.told(tuple(name for name, _ in found))
         if self.agents is not None and found != self._introduced:
-            self.agents.introduce(found)
+            self.agents.set_neighbors(found)
             self._introduced = found
 
     def swarm_node(self, name: str) -> SwarmNode:
@@ -104,16 +104,16 @@ class KnownNodes:
 
     def agent_of(self, name: str) -> Agents | None:
         """The agents, if the one on this node answers; it is addressed by `id_of` the node."""
-        heard = self.heard.get(name)
+        heard = self.agent_reports.get(name)
         return self.agents if heard is not None and heard.connected else None
 
     def id_of(self, name: str) -> str:
         """The Swarm node id of a node whose agent has reported."""
-        return self.heard[name].node_id
+        return self.agent_reports[name].node_id
 
     def gateway_of(self, name: str) -> str | None:
         """Address by which containers of this node reach its agent; None if the agent does not relay for them."""
-        heard = self.heard.get(name)
+        heard = self.agent_reports.get(name)
         try:
             return str(IPv4Address(heard.gateway)) if heard is not None else None
         except ValueError:
@@ -141,7 +141,7 @@ class KnownNodes:
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
         """True if the node's agent ended it, because the daemon there could not."""
-        heard = self.heard.get(node)
+        heard = self.agent_reports.get(node)
         return heard is not None and attempt_id in heard.fenced
 
     async def have_ended(self, attempt_id: str, node: str) -> bool:
@@ -179,10 +179,10 @@ class KnownNodes:
         """
         self._given_up &= set(live)
         if not self._fault:
-            paused = [name for name, one in self.heard.items() if one.paused]
-            await asyncio.gather(*(self._answer(name, self.heard[name], live) for name in paused))
+            paused = [name for name, one in self.agent_reports.items() if one.paused]
+            await asyncio.gather(*(self._answer(name, self.agent_reports[name], live) for name in paused))
 
-    async def _answer(self, name: str, heard: Heard, live: Collection[str]) -> None:
+    async def _answer(self, name: str, heard: AgentReport, live: Collection[str]) -> None:
         agents, swarm_node = self.agent_of(name), self.swarm_nodes.get(name)
         if agents is None or swarm_node is None:
             return
@@ -190,7 +190,7 @@ class KnownNodes:
         going = [one for one in heard.paused if one in live and one not in self._given_up and not swarm_node.is_down]
         with suppress(EngineFailure):  # it reports its paused attempts again
             if going:
-                await agents.go_on(heard.node_id, going)
+                await agents.unpause(heard.node_id, going)
             if over:
                 await agents.fence(heard.node_id, over)
 
@@ -198,7 +198,7 @@ class KnownNodes:
         """Current report of each node."""
         waits = {**dict.fromkeys(self._ending.values(), ENDING), **self._waits}
         return [
-            report_of(swarm_node, self.heard.get(name), waits.get(name), self.why_unmounted(name))
+            report_of(swarm_node, self.agent_reports.get(name), waits.get(name), self.why_unmounted(name))
             for name, swarm_node in sorted(self.swarm_nodes.items())
         ]
 
@@ -207,23 +207,23 @@ class KnownNodes:
 
         The only node of a Swarm needs no mounting agent: no other node could change where a path leads.
         """
-        heard = self.heard.get(name)
+        heard = self.agent_reports.get(name)
         if heard is not None:
             return "" if heard.mounts else OLD_AGENT
         return "" if self._without_agents or len(self.swarm_nodes) == 1 else NO_AGENT
 
     def notes(self) -> tuple[str, ...]:
         """Notes about the nodes for an admin, in sentences."""
-        return notes_on(self.swarm_nodes, self.heard)
+        return notes_on(self.swarm_nodes, self.agent_reports)
 
     @property
     def has_agents(self) -> bool:
         """True if every node that may get work has an agent, whose firewall isolates tenants from each other."""
-        return {name for name, one in self.swarm_nodes.items() if not one.mismatch} <= self.heard.keys()
+        return {name for name, one in self.swarm_nodes.items() if not one.mismatch} <= self.agent_reports.keys()
 
     def bounds_volumes(self, name: str) -> bool:
         """True if its agent reports that the daemon there limits volume sizes."""
-        heard = self.heard.get(name)
+        heard = self.agent_reports.get(name)
         return heard is not None and heard.bounds_volumes
 
     def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -237,7 +237,7 @@ class KnownNodes:
         return [name for name, one in self.swarm_nodes.items() if one.takes_work and self.agent_of(name) is not None]
 
 
-def _by_node(swarm_nodes: Mapping[str, SwarmNode], heard: Iterable[Heard]) -> dict[str, Heard]:
+def _by_node(swarm_nodes: Mapping[str, SwarmNode], heard: Iterable[AgentReport]) -> dict[str, AgentReport]:
     """The last report of each node, by its name: matched by Swarm node id, whatever names are reported.
 
     A report of a node that left the Swarm is kept under its name until another node has that name.
@@ -248,5 +248,5 @@ def _by_node(swarm_nodes: Mapping[str, SwarmNode], heard: Iterable[Heard]) -> di
     return {**gone, **found}
 
 
-def _node_warnings(heard: Mapping[str, Heard]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
+def _node_warnings(heard: Mapping[str, AgentReport]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
     return {name: (one.connected, one.engine_fault, one.fenced) for name, one in heard.items()}

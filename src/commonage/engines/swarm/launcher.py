@@ -98,7 +98,7 @@ class Launcher:
                 await agents.pull(swarm_node.id, image, told)
             return
         account = self._settings.account
-        if swarm_node.name in self._known_nodes.heard and account is not None and account.is_for(image):
+        if swarm_node.name in self._known_nodes.agent_reports and account is not None and account.is_for(image):
             raise AgentAway(f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer")
         # Its daemon pulls it when the container is created. An invalid image name is detected here.
         await self._client.image(image)
@@ -111,7 +111,7 @@ class Launcher:
         except EngineFailure as error:
             agents = self._known_nodes.agents
             linked = agents is not None and any(
-                one.node_id == swarm_node.id and one.connected for one in agents.heard()
+                one.node_id == swarm_node.id and one.connected for one in agents.agent_reports()
             )
             if error.is_retryable and not linked:
                 raise AgentAway(error.message, native=error.native) from error

@@ -33,7 +33,7 @@ async def mounted(
     ]
     agents = known_nodes.agent_of(swarm_node.name)
     if agents is None:
-        if swarm_node.name in known_nodes.heard:
+        if swarm_node.name in known_nodes.agent_reports:
             raise AgentAway(f"the agent of {swarm_node.name}, which mounts the folders of workloads, does not answer")
         if why := known_nodes.why_unmounted(swarm_node.name):
             raise EngineFailure(f"{swarm_node.name} takes no work: {why}", retryable=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from commonage.domain.nodes import Device, NodeReport
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.swarm.translate import VRAM
-from commonage.ports.agents import Heard
+from commonage.ports.agents import AgentReport
 from commonage.wire.docs import docs_page
 
 _MIB = 1024 * 1024
@@ -157,7 +157,7 @@ def _vram(resources: Json) -> int | None:
 
 
 def report_of(
-    swarm_node: SwarmNode, heard: Heard | None, wait: Wait | None = None, why_unmounted: str = ""
+    swarm_node: SwarmNode, heard: AgentReport | None, wait: Wait | None = None, why_unmounted: str = ""
 ) -> NodeReport:
     """Report of a node. Without an agent only cores and memory are known, and no GPU.
 
@@ -205,12 +205,12 @@ def _reservable(gpus: tuple[Device, ...], declared_mib: int) -> Iterator[Device]
         yield gpu if gpu.simulated or left >= 0 else replace(gpu, faults=(*gpu.faults, why))
 
 
-def plain_http_on(heard: Mapping[str, Heard]) -> list[str]:
+def plain_http_on(heard: Mapping[str, AgentReport]) -> list[str]:
     """Nodes whose agents, of an earlier version, do not carry what containers send to the hub."""
     return sorted(name for name, one in heard.items() if one.connected and not one.gateway)
 
 
-def notes_on(swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard]) -> tuple[str, ...]:
+def notes_on(swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, AgentReport]) -> tuple[str, ...]:
     """Notes about these nodes for an admin, in sentences."""
     without = sorted(name for name, one in swarm_nodes.items() if name not in heard and not one.mismatch)
     notes = [f"{name}: {notice}." for name, one in sorted(heard.items()) for notice in one.notices]

@@ -16,7 +16,7 @@ from typing import TypeGuard
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.swarm.nodes import SwarmNode, Wait
-from commonage.ports.agents import CUT_OFF_AFTER_S, FEWEST_NEIGHBORS, HOLDS_ON_S, Agents, Heard
+from commonage.ports.agents import MAJORITY_GRACE_S, MIN_NEIGHBORS, PARTITIONED_AFTER_S, AgentReport, Agents
 
 _MARGIN_S, _MARGIN_BY_MOST_S = 4.0, 2.0
 _SILENT_S = 5.0
@@ -43,7 +43,7 @@ def _nobody(name: str) -> Wait:
 
 
 def introduced(
-    swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard], waits: Mapping[str, Wait]
+    swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, AgentReport], waits: Mapping[str, Wait]
 ) -> tuple[tuple[str, str], ...]:
     """Nodes, as (name, address), by which agents detect that they are cut off.
 
@@ -74,10 +74,10 @@ class PartitionDetector:
             self._told.pop()
         self._told = [*self._told[-_MOST_KEPT:], (monotonic(), names)]
 
-    async def waits(self, swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard]) -> dict[str, Wait]:
+    async def waits(self, swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, AgentReport]) -> dict[str, Wait]:
         """Return the wait and its reason, by node name. Occasionally takes up to a second."""
         now = monotonic()
-        silent = [name for name in swarm_nodes if name in heard and now - heard[name].came > _SILENT_S]
+        silent = [name for name in swarm_nodes if name in heard and now - heard[name].monotonic_at > _SILENT_S]
         self._held_on = {name: at for name, at in self._held_on.items() if name in silent}
         self._over &= set(silent)
         self._holds_on &= set(silent)
@@ -92,12 +92,17 @@ class PartitionDetector:
         return {name: wait for name, wait in waits.items() if wait is not None}
 
     async def _ask(
-        self, name: str, swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, Heard], agents: Agents, now: float
+        self,
+        name: str,
+        swarm_nodes: Mapping[str, SwarmNode],
+        heard: Mapping[str, AgentReport],
+        agents: Agents,
+        now: float,
     ) -> None:
         """Its state before the first query is unknown: it may have reached the others until then."""
         known = heard[name]
-        sets = {known.neighbors, *(names for until, names in self._told if until > known.came - _LATE_S)}
-        enough = [names for names in sorted(sets) if len(names) >= FEWEST_NEIGHBORS]
+        sets = {known.neighbors, *(names for until, names in self._told if until > known.monotonic_at - _LATE_S)}
+        enough = [names for names in sorted(sets) if len(names) >= MIN_NEIGHBORS]
         self._holds_on.discard(name)
         if enough and await may_hold_on(swarm_nodes[name], enough, swarm_nodes, heard, agents):
             self._holds_on.add(name)
@@ -105,16 +110,16 @@ class PartitionDetector:
         elif enough:
             self._held_on.setdefault(name, now)
 
-    def _wait(self, name: str, known: Heard | None, now: float) -> Wait | None:
+    def _wait(self, name: str, known: AgentReport | None, now: float) -> Wait | None:
         if known is None or self._agents is None or self._alone[name]:
             return _nobody(name)
         if name in self._over:
             return None
-        if now < known.came + CUT_OFF_AFTER_S + _MARGIN_S:
+        if now < known.monotonic_at + PARTITIONED_AFTER_S + _MARGIN_S:
             return STANDING_STILL
         if name in self._holds_on:
-            return _too_few(name) if now > known.came + _LONG_S else STANDING_STILL
-        over = self._held_on.get(name, 0.0) + HOLDS_ON_S + _MARGIN_BY_MOST_S
+            return _too_few(name) if now > known.monotonic_at + _LONG_S else STANDING_STILL
+        over = self._held_on.get(name, 0.0) + MAJORITY_GRACE_S + _MARGIN_BY_MOST_S
         return STANDING_STILL if now < over else None
 
 
@@ -122,7 +127,7 @@ async def may_hold_on(
     swarm_node: SwarmNode,
     sets: Sequence[tuple[str, ...]],
     swarm_nodes: Mapping[str, SwarmNode],
-    heard: Mapping[str, Heard],
+    heard: Mapping[str, AgentReport],
     agents: Agents,
 ) -> bool:
     """True if it may reach more than half of a list, for any of the lists `sets` that it may have.
@@ -135,7 +140,7 @@ async def may_hold_on(
     return any(2 * len(seeing & set(names)) > len(names) for names in sets)
 
 
-async def _may_see(agents: Agents, neighbor: Heard | None, address: str) -> bool:
+async def _may_see(agents: Agents, neighbor: AgentReport | None, address: str) -> bool:
     if not _is_connected(neighbor):
         return True
     try:
@@ -144,9 +149,9 @@ async def _may_see(agents: Agents, neighbor: Heard | None, address: str) -> bool
         return True
 
 
-def _is_connected(heard: Heard | None) -> TypeGuard[Heard]:
+def _is_connected(heard: AgentReport | None) -> TypeGuard[AgentReport]:
     return heard is not None and heard.connected
 
 
-def _is_long_away(heard: Heard | None, now: float) -> bool:
-    return heard is None or now - heard.came > _AGENT_AWAY_S
+def _is_long_away(heard: AgentReport | None, now: float) -> bool:
+    return heard is None or now - heard.monotonic_at > _AGENT_AWAY_S

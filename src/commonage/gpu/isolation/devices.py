@@ -149,9 +149,9 @@ class IsolatedDevices:
         """The variables of `inner` for these shares, with the measured context sizes."""
         return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
 
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """Forwarded to `inner`."""
-        self._inner.note_held(allocations)
+        self._inner.note_allocations(allocations)
 
     def resume(self, uuid: str | None = None) -> None:
         """Forwarded to `inner`."""

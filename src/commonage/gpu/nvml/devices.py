@@ -110,7 +110,7 @@ class NvmlDevices(Devices):
         """The variables for a workload that holds these shares."""
         return share_environment(shares, self._context_mib)
 
-    def note_held(self, allocations: Sequence[Allocation]) -> None:
+    def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """Real GPUs measure actual use; this only keeps devices that are held and no longer exist in the inventory."""
         self._held = frozenset(share.device_uuid for allocation in allocations for share in allocation.shares)
 
@@ -224,7 +224,7 @@ class NvmlDevices(Devices):
                 instance = next((one.uuid for one in found), None)
         except pynvml.NVMLError:  # it is gone by now, and gives no more data
             life = Life(self._boot, driver)
-        self._faults.heard(message.gpu, message.number, life, instance)
+        self._faults.agent_reports(message.gpu, message.number, life, instance)
 
     def _let_go_if_broken(self, devices: Sequence[Device]) -> None:
         """Close NVML while a GPU waits for a reset, except for moments.

@@ -28,7 +28,7 @@ from commonage.engines.containers.sources import see_that_nobody_can_redirect
 from commonage.engines.docker.doctor import examine_daemon
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpu.detect import open_devices
-from commonage.server.agents import told_last
+from commonage.server.agents import last_reports
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import LEAST_FREE_MIB, DataDirError, Running, running_server
@@ -170,7 +170,7 @@ def _docker(patient: Patient) -> Finding:
     try:
         if settings.engine == "swarm":
             folder = shared_dir(settings, patient.settings.data_dir).absolute()
-            found = asyncio.run(examine_swarm(settings.docker_url, folder, told_last(settings.data_dir)))
+            found = asyncio.run(examine_swarm(settings.docker_url, folder, last_reports(settings.data_dir)))
         else:
             found = asyncio.run(examine_daemon(settings.docker_url))
     except CommonageError as error:

@@ -29,7 +29,7 @@ from commonage.domain.registry import DELETE, PULL, Access
 from commonage.images.files import Stored, needed, size_bytes, stored, unneeded
 from commonage.images.needed import last_needed, note_needed
 from commonage.images.tokens import ISSUER, LASTS_S, Signer
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.registry import (
     NODE,
     Collected,
@@ -96,7 +96,7 @@ class PlatformRegistry:
     def __init__(
         self,
         plan: RegistryPlan,
-        authority: Authority,
+        authority: CertificateAuthority,
         machine_password: str,
         now: Callable[[], float] = time.time,
         supervise: Callable[[Child], Runs] = lambda child: Supervisor([child]),

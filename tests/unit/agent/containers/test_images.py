@@ -65,7 +65,7 @@ async def test_what_is_cut_off_is_paused_whatever_else_waits(
         """Nobody answers."""
 
     monkeypatch.setattr(agent._contact, "look", look)
-    monkeypatch.setattr(type(agent._contact), "is_cut_off", True)
+    monkeypatch.setattr(type(agent._contact), "is_partitioned", True)
     monkeypatch.setattr(agent._fences, "pause_all", lambda _: loop.call_soon_threadsafe(paused.set))
     waiting = [asyncio.create_task(asyncio.to_thread(daemon.goes_on.wait)) for _ in range(MANY)]
     watching = asyncio.create_task(agent._watch_site())

@@ -10,7 +10,7 @@ import pytest
 
 from commonage.agent.containers.containers import Containers
 from commonage.agent.containers.docker import DaemonGone, DaemonRefused, DockerDaemon
-from commonage.agent.containers.limits import Holding
+from commonage.agent.containers.limits import Limits
 
 MIB = 1024 * 1024
 
@@ -39,7 +39,7 @@ class Daemon(DockerDaemon):
         return json.dumps(about).encode()
 
 
-def held(daemon: Daemon, holding: Holding, now: float = 0) -> Mapping[str, Mapping[str, int]]:
+def held(daemon: Daemon, holding: Limits, now: float = 0) -> Mapping[str, Mapping[str, int]]:
     containers = Containers(daemon)
     containers.look()
     holding.see_to(containers.running, now)
@@ -49,7 +49,7 @@ def held(daemon: Daemon, holding: Holding, now: float = 0) -> Mapping[str, Mappi
 @pytest.mark.parametrize(("weighs", "shares"), [(True, 1536), (False, 0)])
 def test_a_container_has_no_swap_and_weighs_what_it_asked_for(weighs: bool, shares: int) -> None:
     daemon = Daemon("one")
-    holding = Holding(daemon, weighs=weighs)
+    holding = Limits(daemon, weighs=weighs)
     assert held(daemon, holding) == {"one": {"Memory": 64 * MIB, "MemorySwap": 64 * MIB, "CpuShares": shares}}
     held(daemon, holding)
     assert daemon.asked == ["one"], "it is told once"
@@ -59,14 +59,14 @@ def test_what_is_held_already_is_not_told() -> None:
     daemon = Daemon("one", cpus="")
     daemon.hosts["one"]["MemorySwap"] = 64 * MIB
     unlimited = Daemon("two", cpus="", memory=0)
-    held(daemon, Holding(daemon, weighs=True))
-    held(unlimited, Holding(unlimited, weighs=True))
+    held(daemon, Limits(daemon, weighs=True))
+    held(unlimited, Limits(unlimited, weighs=True))
     assert (daemon.asked, unlimited.asked) == ([], [])
 
 
 def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
     daemon = Daemon("one", "two")
-    holding = Holding(daemon, weighs=True)
+    holding = Limits(daemon, weighs=True)
     daemon.refuses["one"] = DaemonRefused("device or resource busy", 500)
     assert held(daemon, holding, 0)["two"]["MemorySwap"] == 64 * MIB
     held(daemon, holding, 5)
@@ -84,7 +84,7 @@ def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(ca
 
 def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
     daemon = Daemon("one")
-    holding = Holding(daemon, weighs=True)
+    holding = Limits(daemon, weighs=True)
     daemon.refuses["one"] = DaemonGone("there is no Docker daemon")
     with pytest.raises(DaemonGone):
         held(daemon, holding)

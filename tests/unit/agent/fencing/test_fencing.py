@@ -22,7 +22,7 @@ class Kernel:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **pauses: bool) -> None:
         self.pauses, self.ended, self.going = pauses, list[str](), list[str]()
         monkeypatch.setattr(fencing, "pause", lambda asked: {one: pauses[one] for one in asked if one in pauses})
-        monkeypatch.setattr(fencing, "let_go_on", self.going.extend)
+        monkeypatch.setattr(fencing, "unpause", self.going.extend)
         monkeypatch.setattr(fencing, "end_processes", self._end)
         self.folder, self.root = folder / "agent", folder / "docker"
         self.folder.mkdir()
@@ -51,7 +51,7 @@ def test_what_is_paused_is_kept_until_it_goes_on(tmp_path: Path, monkeypatch: py
     assert sorted(fences.paused) == ["one-1", "two-1"]
     assert (kernel.ended, fences.fenced) == ([], ())
     again = kernel.agent()  # it was restarted meanwhile
-    assert again.go_on(["one-1", "stranger-1"]).keys() == {"one-1"}
+    assert again.unpause(["one-1", "stranger-1"]).keys() == {"one-1"}
     assert kernel.going == ["one"]
     assert again.paused == kernel.agent().paused == ("two-1",)
 

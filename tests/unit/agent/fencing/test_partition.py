@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from commonage.agent.fencing.partition import Vote
-from commonage.ports.agents import CUT_OFF_AFTER_S
+from commonage.agent.fencing.partition import Quorum
+from commonage.ports.agents import PARTITIONED_AFTER_S
 
 SITE = ("manager", "worker1", "worker2", "worker3")
 
 
-def silent(vote: Vote, since: float, *, answering: tuple[str, ...] = ()) -> None:
+def silent(vote: Quorum, since: float, *, answering: tuple[str, ...] = ()) -> None:
     """Three looks in which the control plane does not answer."""
     for began in (since + 4, since + 5, since + 6):
         vote.count(False, answering, began)
 
 
 def test_who_reaches_nobody_is_cut_off_after_a_while() -> None:
-    vote = Vote("worker1", SITE, 100.0)
+    vote = Quorum("worker1", SITE, 100.0)
     silent(vote, 100.0)
-    assert not vote.is_cut_off(100.0 + CUT_OFF_AFTER_S - 0.1)
-    assert vote.is_cut_off(100.0 + CUT_OFF_AFTER_S)
+    assert not vote.is_partitioned(100.0 + PARTITIONED_AFTER_S - 0.1)
+    assert vote.is_partitioned(100.0 + PARTITIONED_AFTER_S)
     vote.hear(120.0)  # the control plane is back
-    assert not vote.is_cut_off(121.0)
+    assert not vote.is_partitioned(121.0)
 
 
 def test_the_control_plane_alone_is_enough() -> None:
-    vote = Vote("worker1", SITE, 0.0)
+    vote = Quorum("worker1", SITE, 0.0)
     for began in range(1, 60):
         vote.count(True, (), began)
-        assert not vote.is_cut_off(began)
+        assert not vote.is_partitioned(began)
 
 
 @pytest.mark.parametrize(
@@ -42,30 +42,30 @@ def test_the_control_plane_alone_is_enough() -> None:
     ],
 )
 def test_most_of_the_site_is_enough_and_half_is_not(answering: tuple[str, ...], cut_off: bool) -> None:
-    vote = Vote("worker1", SITE, 0.0)
+    vote = Quorum("worker1", SITE, 0.0)
     silent(vote, 0.0, answering=answering)
-    assert vote.is_cut_off(CUT_OFF_AFTER_S) is cut_off
+    assert vote.is_partitioned(PARTITIONED_AFTER_S) is cut_off
 
 
 def test_two_parts_of_a_site_are_never_both_in_contact() -> None:
     """However a cable parts it: the part without the control plane holds on only with more than half."""
     for there in range(1, len(SITE)):
         part = SITE[-there:]
-        vote = Vote(part[0], SITE, 0.0)
+        vote = Quorum(part[0], SITE, 0.0)
         silent(vote, 0.0, answering=part[1:])
-        assert vote.is_cut_off(CUT_OFF_AFTER_S) is (2 * there <= len(SITE))
+        assert vote.is_partitioned(PARTITIONED_AFTER_S) is (2 * there <= len(SITE))
 
 
 @pytest.mark.parametrize("neighbors", [(), ("worker1",), ("manager", "worker1")])
 def test_where_few_are_known_the_control_plane_alone_counts(neighbors: tuple[str, ...]) -> None:
-    vote = Vote("worker1", neighbors, 0.0)
+    vote = Quorum("worker1", neighbors, 0.0)
     silent(vote, 0.0, answering=("manager",))
-    assert vote.is_cut_off(CUT_OFF_AFTER_S)
+    assert vote.is_partitioned(PARTITIONED_AFTER_S)
 
 
 def test_a_node_that_was_too_busy_to_look_is_not_cut_off() -> None:
-    vote = Vote("worker1", SITE, 0.0)
+    vote = Quorum("worker1", SITE, 0.0)
     vote.count(False, (), 4.0)
-    assert not vote.is_cut_off(600.0)
+    assert not vote.is_partitioned(600.0)
     silent(vote, 600.0)
-    assert vote.is_cut_off(607.0)
+    assert vote.is_partitioned(607.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.network.firewall import Firewall, FirewallFailed, Plan
-from commonage.agent.network.firewall_keeper import StandingFirewall
+from commonage.agent.network.firewall import Firewall, FirewallError, Plan
+from commonage.agent.network.firewall_keeper import FirewallKeeper
 from commonage.ports.agents import NodeNetwork
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ class FakeFirewall(Firewall):
 
     def build(self, plan: Plan) -> None:
         if self.trouble:
-            raise FirewallFailed(self.trouble)
+            raise FirewallError(self.trouble)
         self.built.append(plan)
         self.standing = True
 
@@ -34,13 +34,13 @@ class FakeFirewall(Firewall):
         return self.standing
 
 
-def firewall_in(folder: Path, fake: FakeFirewall, *, wanted: bool = True) -> StandingFirewall:
+def firewall_in(folder: Path, fake: FakeFirewall, *, wanted: bool = True) -> FirewallKeeper:
     config = AgentConfig("w1", ("hub:1",), "", "", "", "", str(folder), firewall=wanted)
-    return StandingFirewall(config, folder, fake)
+    return FirewallKeeper(config, folder, fake)
 
 
 @asynccontextmanager
-async def kept(firewall: StandingFirewall) -> AsyncIterator[None]:
+async def kept(firewall: FirewallKeeper) -> AsyncIterator[None]:
     keeping = asyncio.create_task(firewall.keep())
     yield
     keeping.cancel()

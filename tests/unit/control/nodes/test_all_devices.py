@@ -16,7 +16,7 @@ from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
-from commonage.ports.agents import Heard
+from commonage.ports.agents import AgentReport
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
 
@@ -36,15 +36,15 @@ class Elsewhere:
         self.connected = True
         self.owner: str | None = None
 
-    def heard(self) -> Sequence[Heard]:
+    def agent_reports(self) -> Sequence[AgentReport]:
         process = ProcessMemory(77, 3000)
         sample = DeviceSample(UUID, 4000, 0.5, processes=(process,))
         owner = ProcessOwner(77, self.owner, "python3", 1e12)  # its clock is another
         report = NodeReport("far", 8000, 32000, (factories.device(uuid=UUID),))
         now = self.site.clock.now()
-        return [Heard("far", report, now, now, self.connected, samples=(sample,), owners=(owner,))]
+        return [AgentReport("far", report, now, now, self.connected, samples=(sample,), owners=(owner,))]
 
-    async def note_held(self, allocations: Sequence[Allocation]) -> None:
+    async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         self.told.append(allocations)
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
@@ -123,12 +123,12 @@ class Neighbor:
         )
         owners = (ProcessOwner(1, "mine-1", "python3", 0.0), ProcessOwner(3, "theirs-1", "python3", 0.0))
         report = NodeReport("attacker", 8000, 32000, (factories.device(uuid="GPU-attacker"),))
-        self._heard = Heard("attacker", report, 0.0, 0.0, True, samples=samples, owners=owners)
+        self._agent_reports = AgentReport("attacker", report, 0.0, 0.0, True, samples=samples, owners=owners)
 
-    def heard(self) -> Sequence[Heard]:
-        return [self._heard]
+    def agent_reports(self) -> Sequence[AgentReport]:
+        return [self._agent_reports]
 
-    async def note_held(self, allocations: Sequence[Allocation]) -> None:
+    async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         pass
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
@@ -136,11 +136,11 @@ class Neighbor:
 
 
 async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node() -> None:
-    here: Any = SimpleNamespace(note_held=lambda _: None, take_warnings=lambda: ())
+    here: Any = SimpleNamespace(note_allocations=lambda _: None, take_warnings=lambda: ())
     neighbor: Any = Neighbor()
     devices = AllDevices(here, neighbor)
     allocations = {"theirs-1": "victim", "mine-1": "attacker"}
-    await devices.note_held(
+    await devices.note_allocations(
         [Allocation(attempt, node, 1000, 256, (), 0.0) for attempt, node in allocations.items()], []
     )
     round_ = devices.add_elsewhere(attribute([], [], 0.0), 0.0)

@@ -340,13 +340,13 @@ async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back(
 class FakeJoining:
     """Lets in whom it is told to; says what it was asked."""
 
-    def __init__(self, *lets_in: str) -> None:
-        self.let_in, self.expelled, self.trouble = set(lets_in), list[tuple[str, bool]](), ""
+    def __init__(self, *is_admitted: str) -> None:
+        self.let_in, self.expelled, self.trouble = set(is_admitted), list[tuple[str, bool]](), ""
 
-    async def lets_in(self, node: str) -> bool:
+    async def is_admitted(self, node: str) -> bool:
         return node in self.let_in
 
-    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+    async def remove_node(self, node: str, *, gone: bool = False) -> Sequence[str]:
         if self.trouble:
             raise Unavailable(self.trouble)
         self.expelled.append((node, gone))
@@ -365,7 +365,7 @@ async def test_a_node_that_left_is_gone_and_what_it_ended_goes_on_as_after_a_dra
         (open_, kept) = [await started(site, control, session(name=name, requeue=name == "k")) for name in "ok"]
         site.engine.give_up_node("one", DOWN)  # it is out of the Swarm, which has not told yet
         await control.drains.left("one")
-        await control.drains.see_off("one")
+        await control.drains.finish_leave("one")
         assert list(control.live_state.nodes) == ["two"]
         assert joining.expelled == [("one", True)], "others that are on their way need their tokens"
         assert NodeLeft(node="one") in events_of_nodes(site)

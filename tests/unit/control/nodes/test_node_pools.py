@@ -97,7 +97,7 @@ class FakeJoining:
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         return f"{host_name}|{token}|{' '.join(options)}"
 
-    async def expel(self, node: str, *, gone: bool = False) -> Sequence[str]:
+    async def remove_node(self, node: str, *, gone: bool = False) -> Sequence[str]:
         assert gone, "others that are on their way need their tokens"
         if self.disk_is_full:
             raise OSError(errno.ENOSPC, "No space left on device")

@@ -15,7 +15,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.known_nodes import KnownNodes
-from commonage.ports.agents import CUT_OFF_AFTER_S, Agents, Heard
+from commonage.ports.agents import PARTITIONED_AFTER_S, AgentReport, Agents
 
 
 class Site:
@@ -31,19 +31,19 @@ class Site:
         self.introduced: list[tuple[tuple[str, str], ...]] = []
         self.known_nodes = KnownNodes(cast(Client, self), cast(Agents, self))
 
-    def agent(self, name: str, **more: Any) -> Heard:
-        return replace(heard(name, **more), came=time.monotonic())
+    def agent(self, name: str, **more: Any) -> AgentReport:
+        return replace(heard(name, **more), monotonic_at=time.monotonic())
 
     async def nodes(self) -> list[dict[str, Any]]:
         return self.found
 
-    def heard(self) -> list[Heard]:
+    def agent_reports(self) -> list[AgentReport]:
         return self.told
 
     async def bindings(self) -> dict[str, str]:
         return {"1": "a", "2": "b"}
 
-    def introduce(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
+    def set_neighbors(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
         self.introduced.append(tuple(swarm_nodes))
 
     async def fence(self, node_id: str, attempts: Collection[str]) -> list[str]:
@@ -53,7 +53,7 @@ class Site:
         self.fenced += attempts
         return [one for one in attempts if one in self.ends]
 
-    async def go_on(self, node_id: str, attempts: Collection[str]) -> None:
+    async def unpause(self, node_id: str, attempts: Collection[str]) -> None:
         self.going += attempts
 
     def lose(self, **more: Any) -> None:
@@ -99,7 +99,7 @@ def test_an_agent_that_is_silent_is_waited_for() -> None:
     assert "is given the time to stand still first" in site.faults()
     with pytest.raises(EngineFailure, match="on b, what runs there is given the time"):  # its link was lost meanwhile
         asyncio.run(site.known_nodes.have_ended("b-1", "b"))
-    site.told[1] = replace(site.told[1], came=time.monotonic() - CUT_OFF_AFTER_S - 10)
+    site.told[1] = replace(site.told[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10)
     assert site.look(), "that it is over now is news"
     assert isinstance(site.why(), NodeLost)
     assert asyncio.run(site.known_nodes.have_ended("b-1", "b")), "it stands still, or ended"
@@ -110,7 +110,7 @@ def test_what_stood_still_goes_on_unless_it_may_have_begun_elsewhere() -> None:
     site.look()
     site.told[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
     site.lose(connected=False)
-    site.told[1] = replace(site.told[1], came=time.monotonic() - CUT_OFF_AFTER_S - 10)
+    site.told[1] = replace(site.told[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10)
     site.look()
     asyncio.run(site.known_nodes.have_ended("b-2", "b"))
     site.told[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
@@ -170,7 +170,7 @@ def test_agents_are_told_by_whom_they_know_that_they_are_cut_off() -> None:
     site.lose(connected=False)
     site.look()
     assert len(site.introduced) == 1, "one that may run on still counts"
-    site.told[1] = replace(site.told[1], came=time.monotonic() - CUT_OFF_AFTER_S - 10)
+    site.told[1] = replace(site.told[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10)
     site.look()
     assert [name for name, _ in site.introduced[-1]] == ["a"]
 

@@ -41,7 +41,7 @@ from commonage.engines.swarm.nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.files.beneath import Beneath
-from commonage.ports.agents import Heard, OnProgress, ignore_progress
+from commonage.ports.agents import AgentReport, OnProgress, ignore_progress
 from commonage.ports.devices import Hold
 from commonage.ports.registry import RegistryAccount
 
@@ -131,9 +131,9 @@ class FakeAgents:
         self.breaks_at = ""
         self.refusal: EngineFailure | None = None
 
-    def heard(self) -> Sequence[Heard]:
+    def agent_reports(self) -> Sequence[AgentReport]:
         report, now = NodeReport("worker1", 1000, 1024), time.monotonic()
-        told = Heard("worker1", report, time.time(), now, self.connected, mounts=True, node_id="node-1")
+        told = AgentReport("worker1", report, time.time(), now, self.connected, mounts=True, node_id="node-1")
         return [replace(told, gateway=self.gateway)]
 
     async def bindings(self) -> dict[str, str]:
@@ -200,7 +200,7 @@ class Scene:
 
     def hear(self) -> None:
         """As the engine does every second."""
-        self.known_nodes.heard = {one.node: one for one in self.agents.heard()}
+        self.known_nodes.agent_reports = {one.node: one for one in self.agents.agent_reports()}
 
     def run(self, **changes: Any) -> Run:
         """A new attempt."""
@@ -455,7 +455,7 @@ async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
 
 async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
     other = {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}
-    scene.known_nodes.heard = {}
+    scene.known_nodes.agent_reports = {}
     await scene.container_client.launch(scene.run(), ignore_progress)
     [service] = scene.swarm.made.values()
     assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
@@ -469,6 +469,8 @@ async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: S
 
 
 async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
-    scene.known_nodes.heard = {name: replace(one, mounts=False) for name, one in scene.known_nodes.heard.items()}
+    scene.known_nodes.agent_reports = {
+        name: replace(one, mounts=False) for name, one in scene.known_nodes.agent_reports.items()
+    }
     [report] = scene.known_nodes.reports()
     assert "run `commonage node join` for it again" in report.faults[0]

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engines.swarm.test_nodes import node
 
-from commonage.agent.fencing.partition import Vote
+from commonage.agent.fencing.partition import Quorum
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.known_nodes import KnownNodes
-from commonage.ports.agents import Agents, Heard
+from commonage.ports.agents import AgentReport, Agents
 
 TICK_S, REPORT_S, LINK_S, SWARM_S = 0.5, 2.0, 6.0, 6.0
 CONTROL = "m0"
@@ -45,7 +45,7 @@ class SwarmNode:
     """With its agent, and one attempt: `running`, `paused` or `dead`. `begun_anew`: it was begun elsewhere."""
 
     name: str
-    vote: Vote
+    vote: Quorum
     reports_at: float
     attempt: str = "running"
     begun_anew: bool = False
@@ -61,10 +61,10 @@ class Site:
         names = [f"m{number}" for number in range(size)]
         self.agents = [name for name in names if name not in agentless]
         self.swarm_nodes = {
-            name: SwarmNode(name, Vote(name, (), self.now), self.now + at * TICK_S, observed_at=self.now)
+            name: SwarmNode(name, Quorum(name, (), self.now), self.now + at * TICK_S, observed_at=self.now)
             for at, name in enumerate(names)
         }
-        self.told: dict[str, Heard] = {}
+        self.told: dict[str, AgentReport] = {}
         self.introduced: tuple[str, ...] = ()
         self.known_nodes = self._known_nodes()
 
@@ -95,14 +95,14 @@ class Site:
         was_up = self.phase.control and CONTROL not in self.phase.off
         if not was_up and phase.control and CONTROL not in phase.off:
             self.known_nodes, self.introduced = self._known_nodes(), ()
-            self.told = {name: replace(one, connected=False, came=self.now) for name, one in self.told.items()}
+            self.told = {name: replace(one, connected=False, monotonic_at=self.now) for name, one in self.told.items()}
         if CONTROL in self.phase.off and CONTROL not in phase.off:
             for one in self.swarm_nodes.values():  # a manager that comes back gives all their time
                 one.observed_at = self.now
         for name in phase.off - self.phase.off:
             self.swarm_nodes[name].attempt = "dead"
         for name in self.phase.off - phase.off:
-            self.swarm_nodes[name].vote = Vote(name, self.swarm_nodes[name].vote.neighbors, self.now)
+            self.swarm_nodes[name].vote = Quorum(name, self.swarm_nodes[name].vote.neighbors, self.now)
         self.phase = phase
 
     # --- the agents -----------------------------------------------------------------------------------------------
@@ -117,20 +117,20 @@ class Site:
             vote.learn(self.introduced or vote.neighbors)
             paused = (name,) if swarm_node.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
-            self.told[name] = Heard(
+            self.told[name] = AgentReport(
                 name, report, 0.0, self.now, True, paused=paused, neighbors=vote.neighbors, node_id=name
             )
             vote.hear(self.now)
         elif self.now - vote.last >= 3.0:
             vote.count(hub, [one for one in self.agents if self.sees(name, one)], self.now)
-        if vote.is_cut_off(self.now) and swarm_node.attempt == "running":
+        if vote.is_partitioned(self.now) and swarm_node.attempt == "running":
             swarm_node.attempt = "paused"
 
     # --- the control plane, and what it asks ----------------------------------------------------------------------
 
     async def _control(self) -> None:
         self.told = {
-            name: replace(one, connected=one.connected and self.now - one.came < LINK_S)
+            name: replace(one, connected=one.connected and self.now - one.monotonic_at < LINK_S)
             for name, one in self.told.items()
         }
         await self.known_nodes.look()
@@ -156,7 +156,7 @@ class Site:
             found.append({**about, "Status": {**about["Status"], "Addr": one.name}})
         return found
 
-    def heard(self) -> list[Heard]:
+    def agent_reports(self) -> list[AgentReport]:
         return list(self.told.values())
 
     async def bindings(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class Site:
     async def changes(self) -> AsyncIterator[str]:
         yield ""
 
-    def introduce(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
+    def set_neighbors(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
         self.introduced = tuple(name for name, _ in swarm_nodes)
 
     def _ask(self, name: str) -> SwarmNode:
@@ -181,7 +181,7 @@ class Site:
         self._ask(name).attempt = "dead"
         return attempts
 
-    async def go_on(self, name: str, attempts: Collection[str]) -> None:
+    async def unpause(self, name: str, attempts: Collection[str]) -> None:
         swarm_node = self._ask(name)
         swarm_node.attempt = "running" if swarm_node.attempt == "paused" else swarm_node.attempt
 

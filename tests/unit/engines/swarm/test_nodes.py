@@ -8,7 +8,7 @@ from commonage.domain.nodes import Device, NodeReport
 from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain
 from commonage.engines.swarm.doctor import examined, notes_of
 from commonage.engines.swarm.nodes import Wait, notes_on, report_of, swarm_nodes_of
-from commonage.ports.agents import Heard
+from commonage.ports.agents import AgentReport
 
 
 def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[str, Any]:
@@ -39,10 +39,10 @@ NODE_IDS = {"a": "1", "b": "2"}
 """Those of the nodes that most tests here have."""
 
 
-def heard(name: str, **more: Any) -> Heard:
+def heard(name: str, **more: Any) -> AgentReport:
     report = NodeReport(name, 6000, 1024, (Device("GPU-1", 0, "A100", 40960),), 500, (("rack", "7"),), ("hot",))
     about = {"connected": True, "gateway": "172.18.0.1", "node_id": NODE_IDS.get(name, name), **more}
-    return Heard(name, report, 0.0, 0.0, **about)
+    return AgentReport(name, report, 0.0, 0.0, **about)
 
 
 def test_a_node_is_what_swarm_says() -> None:

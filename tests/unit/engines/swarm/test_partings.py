@@ -15,7 +15,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.engines.swarm.nodes import SwarmNode, Wait, swarm_nodes_of
 from commonage.engines.swarm.partition_detector import PartitionDetector, introduced
-from commonage.ports.agents import HOLDS_ON_S, Agents, Heard
+from commonage.ports.agents import MAJORITY_GRACE_S, AgentReport, Agents
 
 NAMES = ("manager", "worker1", "worker2", "worker3")
 LONG_AGO = 20.0
@@ -43,14 +43,17 @@ class Site:
         found = swarm_nodes_of([node(name, name) for name in names])
         self.swarm_nodes: dict[str, SwarmNode] = {name: replace(one, address=name) for name, one in found.items()}
         now = monotonic()
-        self.heard = {
-            name: Heard(name, NodeReport(name, 1, 1), 0.0, now, True, neighbors=names, node_id=name) for name in names
+        self.agent_reports = {
+            name: AgentReport(name, NodeReport(name, 1, 1), 0.0, now, True, neighbors=names, node_id=name)
+            for name in names
         }
 
     def lose(self, *names: str, silent_s: float = LONG_AGO) -> None:
         for name in names:
             self.swarm_nodes[name] = replace(self.swarm_nodes[name], state="down", why_down="heartbeat failure")
-            self.heard[name] = replace(self.heard[name], connected=False, came=monotonic() - silent_s)
+            self.agent_reports[name] = replace(
+                self.agent_reports[name], connected=False, monotonic_at=monotonic() - silent_s
+            )
 
     def waits(self, links: Links | None = None) -> dict[str, Wait]:
         return self.waits_of(PartitionDetector(cast(Agents, links or Links())))
@@ -58,8 +61,11 @@ class Site:
     def waits_of(self, partition_detector: PartitionDetector) -> dict[str, Wait]:
         """As it is after a few looks; what was found by the first one may have just become so."""
         now = monotonic()
-        for later in (0.0, 3.0, HOLDS_ON_S + 3.0):
-            heard = {name: replace(one, came=now + later) if one.connected else one for name, one in self.heard.items()}
+        for later in (0.0, 3.0, MAJORITY_GRACE_S + 3.0):
+            heard = {
+                name: replace(one, monotonic_at=now + later) if one.connected else one
+                for name, one in self.agent_reports.items()
+            }
             with patch("commonage.engines.swarm.partition_detector.monotonic", return_value=now + later):
                 found = asyncio.run(partition_detector.waits(self.swarm_nodes, heard))
         return found
@@ -79,20 +85,25 @@ def test_a_clock_that_is_set_right_ends_no_wait() -> None:
     site, partition_detector = Site(), PartitionDetector(cast(Agents, Links()))
     site.lose("worker3", silent_s=1.0)
     with patch("time.time", return_value=time.time() + 3600.0):
-        assert "stand still first" in asyncio.run(partition_detector.waits(site.swarm_nodes, site.heard))["worker3"].why
+        assert (
+            "stand still first"
+            in asyncio.run(partition_detector.waits(site.swarm_nodes, site.agent_reports))["worker3"].why
+        )
 
 
 def test_one_that_is_asked_is_not_waited_for() -> None:
     site = Site()
     site.lose("worker3", silent_s=0.0)
-    site.heard["worker3"] = replace(site.heard["worker3"], connected=True)  # its daemon died, and its agent lives
+    site.agent_reports["worker3"] = replace(
+        site.agent_reports["worker3"], connected=True
+    )  # its daemon died, and its agent lives
     assert site.waits() == {}
 
 
 def test_where_no_agent_could_pause_it_an_admin_says_when_it_begins_anew() -> None:
     site = Site()
     site.lose("worker2", "worker3", silent_s=600.0)  # its agent had died long before
-    del site.heard["worker2"]  # it never had one
+    del site.agent_reports["worker2"]  # it never had one
     for name, wait in site.waits().items():
         assert wait.for_long
         assert "has no agent" in wait.why
@@ -114,7 +125,7 @@ def test_half_of_a_site_with_the_control_plane_goes_on_and_fewer_do_not() -> Non
 def test_one_that_was_removed_is_not_counted_on() -> None:
     site = Site()
     site.lose("worker1", "worker2", "worker3")
-    del site.swarm_nodes["worker3"], site.heard["worker3"]
+    del site.swarm_nodes["worker3"], site.agent_reports["worker3"]
     assert site.waits() == {}
 
 
@@ -139,10 +150,12 @@ def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
     site.lose("worker3")
     assert waits() == waits() == {}
     assert links.asked == 9, "manager, worker1, worker2, until it was given up"
-    site.heard["worker3"] = replace(site.heard["worker3"], connected=True, came=monotonic())  # it was back
+    site.agent_reports["worker3"] = replace(
+        site.agent_reports["worker3"], connected=True, monotonic_at=monotonic()
+    )  # it was back
     assert waits() == {}
     site.lose("worker3", silent_s=0.0)
-    assert "worker3" in asyncio.run(partition_detector.waits(site.swarm_nodes, site.heard))
+    assert "worker3" in asyncio.run(partition_detector.waits(site.swarm_nodes, site.agent_reports))
     site.lose("worker3")
     assert waits() == {}
 
@@ -159,7 +172,7 @@ def test_what_it_may_have_been_told_since_counts_as_well() -> None:
     """It holds on by the nodes of which it knows, and what it learned last it may not have said any more."""
     site = Site()
     site.lose("worker3")
-    site.heard["worker3"] = replace(site.heard["worker3"], neighbors=("manager", "worker3"))
+    site.agent_reports["worker3"] = replace(site.agent_reports["worker3"], neighbors=("manager", "worker3"))
     partition_detector, links = PartitionDetector(cast(Agents, Links())), Links(("worker1", "worker3"))
     assert site.waits_of(partition_detector) == {}
     partition_detector = PartitionDetector(cast(Agents, links))
@@ -169,13 +182,13 @@ def test_what_it_may_have_been_told_since_counts_as_well() -> None:
 
 def test_those_that_were_given_up_or_cannot_be_asked_do_not_count() -> None:
     site = Site()
-    assert introduced(site.swarm_nodes, site.heard, {}) == tuple((name, name) for name in NAMES)
+    assert introduced(site.swarm_nodes, site.agent_reports, {}) == tuple((name, name) for name in NAMES)
     site.lose("worker2", "worker3")
-    assert introduced(site.swarm_nodes, site.heard, {"worker3": Wait("not yet")}) == tuple(
+    assert introduced(site.swarm_nodes, site.agent_reports, {"worker3": Wait("not yet")}) == tuple(
         (name, name) for name in ("manager", "worker1", "worker3")
     )
-    del site.heard["manager"]
-    site.heard["worker1"] = replace(site.heard["worker1"], connected=False)
-    assert introduced(site.swarm_nodes, site.heard, {}) == ()
+    del site.agent_reports["manager"]
+    site.agent_reports["worker1"] = replace(site.agent_reports["worker1"], connected=False)
+    assert introduced(site.swarm_nodes, site.agent_reports, {}) == ()
     many = {name: replace(site.swarm_nodes["manager"], name=name, address=name) for name in map(str, range(100, 200))}
-    assert len(introduced(many, dict.fromkeys(many, Site().heard["manager"]), {})) == 9
+    assert len(introduced(many, dict.fromkeys(many, Site().agent_reports["manager"]), {})) == 9

@@ -16,9 +16,9 @@ WHOLE = Request(4000, 8 * GIB, parse_gpus("1"))
 ALL_HALVES, ALL_WHOLE = (Mix.of([typical(one)]) for one in (HALF, WHOLE))
 
 
-def after(start: Mix, *came: tuple[Request, int]) -> Arrivals:
+def after(start: Mix, *monotonic_at: tuple[Request, int]) -> Arrivals:
     arrivals = Arrivals(start)
-    for request, times in came:
+    for request, times in monotonic_at:
         for _ in range(times):
             arrivals.add(request)
     return arrivals
@@ -59,6 +59,6 @@ def test_how_far_mixes_are_apart() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(REQUESTS, max_size=200))
-def test_weights_sum_to_one_whatever_comes(came: list[Request]) -> None:
-    arrivals = after(Mix(), *((request, 1) for request in came))
+def test_weights_sum_to_one_whatever_comes(monotonic_at: list[Request]) -> None:
+    arrivals = after(Mix(), *((request, 1) for request in monotonic_at))
     assert sum(arrivals.mix().weights) == approx(1)

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.images.test_files import Storage
 
 from commonage.images.files import Stored
-from commonage.link.certificate_authority import Authority
+from commonage.link.certificate_authority import CertificateAuthority
 from commonage.server.processes.children import Child
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan, registry_settings
 from commonage.server.settings.sources import SettingsError, resolve
@@ -99,7 +99,7 @@ class Collections:
         self.day, self.gone = 0.0, list[str]()
         self.storage = Storage(folder / "registry/storage")
         self.plan = RegistryPlan(folder / "registry", folder, "127.0.0.1", 5000, "hub.example", "https://x/token", 14)
-        self._authority = Authority.open(folder / "ca")
+        self._authority = CertificateAuthority.open(folder / "ca")
 
         async def delete(_: PlatformRegistry, doomed: Sequence[Stored]) -> None:
             await self._delete(doomed)
