@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid, Row
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints
+from commonage.scheduler.policies.mix import WorkloadMix
 
 
 class Fragmentation:
@@ -18,7 +18,7 @@ class Fragmentation:
     to another, all GPUs that have what it takes of a GPU. VRAM counts beside compute, memory does not.
     """
 
-    def __init__(self, grid: Grid, mix: Mix) -> None:
+    def __init__(self, grid: Grid, mix: WorkloadMix) -> None:
         self._grid = grid
         self._requests = mix.requests
         self.weights: Floats = np.array(mix.weights, np.float64)

@@ -19,10 +19,10 @@ from benchmarks.placement.gorandom import GoRandom
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Bools
 from commonage.scheduler.policies import Policy
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import Maker
 
 LOAD_PERCENT = 130
@@ -39,7 +39,7 @@ class Trial:
 
     nodes: Sequence[Node]
     arrivals: Sequence[Request]
-    mix: Mix
+    mix: WorkloadMix
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def prepare(nodes: Sequence[Node], workloads: Sequence[Request], seed: int) -> T
         chance.int63()
     rank = chance.permutation(len(nodes))
     ordered = [nodes[index] for index in np.argsort(rank)]
-    return Trial(ordered, arrivals, Mix.of(workloads))
+    return Trial(ordered, arrivals, WorkloadMix.of(workloads))
 
 
 def _fill(arrivals: list[Request], workloads: Sequence[Request], enough: int, chance: GoRandom) -> None:

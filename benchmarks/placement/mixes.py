@@ -27,7 +27,7 @@ BASELINE = "fgd"
 SMALL_NODE_POOL = 200
 """Up to this number of nodes, a mix gets four times as many seeds."""
 
-Mix = list[Request]
+WorkloadMix = list[Request]
 
 
 def _policy(_context: click.Context, _parameter: click.Parameter, name: str) -> tuple[str, Maker]:
@@ -82,14 +82,14 @@ def mixes(traces: Path, seeds: list[int], only: str, policy: tuple[str, Maker], 
     click.echo(show(f"GPU allocation at 130%, {name_of_policy} and {BASELINE}", figures, as_json=as_json))
 
 
-def _shares(mix: Mix, chance: random.Random) -> Mix:
+def _shares(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
     """Each size of share becomes another, 5% to 99% of a GPU."""
     sizes = sorted({one.gpu.fraction_milli for one in mix if one.gpu and one.gpu.fraction_milli})
     other = {size: 10 * chance.randint(5, 99) for size in sizes}
     return [_with_gpu(one, lambda gpu: replace(gpu, fraction_milli=other[gpu.fraction_milli])) for one in mix]
 
 
-def _slots(mix: Mix, parts: int) -> Mix:
+def _slots(mix: WorkloadMix, parts: int) -> WorkloadMix:
     """All shares are so many equal parts of a GPU."""
 
     def rounded(gpu: GpuRequest) -> GpuRequest:
@@ -101,7 +101,7 @@ def _slots(mix: Mix, parts: int) -> Mix:
     return [_with_gpu(one, rounded) for one in mix]
 
 
-def _cpus(mix: Mix, chance: random.Random) -> Mix:
+def _cpus(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
     """Each number of cpus is multiplied by another factor, mostly between a half and two."""
     factor: dict[int, float] = {}
     return [
@@ -110,14 +110,14 @@ def _cpus(mix: Mix, chance: random.Random) -> Mix:
     ]
 
 
-def _popularity(mix: Mix, chance: random.Random) -> Mix:
+def _popularity(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
     """The same requests, each as popular as chance will have it."""
     weight: dict[tuple[int, GpuRequest | None], float] = {}
     weights = [weight.setdefault((one.cpus_milli, one.gpu), chance.expovariate(1)) for one in mix]
     return chance.choices(mix, weights, k=len(mix))
 
 
-def _all_three(mix: Mix, chance: random.Random) -> Mix:
+def _all_three(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
     """Other shares, other cpus, other popularity."""
     return _popularity(_cpus(_shares(mix, chance), chance), chance)
 
@@ -127,7 +127,7 @@ def _with_gpu(one: Request, change: Callable[[GpuRequest], GpuRequest]) -> Reque
     return replace(one, gpu=change(one.gpu)) if one.gpu and one.gpu.fraction_milli else one
 
 
-def _mixes(folder: Path, nodes: Sequence[Node]) -> Iterator[tuple[str, Sequence[Node], Mix]]:
+def _mixes(folder: Path, nodes: Sequence[Node]) -> Iterator[tuple[str, Sequence[Node], WorkloadMix]]:
     """Each mix by name, with the nodes that it is for."""
     lists = {name: read_list(folder, name) for name in lists_in(folder)}
     default = lists["default"]

@@ -10,9 +10,9 @@ from tests.unit.scheduler.clusters import REQUESTS, clusters
 
 from benchmarks.placement.fragmentation import Fragmentation
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.policies.devices import first_fitting
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.testing import factories
 
 HALF = Request(1000, 0, parse_gpus("0.5"))
@@ -22,7 +22,7 @@ NO_GPU = Request(2000, 0)
 
 def test_without_a_mix_nothing_is_fragmented() -> None:
     grid = Grid([factories.node("a", 2)])
-    assert Fragmentation(grid, Mix()).by_node().tolist() == [0.0]
+    assert Fragmentation(grid, WorkloadMix()).by_node().tolist() == [0.0]
 
 
 def hold(grid: Grid, node: int, request: Request, devices: list[int], name: str) -> None:
@@ -32,7 +32,7 @@ def hold(grid: Grid, node: int, request: Request, devices: list[int], name: str)
 
 def test_what_is_idle_counts_for_those_it_is_of_no_use_to() -> None:
     grid = Grid([factories.node("a", 2, cpus_milli=8000)])
-    measure = Fragmentation(grid, Mix((HALF, PAIR, NO_GPU), (0.5, 0.25, 0.25)))
+    measure = Fragmentation(grid, WorkloadMix((HALF, PAIR, NO_GPU), (0.5, 0.25, 0.25)))
     # Both GPUs are of use to half a GPU and to two GPUs, and to what takes none they never are.
     assert measure.by_node()[0] == 0.25 * 2000
     hold(grid, 0, Request(1000, 0, parse_gpus("0.7")), [0], "first")
@@ -42,7 +42,7 @@ def test_what_is_idle_counts_for_those_it_is_of_no_use_to() -> None:
 
 def test_devices_without_cpus_beside_them_are_of_no_use() -> None:
     grid = Grid([factories.node("a", 2, cpus_milli=8000)])
-    measure = Fragmentation(grid, Mix((HALF, PAIR), (0.5, 0.5)))
+    measure = Fragmentation(grid, WorkloadMix((HALF, PAIR), (0.5, 0.5)))
     hold(grid, 0, Request(5000, 0), [], "cpus")
     assert measure.by_node()[0] == 0.5 * 2000
 
@@ -51,15 +51,15 @@ def test_devices_of_another_model_are_of_no_use() -> None:
     grid = Grid([factories.node("a", 1)])
     other = Request(1000, 0, GpuRequest(whole=1, model="H100|H200"))
     same = Request(1000, 0, GpuRequest(whole=1, model=f"H100|{factories.MODEL}"))
-    assert Fragmentation(grid, Mix((other,), (1.0,))).by_node()[0] == 1000
-    assert Fragmentation(grid, Mix((same,), (1.0,))).by_node()[0] == 0
+    assert Fragmentation(grid, WorkloadMix((other,), (1.0,))).by_node()[0] == 1000
+    assert Fragmentation(grid, WorkloadMix((same,), (1.0,))).by_node()[0] == 0
 
 
 @settings(max_examples=40, deadline=None)
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
 def test_remembered_is_what_would_be_computed(cluster: list, asked: list[Request], data: st.DataObject) -> None:
     grid = Grid(cluster)
-    mix = Mix.of(asked, 1.0)
+    mix = WorkloadMix.of(asked, 1.0)
     measure = Fragmentation(grid, mix)
     for number, request in enumerate(asked):
         measure.by_node()

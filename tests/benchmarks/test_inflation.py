@@ -11,7 +11,7 @@ from benchmarks.placement.policies import POLICIES
 from benchmarks.placement.trials import row_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import Request, parse_gpus
-from commonage.replay.lab import lab
+from commonage.replay.clusters import lab
 
 CLUSTER = lab("8x4")
 SMALL = [Request(1000, 1024, parse_gpus(gpus)) for gpus in ("0.5", "0.25", "1", "2", "0.7", None)]

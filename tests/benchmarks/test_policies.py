@@ -19,8 +19,8 @@ from benchmarks.placement.policies.gpu_packing import GpuPacking
 from benchmarks.placement.policies.random_choice import RandomChoice
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.policies import registry
+from commonage.scheduler.policies.mix import WorkloadMix
 
 BASELINES = [name for name in POLICIES if name not in registry.POLICIES]
 
@@ -73,7 +73,7 @@ def test_fgd_breaks_up_no_device_that_others_need() -> None:
 @settings(max_examples=30, deadline=None)
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=5))
 def test_fgd_scores_by_what_placing_really_changes(cluster: list[Node], asked: list[Request]) -> None:
-    mix = Mix.of(asked, 1.0)
+    mix = WorkloadMix.of(asked, 1.0)
     grid, policy = make(Fgd, *cluster, mix=mix)
     for request in asked:
         shape = grid.shape(request)

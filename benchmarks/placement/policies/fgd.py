@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.placement.fragmentation import Fragmentation
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid, Rows
 from commonage.scheduler.model.shapes import Floats, Ints, Shape
 from commonage.scheduler.policies.devices import first_fitting
+from commonage.scheduler.policies.mix import WorkloadMix
 
 
 class Fgd:
     """The policy over one grid. The mix is as it was given; this learns nothing more."""
 
-    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+    def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         self._grid = grid
         self._fragmentation = Fragmentation(grid, mix)
         self._rows = Rows(grid, self._compute)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid, Row
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 from commonage.scheduler.policies.devices import idle_milli, largest
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.scored import Scored
 
 KINDS = 64
@@ -21,7 +21,7 @@ KINDS = 64
 class GpuClustering(Scored):
     """Company of the same kind is good, none is middling, other company is bad; fuller is better."""
 
-    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+    def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         super().__init__(grid, mix, seed)
         self._kinds = Row(grid)
 

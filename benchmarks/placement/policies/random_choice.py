@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid, Rows
 from commonage.scheduler.model.shapes import Bools, Floats, Ints, Shape
 from commonage.scheduler.policies.devices import first_fitting
+from commonage.scheduler.policies.mix import WorkloadMix
 
 
 class RandomChoice:
     """The policy over one grid; it learns nothing."""
 
-    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+    def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         self._grid, self._seed = grid, seed
         self._fits = Rows(grid, self._fit)
 

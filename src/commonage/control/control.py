@@ -100,7 +100,7 @@ class Control:
         self.node_pool = NodePool(sources, self.catalogue, self.live_state, self.writer, world.clock, self.settings)
         self.reservations = Reservations(
             world.store, self.live_state, self.writer, self.node_pool, world.clock, self.settings, world.chance,
-            self.live_state.govern,
+            self.live_state.set_rules,
         )  # fmt: skip
         self.volumes = Volumes(self.node_pool, self.settings)
         self.bundles = SentBundles(world.bundles, self.live_state, self.writer, world.clock, self.settings)

@@ -43,9 +43,9 @@ from commonage.domain.workloads import State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.devices import DeviceSample
 from commonage.ports.engine import Engine
+from commonage.scheduler.autoscaling import max_nodes_for
 from commonage.scheduler.explain.explain import ever_fits
 from commonage.scheduler.fit.filters import refusal
-from commonage.scheduler.fit.scaling import most_that_fit
 from commonage.scheduler.model.grid import Grid
 
 log = logging.getLogger(__name__)
@@ -400,7 +400,7 @@ class NodePool:
 
     def refuse_if_never(self, request: Request) -> Reason | None:
         """Reason why no node could ever run the request; None if a node, or one that can be added, could."""
-        if most_that_fit(self._live_state.node_pools, request):
+        if max_nodes_for(self._live_state.node_pools, request):
             return None
         return ever_fits(self._live_state.snapshot.grid, request)
 

@@ -12,7 +12,7 @@ from html import escape
 import numpy as np
 
 from commonage.domain.quantities import format_duration
-from commonage.replay.figures import Capacity, Figures, Moment
+from commonage.replay.figures import Capacity, Figures, Sample
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 900, 240, 56, 24
 BUCKETS = 450
@@ -34,21 +34,21 @@ p { color: var(--soft) }
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayRun:
     """The result of one setting."""
 
     name: str
     figures: Figures
-    moments: Sequence[Moment]
+    samples: Sequence[Sample]
     capacity: Capacity
 
 
-def page(title: str, notes: Sequence[str], runs: Sequence[Replayed]) -> str:
+def page(title: str, notes: Sequence[str], runs: Sequence[ReplayRun]) -> str:
     """The page; `runs` has at least one entry and at most as many as there are colours."""
-    start = min(run.moments[0].at for run in runs)
-    end = max(run.moments[-1].at for run in runs)
+    start = min(run.samples[0].at for run in runs)
+    end = max(run.samples[-1].at for run in runs)
     devices = max(run.capacity.gpu_milli for run in runs) / 1000
-    longest = max(max(moment.waiting for moment in run.moments) for run in runs)
+    longest = max(max(sample.waiting for sample in run.samples) for run in runs)
     return "".join(
         [
             '<!doctype html><html lang="en"><meta charset="utf-8">',
@@ -57,15 +57,15 @@ def page(title: str, notes: Sequence[str], runs: Sequence[Replayed]) -> str:
             *(f"<p>{escape(note)}</p>" for note in notes),
             _table(runs),
             "<h2>GPUs in use</h2>",
-            _plot(runs, (start, end), devices, lambda moment: moment.gpu_milli / 1000),
+            _plot(runs, (start, end), devices, lambda sample: sample.gpu_milli / 1000),
             "<h2>Waiting</h2>",
-            _plot(runs, (start, end), float(longest), lambda moment: float(moment.waiting)),
+            _plot(runs, (start, end), float(longest), lambda sample: float(sample.waiting)),
             "</html>\n",
         ]
     )
 
 
-def _table(runs: Sequence[Replayed]) -> str:
+def _table(runs: Sequence[ReplayRun]) -> str:
     heads = ("setting", "wait p50", "wait p95", "GPUs used", "cores used", "preempted", "fairness", "makespan")
     rows = []
     for run, colour in zip(runs, COLOURS, strict=False):
@@ -85,13 +85,13 @@ def _table(runs: Sequence[Replayed]) -> str:
     return f"<div><table><tr>{head}</tr>{''.join(rows)}</table></div>"
 
 
-def _plot(runs: Sequence[Replayed], span: tuple[float, float], most: float, value: Callable[[Moment], float]) -> str:
+def _plot(runs: Sequence[ReplayRun], span: tuple[float, float], most: float, value: Callable[[Sample], float]) -> str:
     """Lines over days: the mean of each of BUCKETS equal parts of the span."""
     start, end = span
     most = most or 1.0
     lines = []
     for run, colour in zip(runs, COLOURS, strict=False):
-        means = bucket_means([(moment.at, value(moment)) for moment in run.moments], start, end)
+        means = bucket_means([(sample.at, value(sample)) for sample in run.samples], start, end)
         points = " ".join(
             f"{LEFT + (WIDTH - LEFT) * (number + 0.5) / len(means):.1f},{_y(mean / most):.1f}"
             for number, mean in enumerate(means)

@@ -15,7 +15,7 @@ SHORTEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ReplayedWorkload:
     """The result for a record: `started_at` of its first attempt, `ended_at` of its last, None if it never ended."""
 
     record: Record
@@ -25,7 +25,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Sample:
     """From `at` on: thousandths of GPUs and of cores in use, and the number of waiting workloads."""
 
     at: float
@@ -74,13 +74,13 @@ class Figures:
         return asdict(self)
 
 
-def figures(ran: Sequence[Ran], moments: Sequence[Moment], capacity: Capacity) -> Figures:
-    """The figures of a run with at least one record; `moments` are in order of time."""
+def figures(ran: Sequence[ReplayedWorkload], samples: Sequence[Sample], capacity: Capacity) -> Figures:
+    """The figures of a run with at least one record; `samples` are in order of time."""
     waits = waits_of(ran)
     first = min(one.record.submitted_at for one in ran)
     last = max((one.ended_at for one in ran if one.ended_at is not None), default=first)
     span = max(1.0, last - first)
-    gpu_s, cpu_s = held_seconds(moments, last)
+    gpu_s, cpu_s = held_seconds(samples, last)
     return Figures(
         workloads=len(ran),
         unfinished=sum(one.ended_at is None for one in ran),
@@ -96,7 +96,7 @@ def figures(ran: Sequence[Ran], moments: Sequence[Moment], capacity: Capacity) -
     )
 
 
-def waits_of(ran: Iterable[Ran]) -> list[float]:
+def waits_of(ran: Iterable[ReplayedWorkload]) -> list[float]:
     """Seconds from submission to the first start, of those that started."""
     return [one.started_at - one.record.submitted_at for one in ran if one.started_at is not None]
 
@@ -112,18 +112,18 @@ def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
-def held_seconds(moments: Sequence[Moment], until: float) -> tuple[float, float]:
+def held_seconds(samples: Sequence[Sample], until: float) -> tuple[float, float]:
     """Thousandths of GPUs, and of cores, times the seconds in use until then."""
     gpu = cpu = 0.0
-    for number, moment in enumerate(moments):
-        end = moments[number + 1].at if number + 1 < len(moments) else until
-        length = max(0.0, min(end, until) - moment.at)
-        gpu += moment.gpu_milli * length
-        cpu += moment.cpus_milli * length
+    for number, sample in enumerate(samples):
+        end = samples[number + 1].at if number + 1 < len(samples) else until
+        length = max(0.0, min(end, until) - sample.at)
+        gpu += sample.gpu_milli * length
+        cpu += sample.cpus_milli * length
     return gpu, cpu
 
 
-def _slowdowns(ran: Iterable[Ran]) -> list[float]:
+def _slowdowns(ran: Iterable[ReplayedWorkload]) -> list[float]:
     by_owner: dict[str, list[float]] = defaultdict(list)
     for one in ran:
         if one.ended_at is not None:
@@ -132,14 +132,14 @@ def _slowdowns(ran: Iterable[Ran]) -> list[float]:
     return [float(np.mean(some)) for some in by_owner.values()]
 
 
-def _by_tenant(ran: Iterable[Ran]) -> dict[str, list[Ran]]:
-    found: dict[str, list[Ran]] = defaultdict(list)
+def _by_tenant(ran: Iterable[ReplayedWorkload]) -> dict[str, list[ReplayedWorkload]]:
+    found: dict[str, list[ReplayedWorkload]] = defaultdict(list)
     for one in ran:
         found[one.record.tenant].append(one)
     return found
 
 
-def _of_tenant(tenant: str, ran: Sequence[Ran]) -> TenantFigures:
+def _of_tenant(tenant: str, ran: Sequence[ReplayedWorkload]) -> TenantFigures:
     waits = waits_of(ran)
     devices_s = sum(one.record.duration_s * _devices(one.record) for one in ran if one.ended_at is not None)
     return TenantFigures(tenant, len(ran), percentile(waits, 50), percentile(waits, 95), round(devices_s / 3600, 1))

@@ -16,7 +16,7 @@ from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
-from commonage.replay.figures import Capacity, Figures, Moment, Ran, figures
+from commonage.replay.figures import Capacity, Figures, ReplayedWorkload, Sample, figures
 from commonage.replay.records import Record, Records
 from commonage.scheduler.explain.explain import ever_fits
 from commonage.scheduler.model.grid import Grid
@@ -34,20 +34,20 @@ MOST_LOOKS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """A finished replay. `moments` are in order of time."""
+class ReplayResult:
+    """A finished replay. `samples` are in order of time."""
 
-    ran: tuple[Ran, ...]
-    moments: tuple[Moment, ...]
+    ran: tuple[ReplayedWorkload, ...]
+    samples: tuple[Sample, ...]
     capacity: Capacity
 
     @property
     def figures(self) -> Figures:
         """The figures of the replay."""
-        return figures(self.ran, self.moments, self.capacity)
+        return figures(self.ran, self.samples, self.capacity)
 
 
-def fitting(records: Records, nodes: Sequence[Node]) -> Records:
+def runnable_records(records: Records, nodes: Sequence[Node]) -> Records:
     """The records that these nodes could ever run; a model that no GPU here has is dropped from the request."""
     grid = Grid(nodes)
     models = " ".join(device.model for node in nodes for device in node.report.devices).casefold()
@@ -79,12 +79,12 @@ def play(
     rules: Rules,
     tell: Callable[[int], None] = lambda _ended: None,
     policies: Mapping[str, Maker] = POLICIES,
-) -> Played:
+) -> ReplayResult:
     """Play `records` (at least one, by time of submission) on these nodes under these rules.
 
     `tell` receives the number of ended records repeatedly. `policies` are those that the rules may name.
     """
-    player = _Player(nodes, rules, records, policies)
+    player = _Replay(nodes, rules, records, policies)
     for now in player.instants():
         player.look(now)
         tell(player.ended)
@@ -92,7 +92,7 @@ def play(
 
 
 @dataclass(slots=True)
-class _Fate:
+class _RecordState:
     """The state of a record so far."""
 
     record: Record
@@ -103,24 +103,24 @@ class _Fate:
 
 
 @dataclass(slots=True)
-class _Player:
+class _Replay:
     nodes: Sequence[Node]
     rules: Rules
     records: Sequence[Record]
     policies: Mapping[str, Maker]
     snapshot: Snapshot = field(init=False)
-    _fates: dict[str, _Fate] = field(init=False)
+    _states: dict[str, _RecordState] = field(init=False)
     _coming: deque[Record] = field(init=False)
     _ends: list[tuple[float, int, str, int]] = field(default_factory=list)
     _number: Iterator[int] = field(default_factory=count)
-    _moments: list[Moment] = field(default_factory=list)
+    _samples: list[Sample] = field(default_factory=list)
     _gpu_milli: int = 0
     _cpus_milli: int = 0
     ended: int = 0
 
     def __post_init__(self) -> None:
         self.snapshot = Snapshot(self.nodes, self.rules, policies=self.policies)
-        self._fates = {record.id: _Fate(record) for record in self.records}
+        self._states = {record.id: _RecordState(record) for record in self.records}
         self._coming = deque(self.records)
 
     def instants(self) -> Iterator[float]:
@@ -136,12 +136,12 @@ class _Player:
                 happened |= self._end(*self._ends[0])
                 heappop(self._ends)
             while self._coming and self._coming[0].submitted_at <= now:
-                self._arrive(self._coming.popleft())
+                self._enqueue(self._coming.popleft())
                 happened = True
             looks = 0 if happened or self._ends or self._coming else looks + 1
             if happened or len(self.snapshot.queue):
                 yield now
-                self._moments.append(Moment(now, self._gpu_milli, self._cpus_milli, len(self.snapshot.queue)))
+                self._samples.append(Sample(now, self._gpu_milli, self._cpus_milli, len(self.snapshot.queue)))
 
     def _next(self) -> float:
         coming = self._coming[0].submitted_at if self._coming else float("inf")
@@ -157,28 +157,28 @@ class _Player:
 
     def _carry_out(self, outcome: Plan, now: float) -> None:
         for workload_id, held in outcome.started.items():
-            fate = self._fates[workload_id]
-            fate.tries += 1
-            fate.started_at = now if fate.started_at is None else fate.started_at
-            self.snapshot.leave(workload_id)
-            self.snapshot.hold(held)
+            state = self._states[workload_id]
+            state.tries += 1
+            state.started_at = now if state.started_at is None else state.started_at
+            self.snapshot.dequeue(workload_id)
+            self.snapshot.allocate(held)
             self._count(held, 1)
-            heappush(self._ends, (now + fate.record.duration_s, next(self._number), workload_id, fate.tries))
+            heappush(self._ends, (now + state.record.duration_s, next(self._number), workload_id, state.tries))
         for eviction in outcome.evictions:
-            fate = self._fates[eviction.workload_id]
-            fate.preempted += 1
+            state = self._states[eviction.workload_id]
+            state.preempted += 1
             self._release(eviction.workload_id, now)
-            self.snapshot.arrive(_queued(fate))
+            self.snapshot.enqueue(_queued(state))
 
-    def _arrive(self, record: Record) -> None:
+    def _enqueue(self, record: Record) -> None:
         self.snapshot.arrived(record.request)
-        self.snapshot.arrive(_queued(self._fates[record.id]))
+        self.snapshot.enqueue(_queued(self._states[record.id]))
 
     def _end(self, at: float, _number: int, workload_id: str, tries: int) -> bool:
-        fate, held = self._fates[workload_id], self.snapshot.held.get(workload_id)
+        state, held = self._states[workload_id], self.snapshot.held.get(workload_id)
         if held is None or held.allocation.attempt_id != attempt_id(workload_id, tries):
             return False  # it was preempted in between
-        fate.ended_at = at
+        state.ended_at = at
         self.ended += 1
         self._release(workload_id, at)
         return True
@@ -191,21 +191,23 @@ class _Player:
         self._gpu_milli += sign * sum(share.compute_milli for share in held.allocation.shares)
         self._cpus_milli += sign * held.allocation.cpus_milli
 
-    def played(self) -> Played:
+    def played(self) -> ReplayResult:
         """The result of the replay."""
         capacity = Capacity(
             gpu_milli=1000 * sum(len(node.report.devices) for node in self.nodes),
             cpus_milli=sum(node.report.cpus_milli for node in self.nodes),
         )
-        ran = (Ran(one.record, one.started_at, one.ended_at, one.preempted) for one in self._fates.values())
-        return Played(tuple(ran), tuple(self._moments), capacity)
+        ran = (
+            ReplayedWorkload(one.record, one.started_at, one.ended_at, one.preempted) for one in self._states.values()
+        )
+        return ReplayResult(tuple(ran), tuple(self._samples), capacity)
 
 
-def _queued(fate: _Fate) -> QueuedRequest:
-    record = fate.record
+def _queued(state: _RecordState) -> QueuedRequest:
+    record = state.record
     return QueuedRequest(
         workload_id=record.id,
-        attempt_id=attempt_id(record.id, fate.tries + 1),
+        attempt_id=attempt_id(record.id, state.tries + 1),
         request=record.request,
         priority=record.priority,
         submitted_at=record.submitted_at,

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from commonage.domain.errors import InvalidInput
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import Maker
 
 _METHODS = ("arrived", "costs", "devices")
@@ -62,7 +62,7 @@ def _module(name: str, module_name: str) -> ModuleType:
 def _try(name: str, maker: Any) -> None:
     """Make the policy once for no nodes, as the server does when it starts."""
     try:
-        policy = maker(Grid(()), Mix(), 0)
+        policy = maker(Grid(()), WorkloadMix(), 0)
     except Exception as error:  # the user's own code may raise anything
         what = f"calling it with a grid, a mix and a seed failed: {_said(error)}"
         raise _unusable(name, f"{what}. Correct it and run the command again") from error

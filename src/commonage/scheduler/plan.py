@@ -18,14 +18,14 @@ import numpy as np
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
-from commonage.scheduler.backfill.backfill import MOST_PROMISES, ROUNDING_S, Gate, Promise
+from commonage.scheduler.backfill.backfill import MOST_PROMISES, ROUNDING_S, Backfill, Promise
 from commonage.scheduler.fit.gang import spread_out
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
 from commonage.scheduler.model.shapes import Bools, Floats, Ints, Shape
 from commonage.scheduler.preemption.preemption import Preemption
 from commonage.scheduler.queue.equivalence_classes import EquivalenceClasses
-from commonage.scheduler.queue.queue import Order
-from commonage.scheduler.queue.quota import Standing, amounts_of
+from commonage.scheduler.queue.queue import QueueOrder
+from commonage.scheduler.queue.quota import QuotaDecision, amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
 MOST_TRIES = 4 * MOST_PROMISES
@@ -46,7 +46,7 @@ class Eviction:
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """The starts, by workload and in order. `promises` are by workload, for a gang by its first member. `order` is the
-    queue as the pass saw it, `gate` its decisions on places. `reasons` caches the answers of explain.py for each
+    queue as the pass saw it, `backfill` its decisions on places. `reasons` caches the answers of explain.py for each
     class.
     """
 
@@ -54,8 +54,8 @@ class Plan:
     started: dict[str, Held]
     promises: dict[str, Promise]
     evictions: tuple[Eviction, ...]
-    order: Order
-    gate: Gate
+    order: QueueOrder
+    backfill: Backfill
     reasons: dict[object, tuple[Reason, ...]] = field(default_factory=dict)
 
     @property
@@ -66,27 +66,27 @@ class Plan:
 
 def plan(snapshot: Snapshot, now: float) -> Plan:
     """The plan at `now`. The same snapshot gives the same plan."""
-    with passed(snapshot, now) as done:
+    with trial_pass(snapshot, now) as done:
         return done.plan()
 
 
 @contextmanager
-def passed(snapshot: Snapshot, now: float) -> Iterator[Pass]:
+def trial_pass(snapshot: Snapshot, now: float) -> Iterator[SchedulingPass]:
     """The pass, with the snapshot as it will be after the plan: for explanations."""
     snapshot.ready(now)
     with snapshot.trial():
-        one = Pass(snapshot, now)
+        one = SchedulingPass(snapshot, now)
         one.run()
         yield one
 
 
-class Pass:
+class SchedulingPass:
     """One pass over the queue, running or finished. `started` and `promises` are by workload id, in order."""
 
-    def __init__(self, snapshot: Snapshot, now: float, order: Order | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, now: float, order: QueueOrder | None = None) -> None:
         self.snapshot, self.now = snapshot, now
         self.order = snapshot.order(now) if order is None else order
-        self.gate = Gate(snapshot.grid, snapshot.ahead, snapshot.kept, snapshot.rules.reservations, now)
+        self.backfill = Backfill(snapshot.grid, snapshot.profiles, snapshot.reserved, snapshot.rules.reservations, now)
         self.started: dict[str, Held] = {}
         self.promises: dict[str, Promise] = {}
         self.evictions: list[Eviction] = []
@@ -103,7 +103,7 @@ class Pass:
 
     def plan(self) -> Plan:
         """The result of the pass."""
-        return Plan(self.now, self.started, self.promises, tuple(self.evictions), self.order, self.gate)
+        return Plan(self.now, self.started, self.promises, tuple(self.evictions), self.order, self.backfill)
 
     def run(self) -> None:
         """Go through the queue once."""
@@ -172,9 +172,9 @@ class Pass:
     def _longest_s(self, sort: int) -> float:
         """The longest run in seconds that the guard allows a request of this sort: a quick estimate."""
         if self._longest is None:
-            if self._guards is None or self.snapshot.rules.reservations or not self.gate.guarded.all():
+            if self._guards is None or self.snapshot.rules.reservations or not self.backfill.guarded.all():
                 return np.inf
-            ends, fits = self.snapshot.ahead.first_ends(), self.snapshot.fits.now
+            ends, fits = self.snapshot.profiles.first_ends(), self.snapshot.fits.now
             self._longest = np.full(len(fits), -np.inf)
             for one in np.flatnonzero(self._alive).tolist():
                 self._longest[one] = ends[fits[one]].max() - self.now + ROUNDING_S
@@ -183,7 +183,7 @@ class Pass:
     def _wait(self, index: int) -> None:
         """Let it wait. Behind the requests with a promise, guard the nodes that it could use."""
         if self._guards is not None:
-            self.gate.guard(self.snapshot.fits.empty[self.order.sorts[index]])
+            self.backfill.guard(self.snapshot.fits.empty[self.order.sorts[index]])
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -195,14 +195,14 @@ class Pass:
         shape, promise = self.snapshot.fits.shape(sort), None
         starts = self.standing(queued_requests).starts
         self._tries += starts
-        when = self.gate.when(queued_requests, shape) if starts else None
+        when = self.backfill.when(queued_requests, shape) if starts else None
         if when is None or when[0] > self.now + SOON_S:
             promise = self._evict(queued_requests, shape)
         if promise is None and when is not None:
-            promise = self.gate.promise(queued_requests, shape, when)
+            promise = self.backfill.promise(queued_requests, shape, when)
         patient = self.now - queued_requests[0].submitted_at <= self.snapshot.rules.head_of_queue_timeout_s
         if promise is None and starts and self._keeps and not patient:
-            promise = self.gate.keep(queued_requests, shape, self.snapshot.fits.empty[sort])
+            promise = self.backfill.keep(queued_requests, shape, self.snapshot.fits.empty[sort])
             self._keeps = promise is None
         if promise is not None:
             self.promises[queued_requests[0].workload_id] = promise
@@ -222,20 +222,20 @@ class Pass:
         like = (shape.number, queued.gang_size, queued.tenant, queued.owner, queued.priority)
         if like in self._in_vain or len(self._in_vain) >= MOST_SEARCHES or not self._may_evict(queued):
             return None
-        spared = self._ending | {one.allocation.attempt_id for one in self.started.values()} | snapshot.kept.counted
-        rules = Preemption(snapshot.grid, snapshot.holdings, snapshot.quotas, snapshot.rules.guaranteed_s, spared)
-        found = rules.victims(queued, shape, self.now, self.gate.open_to(queued, shape))
+        spared = self._ending | {one.allocation.attempt_id for one in self.started.values()} | snapshot.reserved.counted
+        rules = Preemption(snapshot.grid, snapshot.allocations, snapshot.quotas, snapshot.rules.guaranteed_s, spared)
+        found = rules.victims(queued, shape, self.now, self.backfill.open_to(queued, shape))
         if found is None or not found.victims:
             self._in_vain.add(like)
             return None
         for victim in found.victims:
             self.evictions.append(Eviction(victim.held.workload_id, victim.reason, queued.workload_id))
             self._ending.add(victim.held.allocation.attempt_id)
-        return self.gate.make_room(queued_requests, shape, found.nodes, [victim.held for victim in found.victims])
+        return self.backfill.make_room(queued_requests, shape, found.nodes, [victim.held for victim in found.victims])
 
     def _may_evict(self, queued: QueuedRequest) -> bool:
         """True if a less important or borrowing workload could be evicted, and none is evicted for it already."""
-        held = self.snapshot.holdings
+        held = self.snapshot.allocations
         may = held.preemptible & (held.node >= 0)
         if not self._bounded:
             may &= held.priority < queued.priority
@@ -244,23 +244,23 @@ class Pass:
     @cached_property
     def _ending(self) -> set[str]:
         """The attempts whose stop is in progress."""
-        return {one.allocation.attempt_id for one in self.snapshot.holdings if one.ending}
+        return {one.allocation.attempt_id for one in self.snapshot.allocations if one.ending}
 
     @cached_property
     def _awaited(self) -> set[str]:
         """The workloads for which an eviction is already in progress."""
-        return {one.evicted_for for one in self.snapshot.holdings if one.ending}
+        return {one.evicted_for for one in self.snapshot.allocations if one.ending}
 
     # --- starting -------------------------------------------------------------------------------------------------
 
-    def standing(self, queued_requests: Sequence[QueuedRequest]) -> Standing:
+    def standing(self, queued_requests: Sequence[QueuedRequest]) -> QuotaDecision:
         """The quota standing of the requests that start together."""
         queued = queued_requests[0]
         if not self._bounded:
-            return Standing.OWN
+            return QuotaDecision.OWN
         shape = self.snapshot.grid.shape(queued.request)
-        if self.snapshot.kept.home(queued, shape) is not None:
-            return Standing.OWN  # allocations within a reservation are not counted
+        if self.snapshot.reserved.home(queued, shape) is not None:
+            return QuotaDecision.OWN  # allocations within a reservation are not counted
         amounts = total = amounts_of(shape)
         for _ in queued_requests[1:]:
             total = total.plus(amounts)
@@ -273,13 +273,13 @@ class Pass:
             return -np.inf
         shape = snapshot.fits.shape(sort)
         fit = self._fit(queued, sort, shape)
-        allowed = snapshot.sites.choose(self.gate.mask(queued, shape, fit), len(queued_requests))
+        allowed = snapshot.sites.choose(self.backfill.mask(queued, shape, fit), len(queued_requests))
         if np.count_nonzero(allowed) < len(queued_requests):  # most are refused: do not run the policy for them
-            return self.gate.latest(queued, shape, fit) - self.now
+            return self.backfill.latest(queued, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
         numbers = spread_out(costs, len(queued_requests), lambda number: snapshot.runs(queued.environment, number))
         if numbers is None:
-            return self.gate.latest(queued, shape, fit) - self.now
+            return self.backfill.latest(queued, shape, fit) - self.now
         for member, number in zip(queued_requests, numbers, strict=True):
             self._place(member, shape, number)
         return None
@@ -296,15 +296,15 @@ class Pass:
         return fit
 
     def _place(self, queued: QueuedRequest, shape: Shape, number: int) -> None:
-        devices = self.gate.devices(queued, shape, number)
+        devices = self.backfill.devices(queued, shape, number)
         if devices is None:
-            with self.snapshot.kept.aside(queued, shape, number):
+            with self.snapshot.reserved.aside(queued, shape, number):
                 devices = self.snapshot.policy.devices(shape, number)
         allocation = self.snapshot.grid.allocation(shape, number, devices, queued.attempt_id, self.now)
         held = held_by(queued, allocation)
         self.started[queued.workload_id] = held
         self.snapshot.start(held)
-        self.gate.claims.taken(allocation)
+        self.backfill.claims.taken(allocation)
         self._touched.add(number)
 
 

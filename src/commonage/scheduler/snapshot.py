@@ -17,20 +17,20 @@ from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
 from commonage.domain.usage import PastHold
-from commonage.scheduler.backfill.ahead import Ahead
-from commonage.scheduler.backfill.reservations import Kept
-from commonage.scheduler.fit.fits import Fits
-from commonage.scheduler.mix import Mix
+from commonage.scheduler.backfill.availability import AvailabilityProfiles
+from commonage.scheduler.backfill.reservations import ReservedCapacity
+from commonage.scheduler.fit.fit_table import FitTable
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
 from commonage.scheduler.model.shapes import Floats, Ints
 from commonage.scheduler.policies import Policy
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.scheduler.queue.durations import Durations
-from commonage.scheduler.queue.fairness import Capacity, Usage
-from commonage.scheduler.queue.queue import Order, Queue
-from commonage.scheduler.queue.quota import Quotas
+from commonage.scheduler.queue.fair_share import Capacity, Usage
+from commonage.scheduler.queue.queue import Queue, QueueOrder
+from commonage.scheduler.queue.quota import QuotaAccounts
 from commonage.scheduler.queue.sites import Sites
 
 
@@ -43,7 +43,7 @@ class Snapshot:
         self,
         nodes: Sequence[Node] = (),
         rules: Rules | None = None,
-        mix: Mix | None = None,
+        mix: WorkloadMix | None = None,
         policies: Mapping[str, Maker] = POLICIES,
     ) -> None:
         self.rules = rules or Rules()
@@ -51,21 +51,21 @@ class Snapshot:
         self.queue = Queue()
         self.held: dict[str, Held] = {}
         self.usage = Usage(self.rules.half_life_s, self.rules.entry_penalty_s)
-        self.holdings = Holdings(self.grid)
-        self.ahead = Ahead(self.grid, self.holdings)
-        self.fits = Fits(self.grid)
+        self.allocations = AllocationTable(self.grid)
+        self.profiles = AvailabilityProfiles(self.grid, self.allocations)
+        self.fits = FitTable(self.grid)
         self.durations = Durations()
-        self._mix = mix or Mix()
+        self._mix = mix or WorkloadMix()
         self._tried: list[tuple[Held, int]] | None = None
         self._environments: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._capacity = (-1, Capacity())
         self._policies = policies
         self.policy = self._make_policy()
-        self.kept = Kept(self.grid, self.holdings)
+        self.reserved = ReservedCapacity(self.grid, self.allocations)
         self.sites = Sites(self.grid, self.rules)
         self._count()
 
-    def govern(self, rules: Rules) -> None:
+    def set_rules(self, rules: Rules) -> None:
         """Apply these rules from now on. Past usage is dropped if the half-life or the entry penalty changes."""
         before, self.rules = self.rules, rules
         if (rules.sites, rules.site_policy) != (before.sites, before.site_policy):
@@ -77,7 +77,7 @@ class Snapshot:
             for held in self.held.values():
                 self._charge(held)
             for queued in list(self.queue):
-                self.queue.arrive(queued, self.usage.account(queued.tenant, queued.owner))
+                self.queue.enqueue(queued, self.usage.account(queued.tenant, queued.owner))
         self._count()
 
     # --- what happens ---------------------------------------------------------------------------------------------
@@ -99,17 +99,17 @@ class Snapshot:
         share = self.capacity().share(past.amounts)
         self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))
 
-    def arrive(self, queued: QueuedRequest) -> None:
+    def enqueue(self, queued: QueuedRequest) -> None:
         """Add a waiting request."""
-        sort = self.queue.arrive(queued, self.usage.account(queued.tenant, queued.owner))
+        sort = self.queue.enqueue(queued, self.usage.account(queued.tenant, queued.owner))
         self.fits.put(sort, queued.request)
 
-    def leave(self, workload_id: str) -> None:
+    def dequeue(self, workload_id: str) -> None:
         """Remove a request that no longer waits."""
-        self.queue.leave(workload_id)
+        self.queue.dequeue(workload_id)
         self.sites.forget(workload_id)
 
-    def hold(self, held: Held) -> None:
+    def allocate(self, held: Held) -> None:
         """Add or update an allocation."""
         before = self.held.get(held.workload_id)
         if before == held:
@@ -149,32 +149,32 @@ class Snapshot:
         """Add an allocation to all counters (1), or remove it (-1)."""
         if sign > 0:
             self.grid.take(held.allocation)
-            self.holdings.take(held)
-            self.kept.take(held)
-            if held.allocation.attempt_id not in self.kept.counted:
+            self.allocations.take(held)
+            self.reserved.take(held)
+            if held.allocation.attempt_id not in self.reserved.counted:
                 self.quotas.take(held)
         else:
-            if held.allocation.attempt_id not in self.kept.counted:
+            if held.allocation.attempt_id not in self.reserved.counted:
                 self.quotas.give(held)
             self.grid.give(held.allocation)
-            self.holdings.give(held.allocation.attempt_id)
-            self.kept.give(held)
+            self.allocations.give(held.allocation.attempt_id)
+            self.reserved.give(held)
         if self._tried is not None:
             self._tried.append((held, sign))
 
     def _count(self) -> None:
         """Rebuild the quota accounts: allocations within a reservation are not counted."""
-        self._counted = self.kept.counted
-        counted = (one for one in self.holdings if one.allocation.attempt_id not in self.kept.counted)
-        self.quotas = Quotas(self.rules, counted)
+        self._counted = self.reserved.counted
+        counted = (one for one in self.allocations if one.allocation.attempt_id not in self.reserved.counted)
+        self.quotas = QuotaAccounts(self.rules, counted)
 
     # --- trying ---------------------------------------------------------------------------------------------------
 
     def ready(self, now: float) -> None:
         """Bring time-dependent parts up to `now`. Called before a pass."""
-        self.holdings.sync()
-        self.kept.update(self.rules.reservations, now)
-        if self.kept.counted is not self._counted:
+        self.allocations.sync()
+        self.reserved.update(self.rules.reservations, now)
+        if self.reserved.counted is not self._counted:
             self._count()
         self.fits.refresh()
 
@@ -182,7 +182,7 @@ class Snapshot:
     def trial(self) -> Iterator[None]:
         """Undo all starts and ends inside at the end. Trials may nest."""
         outer, self._tried = self._tried, []
-        with self.kept.as_it_was():
+        with self.reserved.as_it_was():
             try:
                 yield
             finally:
@@ -201,7 +201,7 @@ class Snapshot:
 
     # --- answers --------------------------------------------------------------------------------------------------
 
-    def order(self, now: float) -> Order:
+    def order(self, now: float) -> QueueOrder:
         """The queue in order, as of `now`."""
         self.fits.refresh()
         return self.queue.order(now, self.usage, self.rules, self.fits.shares(self.capacity()))
@@ -218,11 +218,11 @@ class Snapshot:
 
     def next_ends(self, now: float) -> tuple[float, list[Held]] | None:
         """The next instant, from `now` on, at which time limits end something, and what ends; None if there is none."""
-        ends = np.where(self.holdings.node >= 0, self.holdings.ends_at, np.inf)
+        ends = np.where(self.allocations.node >= 0, self.allocations.ends_at, np.inf)
         at = max(now, float(ends.min(initial=np.inf)))
         if not np.isfinite(at):
             return None
-        return at, [one for slot in np.flatnonzero(ends <= at) if (one := self.holdings.held[slot]) is not None]
+        return at, [one for slot in np.flatnonzero(ends <= at) if (one := self.allocations.held[slot]) is not None]
 
     def runs(self, environment: str, number: int) -> bool:
         """True if the node already runs the environment."""

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.requests import GpuRequest, Request
-from commonage.replay.chart import BUCKETS, Replayed, bucket_means, page
-from commonage.replay.figures import Capacity, Moment, Ran, figures, jain, percentile
+from commonage.replay.chart import BUCKETS, ReplayRun, bucket_means, page
+from commonage.replay.figures import Capacity, ReplayedWorkload, Sample, figures, jain, percentile
 from commonage.replay.records import Record
 
 DEVICE = Request(1000, 1024, GpuRequest(whole=1))
@@ -20,12 +20,12 @@ def record(number: int, owner: str, at: float, lasts: float) -> Record:
 
 def test_waits_use_and_makespan() -> None:
     ran = [
-        Ran(record(0, "ada", 0, 3600), 0, 3600),
-        Ran(record(1, "bob", 0, 3600), 3600, 7200, preempted=2),
-        Ran(record(2, "bob", 10, 60), None, None),
+        ReplayedWorkload(record(0, "ada", 0, 3600), 0, 3600),
+        ReplayedWorkload(record(1, "bob", 0, 3600), 3600, 7200, preempted=2),
+        ReplayedWorkload(record(2, "bob", 10, 60), None, None),
     ]
-    moments = [Moment(0, 1000, 1000, 1), Moment(3600, 1000, 1000, 0), Moment(7200, 0, 0, 0)]
-    found = figures(ran, moments, Capacity(2000, 4000))
+    samples = [Sample(0, 1000, 1000, 1), Sample(3600, 1000, 1000, 0), Sample(7200, 0, 0, 0)]
+    found = figures(ran, samples, Capacity(2000, 4000))
     assert (found.workloads, found.unfinished, found.preemptions) == (3, 1, 2)
     assert (found.wait_p50_s, found.wait_p95_s, found.wait_mean_s) == (0, 3600, 1800)
     assert (found.gpu_utilisation, found.cpu_utilisation) == (0.5, 0.25)
@@ -35,7 +35,7 @@ def test_waits_use_and_makespan() -> None:
 
 
 def test_nothing_started() -> None:
-    found = figures([Ran(record(0, "ada", 5, 1), None, None)], [], Capacity(0, 0))
+    found = figures([ReplayedWorkload(record(0, "ada", 5, 1), None, None)], [], Capacity(0, 0))
     assert (found.unfinished, found.wait_p95_s, found.fairness, found.gpu_utilisation) == (1, 0, 1, 0)
 
 
@@ -63,9 +63,9 @@ def test_buckets_keep_the_area(steps: list[tuple[float, float]]) -> None:
 
 
 def test_the_page_shows_each_setting_and_nothing_unescaped() -> None:
-    ran = [Ran(record(0, "ada", 0, 3600), 0, 3600)]
-    moments = [Moment(0, 1000, 1000, 0), Moment(3600, 0, 0, 0)]
-    one = Replayed("as <it> is", figures(ran, moments, Capacity(1000, 1000)), moments, Capacity(1000, 1000))
+    ran = [ReplayedWorkload(record(0, "ada", 0, 3600), 0, 3600)]
+    samples = [Sample(0, 1000, 1000, 0), Sample(3600, 0, 0, 0)]
+    one = ReplayRun("as <it> is", figures(ran, samples, Capacity(1000, 1000)), samples, Capacity(1000, 1000))
     text = page("Replay", ["a & b"], [one, one])
     assert text.count("as &lt;it&gt; is") == 2
     assert "a &amp; b" in text

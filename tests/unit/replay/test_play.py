@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
-from commonage.replay.lab import lab
-from commonage.replay.play import fitting, play
+from commonage.replay.clusters import parse_cluster
+from commonage.replay.play import play, runnable_records
 from commonage.replay.records import Record, Records
 
-ONE_DEVICE = lab("1x1x24GiB:T4")
+ONE_DEVICE = parse_cluster("1x1x24GiB:T4")
 
 
 def record(number: int, gpus: str = "1", at: float = 0.0, lasts: float = 100.0, **more: object) -> Record:
@@ -26,7 +26,7 @@ def record(number: int, gpus: str = "1", at: float = 0.0, lasts: float = 100.0, 
 def test_one_after_the_other_on_one_device() -> None:
     played = play([record(0), record(1, at=10), record(2, at=20)], ONE_DEVICE, Rules())
     assert [(one.started_at, one.ended_at) for one in played.ran] == [(0, 100), (100, 200), (200, 300)]
-    assert [(one.at, one.gpu_milli, one.waiting) for one in played.moments] == [
+    assert [(one.at, one.gpu_milli, one.waiting) for one in played.samples] == [
         (0, 1000, 0), (10, 1000, 1), (20, 1000, 2), (100, 1000, 1), (200, 1000, 0), (300, 0, 0),
     ]  # fmt: skip
     assert played.figures.gpu_utilisation == 1.0
@@ -40,9 +40,11 @@ def test_half_devices_share() -> None:
 
 def test_a_quota_makes_its_tenant_wait() -> None:
     some = [record(0), record(1, tenant="be", at=1.0), record(2, tenant="be", at=1.0)]
-    free = play(some, lab("1x3"), Rules())
+    free = play(some, parse_cluster("1x3"), Rules())
     bound = play(
-        some, lab("1x3"), Rules(tenants=(Tenant("be", quota=Quota(Bounds(gpu_milli=1000), Bounds(gpu_milli=0))),))
+        some,
+        parse_cluster("1x3"),
+        Rules(tenants=(Tenant("be", quota=Quota(Bounds(gpu_milli=1000), Bounds(gpu_milli=0))),)),
     )
     assert [one.started_at for one in free.ran] == [0, 1, 1]
     assert [one.started_at for one in bound.ran] == [0, 1, 101]
@@ -58,7 +60,7 @@ def test_what_is_preempted_begins_anew() -> None:
 
 def test_unknown_models_and_what_never_fits_are_said() -> None:
     some = [record(0, "A100:1"), record(1, "T4:1"), record(2, "2"), record(3, "V100|t4:0.5")]
-    found = fitting(Records(tuple(some)), ONE_DEVICE)
+    found = runnable_records(Records(tuple(some)), ONE_DEVICE)
     assert [str(one.request.gpu) for one in found.items] == [
         "1 whole GPU",
         "1 whole GPU (T4)",
@@ -92,7 +94,7 @@ def test_all_that_fits_runs_once_in_its_full_length_within_the_devices(found: li
     some = sorted(
         (replace(one, id=f"r{number:03}") for number, one in enumerate(found)), key=lambda one: one.submitted_at
     )
-    played = play(some, lab("2x2x24GiB"), Rules())
+    played = play(some, parse_cluster("2x2x24GiB"), Rules())
     changes: dict[float, float] = defaultdict(float)
     for one in played.ran:
         assert one.started_at is not None
@@ -107,4 +109,4 @@ def test_all_that_fits_runs_once_in_its_full_length_within_the_devices(found: li
     for at in sorted(changes):
         in_use += changes[at]
         assert in_use < 4 + 1e-6
-    assert played == play(some, lab("2x2x24GiB"), Rules())
+    assert played == play(some, parse_cluster("2x2x24GiB"), Rules())

@@ -9,9 +9,9 @@ import pytest
 
 from commonage.domain.errors import InvalidInput
 from commonage.replay.policies import maker_of
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.policies.best_fit import BestFit
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES
 
 MODULES = {
@@ -40,7 +40,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_name_is_looked_up_and_a_module_of_the_current_folder_imported() -> None:
     assert maker_of("best-fit", POLICIES) is BestFit
-    assert isinstance(maker_of("good_policy:Good", POLICIES)(Grid(()), Mix(), 0), BestFit)
+    assert isinstance(maker_of("good_policy:Good", POLICIES)(Grid(()), WorkloadMix(), 0), BestFit)
 
 
 @pytest.mark.parametrize(

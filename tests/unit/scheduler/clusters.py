@@ -37,9 +37,9 @@ class Scene:
     def snapshot(self) -> Snapshot:
         made = Snapshot(self.nodes, self.rules)
         for one in self.held:
-            made.hold(one)
+            made.allocate(one)
         for queued in self.queue:
-            made.arrive(queued)
+            made.enqueue(queued)
         return made
 
     def plan(self) -> Plan:

@@ -75,7 +75,7 @@ class Life:
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
-    def arrive(self, count: int = 1, **fields: object) -> list[QueuedRequest]:
+    def enqueue(self, count: int = 1, **fields: object) -> list[QueuedRequest]:
         """So many equal asks of somebody."""
         gang = self.sort.gangs and count > 1 and self.random.random() < 0.5
         user, first = self.random.randint(1, 3), len(self.asked)
@@ -100,7 +100,7 @@ class Life:
             name = f"w{number:012}"
             one = replace(base, workload_id=name, attempt_id=f"{name}-1", **fields)  # type: ignore[arg-type]
             self.asked[name] = self.waiting[name] = one
-            self.snapshot.arrive(one)
+            self.snapshot.enqueue(one)
             queued_requests.append(one)
         return queued_requests
 
@@ -112,7 +112,7 @@ class Life:
             number = int(held.allocation.attempt_id.rpartition("-")[2]) + 1
             again = replace(self.asked[workload_id], attempt_id=f"{workload_id}-{number}")
             self.asked[workload_id] = self.waiting[workload_id] = again
-            self.snapshot.arrive(again)
+            self.snapshot.enqueue(again)
 
     def put(self, node: Node) -> None:
         """A node goes, or comes back; what runs on one that goes is lost, and the rest of its gangs with it."""
@@ -138,7 +138,7 @@ class Life:
             state = self.random.choice([NodeState.READY, NodeState.DRAINING, NodeState.LOST])
             self.put(replace(node, state=state))
         if arrivals and self.random.random() < 0.7:
-            self.arrive(self.random.choice([1, 1, 1, 2, 3]))
+            self.enqueue(self.random.choice([1, 1, 1, 2, 3]))
         return self.plan()
 
     def plan(self) -> Plan:
@@ -148,21 +148,21 @@ class Life:
         for name, held in outcome.started.items():
             queued = self.waiting.pop(name)
             really = self.random.randint(1, queued.time_limit_s or LONGEST_S)
-            self.snapshot.leave(name)
-            self._hold(held, self.now + really)
+            self.snapshot.dequeue(name)
+            self._allocate(held, self.now + really)
             self.started += 1
         for eviction in outcome.evictions:
             held, really = self.held[eviction.workload_id]
             over = self.now + GRACE_S
             evicted = replace(held, ending=True, evicted_for=eviction.for_id, ends_at=min(over, held.ends_at or over))
-            self._hold(evicted, min(over, really))
+            self._allocate(evicted, min(over, really))
             self.evicted += 1
         assert overdrawn(self.scene()) == []
         return outcome
 
-    def _hold(self, held: Held, until: float) -> None:
+    def _allocate(self, held: Held, until: float) -> None:
         self.held[held.workload_id] = (held, until)
-        self.snapshot.hold(held)
+        self.snapshot.allocate(held)
 
     # --- what must hold -------------------------------------------------------------------------------------------
 
@@ -178,9 +178,9 @@ class Life:
         anew = Snapshot(scene.nodes, scene.rules)
         anew.usage = usage
         for one in scene.held:
-            anew.hold(one)
+            anew.allocate(one)
         for queued in scene.queue:
-            anew.arrive(queued)
+            anew.enqueue(queued)
         assert essence(plan(anew, self.now)) == essence(outcome), "made from scratch, another plan"
         for name, held in outcome.started.items():
             queued = self.waiting[name]

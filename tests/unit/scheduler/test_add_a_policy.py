@@ -13,9 +13,9 @@ import pytest
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState
 from commonage.domain.requests import Request, parse_gpus
 from commonage.replay.policies import maker_of
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.policies import registry
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import Maker
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +48,7 @@ def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: Maker, monkeypa
     assert made_by == quiet.__name__
     monkeypatch.setitem(registry.POLICIES, name, quiet)
     grid = two_nodes()
-    policy = registry.POLICIES[name](grid, Mix(), 42)
+    policy = registry.POLICIES[name](grid, WorkloadMix(), 42)
     shape = grid.shape(Request(1000, 1024, parse_gpus("4GiB")))
     places = []
     for number in range(5):

@@ -17,12 +17,12 @@ from tests.unit.scheduler.life import LONGEST_S, RULES, Life, Sort
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
 from commonage.scheduler import plan as planner
-from commonage.scheduler.backfill.ahead import Ahead
-from commonage.scheduler.backfill.backfill import Gate
-from commonage.scheduler.backfill.claims import Claims
-from commonage.scheduler.backfill.reservations import Kept, feasible
+from commonage.scheduler.backfill.availability import AvailabilityProfiles
+from commonage.scheduler.backfill.backfill import Backfill
+from commonage.scheduler.backfill.claims import CapacityClaims
+from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.plan import Pass, plan
+from commonage.scheduler.plan import SchedulingPass, plan
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -67,11 +67,11 @@ def first_start(seed: int, sort: Sort) -> float:
     life.nodes = {"n": factories.node("n", 4, cpus_milli=64_000)}
     life.snapshot = Snapshot(list(life.nodes.values()), sort.rules)
     small = {"request": Request(1000, GIB, parse_gpus("0.5")), "priority": 0, "owner": "ann", "tenant": "lab"}
-    life.arrive(8, **small)
+    life.enqueue(8, **small)
     life.plan()
-    (large,) = life.arrive(**{**small, "request": Request(1000, GIB, parse_gpus("4"))})
+    (large,) = life.enqueue(**{**small, "request": Request(1000, GIB, parse_gpus("4"))})
     while large.workload_id in life.waiting and life.now < NOW + 1000:
-        life.arrive(4, **small)
+        life.enqueue(4, **small)
         life.step(arrivals=False)
     return life.now - NOW
 
@@ -100,16 +100,16 @@ def honoured(seed: int) -> None:
         life.step()
     one = Request(500, GIB, parse_gpus("0.25"))
     wanted = Reservation("r", "class", life.now + 70, life.now + 100, one, count=life.random.randint(1, 6))
-    if feasible(life.snapshot.grid, life.snapshot.holdings, (), wanted, life.now) is not None:
+    if feasible(life.snapshot.grid, life.snapshot.allocations, (), wanted, life.now) is not None:
         return
-    life.snapshot.govern(replace(RULES, reservations=(wanted,)))
+    life.snapshot.set_rules(replace(RULES, reservations=(wanted,)))
     life.check = lambda _outcome: None  # type: ignore[method-assign]  # places stay where they were chosen first
     while life.now < wanted.starts_at:
-        life.arrive(2)
+        life.enqueue(2)
         life.step()
     life.now = max(life.now, wanted.starts_at)
     fields = {"tenant": "class", "request": one, "priority": 0, "time_limit_s": 10}
-    members = [life.arrive(owner=f"student-{number}", **fields)[0] for number in range(wanted.count)]
+    members = [life.enqueue(owner=f"student-{number}", **fields)[0] for number in range(wanted.count)]
     started = life.plan().started
     assert all(member.workload_id in started for member in members)
 
@@ -150,7 +150,7 @@ def delays_nobody(scene: Scene) -> None:
 @SLOWLY
 @given(scenes(6), SEEDS)
 def test_who_is_told_that_it_would_start_does_start(scene: Scene, seed: int) -> None:
-    (queued,) = Life(seed).arrive()
+    (queued,) = Life(seed).enqueue()
     queued = replace(queued, workload_id="z-new")
     told = scene.explain(replace(queued, workload_id=""))
     real = replace(scene, queue=by_age([*scene.queue, queued])).plan()
@@ -160,11 +160,11 @@ def test_who_is_told_that_it_would_start_does_start(scene: Scene, seed: int) -> 
 # --- do they notice? --------------------------------------------------------------------------------------------------
 
 
-def _no_gate(_self: Gate, _queued: object, _shape: object, fit: Any) -> Any:
+def _no_gate(_self: Backfill, _queued: object, _shape: object, fit: Any) -> Any:
     return fit
 
 
-def _alone(self: Pass, index: int) -> Any:
+def _alone(self: SchedulingPass, index: int) -> Any:
     return [replace(self.snapshot.queue.queued_requests[self.order.slots[index]], gang_size=1)]  # type: ignore[type-var]
 
 
@@ -180,22 +180,22 @@ def _known_streams(seed: int) -> None:
 def _scenes(seed: int) -> None:
     life = Life(seed, Sort(endless=False, gangs=False))
     for _ in range(12):
-        life.arrive()
+        life.enqueue()
     life.plan()
     for _ in range(6):
-        life.arrive()
+        life.enqueue()
     delays_nobody(replace(life.scene(), now=NOW))
 
 
 BROKEN = {
     "allocations take nothing": (Grid, "_apply", lambda *_: None, live),
-    "promises bind nobody": (Claims, "promise", lambda *_: None, _known_streams),
-    "backfill without its gate": (Gate, "mask", _no_gate, _scenes),
-    "no node is kept": (Gate, "keep", lambda *_: None, large_starts),
-    "members of gangs start alone": (Pass, "unit", _alone, live),
+    "promises bind nobody": (CapacityClaims, "promise", lambda *_: None, _known_streams),
+    "backfill without its gate": (Backfill, "mask", _no_gate, _scenes),
+    "no node is kept": (Backfill, "keep", lambda *_: None, large_starts),
+    "members of gangs start alone": (SchedulingPass, "unit", _alone, live),
     "a plan leaves traces": (Snapshot, "trial", _for_good, live),
-    "old memories of what ends when": (Ahead, "_follow", lambda _self: None, live),
-    "reservations are nothing": (Kept, "update", lambda *_: None, honoured),
+    "old memories of what ends when": (AvailabilityProfiles, "_follow", lambda _self: None, live),
+    "reservations are nothing": (ReservedCapacity, "update", lambda *_: None, honoured),
 }
 
 

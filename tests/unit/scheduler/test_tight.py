@@ -25,7 +25,7 @@ def snapshot(*nodes: Node) -> Snapshot:
     made = Snapshot(nodes)
     for number, kind in enumerate((Kind.JOB, Kind.SESSION, Kind.SERVICE)):
         spec = factories.spec(kind=kind)
-        made.arrive(ask_for(spec, f"{kind}-{number}", NOW + number))
+        made.enqueue(ask_for(spec, f"{kind}-{number}", NOW + number))
     return made
 
 

@@ -27,8 +27,8 @@ from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.joining import Joining
+from commonage.scheduler.autoscaling import PendingRequest, PoolNode, ScalingDecision, decide_scaling
 from commonage.scheduler.explain.shortfalls import over_quota
-from commonage.scheduler.fit.scaling import Decision, Member, Waiting, decide
 
 log = logging.getLogger(__name__)
 TICK_S = 15.0
@@ -71,7 +71,7 @@ class _Standing:
     cloud: Cloud
     rented: dict[str, _Rented] = field(default_factory=dict)
     took_s: float | None = None
-    decision: Decision = field(default_factory=Decision)
+    decision: ScalingDecision = field(default_factory=ScalingDecision)
     last_error: str = ""
     rests_until: float = 0.0
 
@@ -163,7 +163,7 @@ class NodePools:
             await self._give_up(one, now)
             await self._let_go(one)
             await self._bury(one)
-            one.decision = decide(one.policy, self._members(one), self._waiting(), now)
+            one.decision = decide_scaling(one.policy, self._members(one), self._waiting(), now)
             await self._carry_out(one, now)
             one.last_error = ""
         except Unavailable as error:
@@ -213,20 +213,20 @@ class NodePools:
         """The nodes on which something runs, or starts."""
         return {held.allocation.node for held in self._live_state.held()}
 
-    def _members(self, one: _Standing) -> list[Member]:
+    def _members(self, one: _Standing) -> list[PoolNode]:
         found = []
         for name, rented in sorted(one.rented.items()):
             leaves = rented.gave_back_at is not None or self._leaves(one, name)
-            found.append(Member(name, rented.is_coming, leaves, rented.idle_since))
+            found.append(PoolNode(name, rented.is_coming, leaves, rented.idle_since))
         return found
 
-    def _waiting(self) -> list[Waiting]:
+    def _waiting(self) -> list[PendingRequest]:
         """Queued requests that more nodes would help, in the order of the queue."""
         snapshot, found = self._live_state.snapshot, []
         for workload in self._live_state.in_state(State.QUEUED):
             ask = queued_request_of(workload)
             if over_quota(snapshot, ask, snapshot.grid.shape(ask.request)) is None:
-                found.append(Waiting(ask.request, workload.since))
+                found.append(PendingRequest(ask.request, workload.since))
         return found
 
     # --- remove ---------------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
 from commonage.ports.store import Filter, Page, Store
+from commonage.scheduler.autoscaling import expected_node
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
-from commonage.scheduler.fit.scaling import on_its_way
 from commonage.scheduler.model.queued_requests import QueuedRequest
 
 BIRTH_OF_UNIX = 0.0
@@ -106,7 +106,7 @@ class Look:
         coming = [one for one in self.live_state.coming if one.name not in self.live_state.nodes]
         if not coming or over_quota(snapshot, queued, snapshot.grid.shape(queued.request)) is not None:
             return None
-        return on_its_way(coming, queued.request, self.clock.now())
+        return expected_node(coming, queued.request, self.clock.now())
 
     def trouble(self, workload: Workload) -> Reason | None:
         """A problem of the node that it runs on; None if the node has none."""

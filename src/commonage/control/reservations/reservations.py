@@ -36,8 +36,8 @@ from commonage.domain.tenants import Reservation, Rules
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 from commonage.scheduler.backfill.reservations import feasible
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.queued_requests import Held
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Reservations:
 
     def shortfalls(self, found: Reservation) -> Reason | None:
         """Why not all of its capacity is kept at present; None if it is."""
-        return self.live_state.snapshot.kept.shortfall(found.id)
+        return self.live_state.snapshot.reserved.shortfall(found.id)
 
     async def add(self, who: Principal, wanted: Wanted) -> Reserved:
         """Reserve. For admins. Raises InvalidInput, Unschedulable and Conflict, with the figures in the message."""
@@ -229,7 +229,7 @@ def _judge(
     grid = Grid(nodes)
     for taken in held:
         grid.take(taken.allocation)
-    unheld, holdings = Holdings(empty), Holdings(grid, held)
+    unheld, allocations = AllocationTable(empty), AllocationTable(grid, held)
     shortfalls = None
     known = list(others)
     for one in made:
@@ -237,7 +237,7 @@ def _judge(
         never = feasible(empty, unheld, beside, one, now)
         if never is not None:
             return ReservationRefused(starts_at=one.starts_at, ends_at=one.ends_at, cause=never), None
-        shortfalls = shortfalls or feasible(grid, holdings, beside, one, now)
+        shortfalls = shortfalls or feasible(grid, allocations, beside, one, now)
         known.append(one)
     return None, shortfalls
 

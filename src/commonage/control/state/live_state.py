@@ -119,11 +119,11 @@ class LiveState:
         snapshot, attempt = self.snapshot, workload.attempt
         waits = workload.state is State.QUEUED
         if waits and workload.id not in snapshot.queue:
-            snapshot.arrive(queued_request_of(workload))
+            snapshot.enqueue(queued_request_of(workload))
         elif not waits and workload.id in snapshot.queue:
-            snapshot.leave(workload.id)
+            snapshot.dequeue(workload.id)
         if workload.state.holds_allocation and attempt is not None:
-            snapshot.hold(self._held(workload))
+            snapshot.allocate(self._held(workload))
         elif workload.id in snapshot.held:
             ended = attempt.ended_at if attempt is not None else None
             snapshot.release(workload.id, workload.since if ended is None else ended)
@@ -164,9 +164,9 @@ class LiveState:
             self.snapshot.remove(name)
             self.changed.set()
 
-    def govern(self, rules: Rules) -> None:
+    def set_rules(self, rules: Rules) -> None:
         """Use these rules for planning from now on."""
-        self.snapshot.govern(rules)
+        self.snapshot.set_rules(rules)
         self.changed.set()
 
     def in_state(self, *states: State) -> list[Workload]:

@@ -10,14 +10,14 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import TooFewNodes
 from commonage.domain.tenants import Amounts
 from commonage.domain.workloads import Spec
+from commonage.scheduler.autoscaling import max_nodes_for
 from commonage.scheduler.explain.explain import ever_fits
-from commonage.scheduler.fit.scaling import most_that_fit
 from commonage.scheduler.queue.quota import amounts_of
 
 
 def never(live_state: LiveState, spec: Spec) -> Reason | None:
     """Give the reason why no node, node count or quota would ever let the workload start; None if it could start."""
-    rented = most_that_fit(live_state.node_pools, spec.request)
+    rented = max_nodes_for(live_state.node_pools, spec.request)
     fits_nowhere = None if rented else ever_fits(live_state.snapshot.grid, spec.request)
     return fits_nowhere or _too_many_nodes(live_state, spec, rented) or _beyond_quota(live_state, spec)
 

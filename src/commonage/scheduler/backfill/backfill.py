@@ -1,6 +1,7 @@
 """Decides what may start while others wait longer, and when those start: a later request never delays an earlier one.
 
-The first requests that wait for room are promised the earliest place and time that time limits tell (`Claims`). A
+The first requests that wait for room are promised the earliest place and time that time limits tell (`CapacityClaims`).
+A
 request behind them may start there if it ends in time or fits next to the claim. For requests further back a safe rule
 holds: on a node that one of them could use, only what ends before anything else there ends may start; until then no
 waiting request can start there. Where time limits tell nothing, a node is kept for the first request that has waited
@@ -19,9 +20,9 @@ import numpy as np
 
 from commonage.domain.nodes import Allocation
 from commonage.domain.tenants import Reservation
-from commonage.scheduler.backfill.ahead import Ahead
-from commonage.scheduler.backfill.claims import Claim, Claims
-from commonage.scheduler.backfill.reservations import Kept
+from commonage.scheduler.backfill.availability import AvailabilityProfiles
+from commonage.scheduler.backfill.claims import CapacityClaim, CapacityClaims
+from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
@@ -47,17 +48,24 @@ When = tuple[float, list[int]]
 """An instant, and the numbers of the nodes that have room then, one for each workload that starts together."""
 
 
-class Gate:
+class Backfill:
     """Decides what may start on which node within one pass."""
 
-    def __init__(self, grid: Grid, ahead: Ahead, kept: Kept, reservations: Sequence[Reservation], now: float) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        profiles: AvailabilityProfiles,
+        kept: ReservedCapacity,
+        reservations: Sequence[Reservation],
+        now: float,
+    ) -> None:
         self.now = now
-        self._grid, self._ahead, self._kept = grid, ahead, kept
+        self._grid, self._profiles, self._reserved = grid, profiles, kept
         self._reservations = reservations
-        self.claims = Claims(grid, ahead, now)
+        self.claims = CapacityClaims(grid, profiles, now)
         self.guarded: Bools = np.zeros(len(grid.nodes), np.bool_)
         for number, reservation, (begins, ends), row in kept.windows():
-            self.claims.add(number, row, Claim(max(begins, now), ends, reservation))
+            self.claims.add(number, row, CapacityClaim(max(begins, now), ends, reservation))
 
     def exempt(self, queued: QueuedRequest) -> tuple[str, ...]:
         """The reservations that keep room for this request; their room does not block it."""
@@ -71,15 +79,15 @@ class Gate:
 
     def mask(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
         """[N]: the nodes, of those on which it fits, where it may start now, including room kept for it."""
-        home = self._kept.home(queued, shape)
-        kept = self._kept.mask(queued, shape)
+        home = self._reserved.home(queued, shape)
+        kept = self._reserved.mask(queued, shape)
         if home is not None and np.count_nonzero(fit & home) >= queued.gang_size:
             return fit & home if kept is None else fit & home & kept  # nobody who waits longer could use that room
         allowed = fit.copy()
         if kept is not None:
             allowed &= kept
         if self.guarded.any():
-            allowed &= ~self.guarded | (self.until(queued) <= self._ahead.first_ends())
+            allowed &= ~self.guarded | (self.until(queued) <= self._profiles.first_ends())
         claimed = [number for number in self.claims.nodes if allowed[number]]
         if claimed:
             allowed[claimed] = self._fits_beside(queued, shape, np.array(claimed))
@@ -92,7 +100,7 @@ class Gate:
         """
         if self._reservations:  # each affects requests differently: only the same length is sure to fail
             return self.until(queued) - ROUNDING_S
-        ends = np.where(self.guarded, self._ahead.first_ends(), np.inf)
+        ends = np.where(self.guarded, self._profiles.first_ends(), np.inf)
         ends[~fit] = -np.inf
         special = [number for number in self.claims.nodes if fit[number]]
         bounds = ends[special]
@@ -105,10 +113,10 @@ class Gate:
 
     def devices(self, queued: QueuedRequest, shape: Shape, number: int) -> Sequence[int] | None:
         """The devices for a request on a node with claims; None without claims: any device will do."""
-        within = self._kept.devices(queued, shape, number)
+        within = self._reserved.devices(queued, shape, number)
         if within is not None or number not in self.claims.nodes:
             return within
-        with self._kept.aside(queued, shape, number):
+        with self._reserved.aside(queued, shape, number):
             return pick_devices(self._grid, shape, number, self.claims.room(number, self.until(queued)))
 
     def until(self, queued: QueuedRequest) -> float:
@@ -121,7 +129,7 @@ class Gate:
             return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(queued)))
         fit = np.zeros(len(nodes), np.bool_)
         for index, number in enumerate(nodes.tolist()):
-            with self._kept.aside(queued, shape, number):
+            with self._reserved.aside(queued, shape, number):
                 room = self.claims.room(number, self.until(queued))
                 fit[index] = fits_in(self._grid, shape, nodes[index : index + 1], room[None])[0]
         return fit
@@ -166,7 +174,7 @@ class Gate:
         count, length, exempt = len(queued_requests), _length(queued_requests[0]), self.exempt(queued_requests[0])
         if count > len(self._grid.nodes):
             return None
-        earliest: Floats = np.maximum(self._ahead.earliest(shape), self.now)
+        earliest: Floats = np.maximum(self._profiles.earliest(shape), self.now)
         known = np.zeros(len(earliest), np.bool_)
         special = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
         known[special] = True
@@ -188,7 +196,7 @@ class Gate:
 
     def open_to(self, queued: QueuedRequest, shape: Shape) -> Bools:
         """[N]: the nodes without promises or room kept from the request: where others may be evicted for it."""
-        clear = self._kept.clear(queued, shape)
+        clear = self._reserved.clear(queued, shape)
         nodes = np.ones(len(self._grid.nodes), np.bool_) if clear is None else clear
         nodes[self.claims.nodes] = False
         return nodes
@@ -210,7 +218,7 @@ class Gate:
 
     def keep(self, queued_requests: Sequence[QueuedRequest], shape: Shape, could: Bools) -> Promise | None:
         """Keep the nodes where least must end before the requests fit; `could` [N]: where they fit on empty nodes."""
-        nodes = [number for number in np.flatnonzero(could).tolist() if not self.claims.kept(number)]
+        nodes = [number for number in np.flatnonzero(could).tolist() if not self.claims.reserved(number)]
         if len(nodes) < len(queued_requests):
             return None
         missing = self._missing(shape, np.array(nodes))

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from commonage.domain.nodes import Allocation
-from commonage.scheduler.backfill.ahead import Ahead
+from commonage.scheduler.backfill.availability import AvailabilityProfiles
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import NEVER, Floats, Ints, Shape
 from commonage.scheduler.model.space import fits_in, free_rows, row_of
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class CapacityClaim:
     """The window of a claim; `reservation` is the reservation that keeps it, empty for a promise."""
 
     from_at: float
@@ -28,12 +28,12 @@ class Claim:
     reservation: str = ""
 
 
-class Claims:
+class CapacityClaims:
     """All claims of a pass by node; `nodes` are those with claims."""
 
-    def __init__(self, grid: Grid, ahead: Ahead, now: float) -> None:
-        self._grid, self._ahead, self.now = grid, ahead, now
-        self._of: defaultdict[int, list[tuple[Claim, Ints]]] = defaultdict(list)
+    def __init__(self, grid: Grid, profiles: AvailabilityProfiles, now: float) -> None:
+        self._grid, self._profiles, self.now = grid, profiles, now
+        self._of: defaultdict[int, list[tuple[CapacityClaim, Ints]]] = defaultdict(list)
         self._spare: dict[int, Ints] = {}
         self._tables: defaultdict[int, dict[tuple[str, ...], tuple[Floats, Ints]]] = defaultdict(dict)
         self._rooms: defaultdict[int, dict[int, Ints]] = defaultdict(dict)
@@ -43,7 +43,7 @@ class Claims:
         """The numbers of the nodes on which something is claimed or kept."""
         return [*self._of, *(number for number in self._spare if number not in self._of)]
 
-    def add(self, number: int, row: Ints, claim: Claim) -> None:
+    def add(self, number: int, row: Ints, claim: CapacityClaim) -> None:
         """Claim `row` [W] of a node."""
         self._of[number].append((claim, row))
         self._forget(number)
@@ -52,14 +52,14 @@ class Claims:
         """Claim the allocation of a promise."""
         number = self._grid.number.get(allocation.node)
         if number is not None:
-            self.add(number, row_of(self._grid, allocation), Claim(from_at, until_at))
+            self.add(number, row_of(self._grid, allocation), CapacityClaim(from_at, until_at))
 
     def keep(self, number: int, spare: Ints) -> None:
         """Start only what fits into `spare` [W] on a node, however soon it ends."""
         self._spare[number] = spare
         self._forget(number)
 
-    def kept(self, number: int) -> bool:
+    def reserved(self, number: int) -> bool:
         """True if a node is kept for a request whose start time is unknown."""
         return number in self._spare
 
@@ -113,7 +113,7 @@ class Claims:
         """
         found = self._tables[number].get(exempt)
         if found is None:
-            times, _ = self._ahead.path(number)
+            times, _ = self._profiles.path(number)
             known = {self.now, *np.maximum(times[1:], self.now).tolist()}
             for claim, _ in self._of.get(number, ()):
                 known |= {at for at in (claim.from_at, claim.until_at) if self.now < at < np.inf}
@@ -143,7 +143,7 @@ class Claims:
 
     def _left(self, number: int, at: float, exempt: Sequence[str] | None) -> Ints:
         """[W]: the room that is free and unclaimed then; `exempt` reservations (None: all) claim nothing."""
-        row = self._ahead.free_at(number, at)
+        row = self._profiles.free_at(number, at)
         for claim, claimed in self._of.get(number, ()):
             counts = not claim.reservation or (exempt is not None and claim.reservation not in exempt)
             if counts and claim.from_at <= at < claim.until_at:

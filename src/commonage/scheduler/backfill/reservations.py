@@ -1,6 +1,7 @@
 """Keeps room free for reservations, and decides which requests may use which nodes next to it.
 
-The pass owns a `Kept` together with its grid and holdings: call `update` at the beginning of a pass and when the nodes
+The pass owns a `ReservedCapacity` together with its grid and holdings: call `update` at the beginning of a pass and
+when the nodes
 changed, `take` and `give` after those of the grid and holdings. For each request it reads `mask` (where it may start),
 `home` (the room kept for it: the first choice) and picks devices within `aside`. The API calls `feasible` before it
 admits a reservation.
@@ -25,10 +26,10 @@ import numpy as np
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.tenants import Reservation
-from commonage.scheduler.backfill.places import Places, Stand, likeness, places_of
+from commonage.scheduler.backfill.reservation_places import ReservationPlaces, State, likeness, places_of
 from commonage.scheduler.backfill.timeline import BEGUN, Window
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid, Rows
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows, width
@@ -49,17 +50,17 @@ class _View:
     rows: Rows
 
 
-class Kept:
+class ReservedCapacity:
     """The room that reservations keep, as of the last update. `counted`: attempts held within a reservation."""
 
     def __init__(
-        self, grid: Grid, holdings: Holdings, reservations: Iterable[Reservation] = (), now: float = 0.0
+        self, grid: Grid, allocations: AllocationTable, reservations: Iterable[Reservation] = (), now: float = 0.0
     ) -> None:
         self.counted: set[str] = set()
         self.now = now
-        self._grid, self._holdings = grid, holdings
+        self._grid, self._allocations = grid, allocations
         self._views: dict[tuple[float, str | None], _View] = {}
-        self._places = Places(holdings, self._reckon)
+        self._places = ReservationPlaces(allocations, self._reckon)
         self._declared: list[Reservation] = []
         self._starts: list[float] = []
         self._phase = (-1, -1)
@@ -87,43 +88,43 @@ class Kept:
         touched = range(len(self._grid.nodes)) if news or new_grid else self._grid.changed[self._phase[1] :]
         self._places.repair(set(touched))
         self._phase = (self._grid.epoch, len(self._grid.changed))
-        self._missing = {name: -stand.excess for name, stand in self._places.stands.items() if stand.excess < 0}
+        self._missing = {name: -state.excess for name, state in self._places.states.items() if state.excess < 0}
 
     @contextmanager
     def as_it_was(self) -> Iterator[None]:
         """Undo everything inside at the end: places may have been used, and time may have advanced."""
         now, declared = self.now, list(self._declared)
-        before = {name: list(stand.places) for name, stand in self._places.stands.items()}
+        before = {name: list(state.places) for name, state in self._places.states.items()}
         try:
             yield
         finally:
-            after = {name: list(stand.places) for name, stand in self._places.stands.items()}
+            after = {name: list(state.places) for name, state in self._places.states.items()}
             if (before, declared) == (after, self._declared) and (not declared or self.now == now):
                 self.now = now
             else:
-                self._places = Places(self._holdings, self._reckon)
+                self._places = ReservationPlaces(self._allocations, self._reckon)
                 self._declared, self._phase = [], (-1, -1)
                 self.update(declared, now)
                 self._places.put_back(before)
 
     def _begin_anew(self) -> None:
         """Reset what depends on the owners of reservations and on the next beginnings."""
-        stands = self._places.stands.values()
-        self._starts = sorted({stand.reservation.starts_at for stand in stands if not stand.begun})
+        states = self._places.states.values()
+        self._starts = sorted({state.reservation.starts_at for state in states if not state.begun})
         self._views.clear()
         self.counted = set()
-        for stand in stands:
-            stand.used.clear()
-        if any(stand.begun for stand in stands):
-            for held in sorted(self._holdings, key=lambda held: (held.allocation.at, held.allocation.attempt_id)):
+        for state in states:
+            state.used.clear()
+        if any(state.begun for state in states):
+            for held in sorted(self._allocations, key=lambda held: (held.allocation.at, held.allocation.attempt_id)):
                 self._count(held)
 
     def take(self, held: Held) -> None:
         """Note a start, after it was taken in the grid and the holdings."""
         number = self._moved(held)
-        stand = self._count(held)
-        if stand is not None and number is not None:
-            self._places.make_way(stand, held.allocation, number)
+        state = self._count(held)
+        if state is not None and number is not None:
+            self._places.make_way(state, held.allocation, number)
 
     def give(self, held: Held) -> None:
         """Note an end, after it was given back in the grid and the holdings. Its place is kept again from the next
@@ -132,8 +133,8 @@ class Kept:
         self._moved(held)
         if held.allocation.attempt_id in self.counted:
             self.counted.discard(held.allocation.attempt_id)
-            for stand in self._places.stands.values():
-                stand.used.pop(held.allocation.attempt_id, None)
+            for state in self._places.states.values():
+                state.used.pop(held.allocation.attempt_id, None)
 
     def _moved(self, held: Held) -> int | None:
         number = self._grid.number.get(held.allocation.node)
@@ -141,23 +142,23 @@ class Kept:
             self._reckon(number)
         return number
 
-    def _count(self, held: Held) -> Stand | None:
+    def _count(self, held: Held) -> State | None:
         """Count an allocation that started in its window against a reservation; returns that reservation."""
         mine = [
-            (abs(size - 1), not any(place.node == held.allocation.node for place in stand.places), name, size)
-            for name, stand in self._places.stands.items()
-            if stand.begun
-            and stand.reservation.starts_at <= held.allocation.at
-            and stand.is_for(held.tenant, held.owner)
-            and stand.wanted
-            for size in [places_of(self._grid, held.allocation, stand.shape)]
+            (abs(size - 1), not any(place.node == held.allocation.node for place in state.places), name, size)
+            for name, state in self._places.states.items()
+            if state.begun
+            and state.reservation.starts_at <= held.allocation.at
+            and state.is_for(held.tenant, held.owner)
+            and state.wanted
+            for size in [places_of(self._grid, held.allocation, state.shape)]
         ]
         if not mine:
             return None
         *_, name, size = min(mine)
-        self._places.stands[name].used[held.allocation.attempt_id] = size
+        self._places.states[name].used[held.allocation.attempt_id] = size
         self.counted.add(held.allocation.attempt_id)
-        return self._places.stands[name]
+        return self._places.states[name]
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
@@ -178,10 +179,10 @@ class Kept:
         regardless of quotas and of requests that wait longer: no other request could use that room.
         """
         mine = self._mine(queued, shape)
-        if mine is None or not self._places.stands[mine].places:
+        if mine is None or not self._places.states[mine].places:
             return None
         home = np.zeros(len(self._grid.nodes), np.bool_)
-        rows = self._places.rows(self._places.stands[mine])
+        rows = self._places.rows(self._places.states[mine])
         nodes = np.array(list(rows), np.int64)
         home[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
         return home if home.any() else None
@@ -189,7 +190,7 @@ class Kept:
     def devices(self, queued: QueuedRequest, shape: Shape, number: int) -> Sequence[int] | None:
         """The devices within the room kept for the request on a node, if that is enough; else None."""
         mine = self._mine(queued, shape)
-        row = None if mine is None else self._places.rows(self._places.stands[mine]).get(number)
+        row = None if mine is None else self._places.rows(self._places.states[mine]).get(number)
         if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
             return None
         return pick_devices(self._grid, shape, number, row)
@@ -210,8 +211,8 @@ class Kept:
 
     def places(self, reservation_id: str) -> Sequence[Allocation]:
         """The places of a reservation, as allocations that nobody holds yet."""
-        stand = self._places.stands.get(reservation_id)
-        return [] if stand is None else list(stand.places)
+        state = self._places.states.get(reservation_id)
+        return [] if state is None else list(state.places)
 
     def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
         """All kept room: number of the node, id of the reservation, window (from -inf: it has begun), and row [W]."""
@@ -219,18 +220,18 @@ class Kept:
 
     def shortfall(self, reservation_id: str) -> Reason | None:
         """Why not all of a reservation is kept; None if it is."""
-        stand = self._places.stands.get(reservation_id)
-        return None if stand is None or not self.missing(reservation_id) else self._why(stand)
+        state = self._places.states.get(reservation_id)
+        return None if state is None or not self.missing(reservation_id) else self._why(state)
 
-    def _why(self, stand: Stand) -> Reason:
-        nodes, count = everywhere(self._grid), stand.wanted
-        ever = times_in(self._grid, stand.shape, nodes, whole_rows(self._grid, nodes))
-        request = str(stand.reservation.request)
+    def _why(self, state: State) -> Reason:
+        nodes, count = everywhere(self._grid), state.wanted
+        ever = times_in(self._grid, state.shape, nodes, whole_rows(self._grid, nodes))
+        request = str(state.reservation.request)
         if ever.sum() < count:
             return refusals.ReservationTooLarge(count=count, request=request, room=int(ever.sum()))
-        late = self._holdings.after(max(stand.reservation.starts_at, self.now), np.flatnonzero(ever))
+        late = self._allocations.after(max(state.reservation.starts_at, self.now), np.flatnonzero(ever))
         endless = sum(held.ends_at is None for held in late)
-        places = len(stand.places)
+        places = len(state.places)
         return refusals.ReservationBlocked(
             count=count, request=request, places=places, workloads=len(late), endless=endless
         )
@@ -240,15 +241,15 @@ class Kept:
     def _mine(self, queued: QueuedRequest, shape: Shape) -> str | None:
         """The reservation that has begun, is for the request, and resembles it most."""
         mine = [
-            (abs(likeness(shape, stand.shape) - 1), name)
-            for name, stand in self._places.stands.items()
-            if stand.begun and stand.is_for(queued.tenant, queued.owner) and stand.wanted
+            (abs(likeness(shape, state.shape) - 1), name)
+            for name, state in self._places.states.items()
+            if state.begun and state.is_for(queued.tenant, queued.owner) and state.wanted
         ]
         return min(mine)[1] if mine else None
 
     def _view(self, queued: QueuedRequest, shape: Shape) -> _View | None:
         """The room that the request must leave; None if nothing is kept."""
-        if not self._places.stands:
+        if not self._places.states:
             return None
         before = len(self._starts)
         if queued.time_limit_s is not None:
@@ -282,11 +283,14 @@ class Kept:
 
 
 def feasible(
-    grid: Grid, holdings: Holdings, reservations: Iterable[Reservation], wanted: Reservation, now: float
+    grid: Grid, allocations: AllocationTable, reservations: Iterable[Reservation], wanted: Reservation, now: float
 ) -> Reason | None:
     """Why a reservation cannot be kept next to the existing ones and the allocations; None if it can."""
     others = [one for one in reservations if one.id != wanted.id]
-    alone, kept = Kept(grid, holdings, others, now), Kept(grid, holdings, [*others, wanted], now)
+    alone, kept = (
+        ReservedCapacity(grid, allocations, others, now),
+        ReservedCapacity(grid, allocations, [*others, wanted], now),
+    )
     if not kept.missing(wanted.id) and any(kept.missing(one.id) > alone.missing(one.id) for one in others):
         return refusals.ReservationCollides()
     return kept.shortfall(wanted.id)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commonage.scheduler.model.holdings import Holdings
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.shapes import Floats, Ints
 from commonage.scheduler.model.space import everywhere, free_rows, width
 
@@ -57,57 +57,57 @@ class _Sums:
 class Timeline:
     """All nodes. Call `moved` for every node on which something started or ended."""
 
-    def __init__(self, holdings: Holdings) -> None:
-        self.grid, self._holdings = holdings.grid, holdings
-        self._kept: dict[int, dict[str, tuple[Window, Ints]]] = {}
+    def __init__(self, allocations: AllocationTable) -> None:
+        self.grid, self._allocations = allocations.grid, allocations
+        self._reserved: dict[int, dict[str, tuple[Window, Ints]]] = {}
         self._lines: dict[int, _Line] = {}
         self._freed: dict[float, Ints] = {}
 
     @property
     def nodes(self) -> list[int]:
         """The nodes with kept room at any time."""
-        return list(self._kept)
+        return list(self._reserved)
 
     def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
         """Node, reservation, window, and kept row [W]."""
         return (
-            (number, who, window, row) for number, here in self._kept.items() for who, (window, row) in here.items()
+            (number, who, window, row) for number, here in self._reserved.items() for who, (window, row) in here.items()
         )
 
     def keep(self, number: int, who: str, window: Window, row: Ints) -> None:
         """Keep more of a node (or less, for a negative `row`) for a reservation in a window."""
-        here = self._kept.setdefault(number, {})
+        here = self._reserved.setdefault(number, {})
         _, before = here.get(who, (window, np.zeros_like(row)))
         here[who] = (window, before + row)
         if not here[who][1].any():
             del here[who]
             if not here:
-                del self._kept[number]
+                del self._reserved[number]
         self._lines.pop(number, None)
 
     def begin(self, number: int, who: str) -> None:
         """The window of a reservation with room on this node has begun."""
-        (_, until), row = self._kept[number][who]
-        self._kept[number][who] = ((BEGUN, until), row)
+        (_, until), row = self._reserved[number][who]
+        self._reserved[number][who] = ((BEGUN, until), row)
         self._lines.pop(number, None)
 
     def moved(self, number: int) -> bool:
         """Update a node after a start or end; returns True if room is kept there."""
         self._lines.pop(number, None)
         self._freed.clear()
-        return number in self._kept
+        return number in self._reserved
 
     def _line(self, number: int) -> _Line:
         line = self._lines.get(number)
         if line is None:
-            self._holdings.sync()
-            windows = np.array([window for window, _ in self._kept[number].values()])
-            slots = np.flatnonzero(self._holdings.node == number)
+            self._allocations.sync()
+            windows = np.array([window for window, _ in self._reserved[number].values()])
+            slots = np.flatnonzero(self._allocations.node == number)
             line = self._lines[number] = _Line(
                 windows,
-                np.array([row for _, row in self._kept[number].values()]),
-                self._holdings.ends_at[slots],
-                self._holdings.rows[slots],
+                np.array([row for _, row in self._reserved[number].values()]),
+                self._allocations.ends_at[slots],
+                self._allocations.rows[slots],
             )
         return line
 
@@ -117,7 +117,7 @@ class Timeline:
         """[W]: the part of a node's free room that is not available to a workload that stays beyond `until`, an instant
         at which a window begins; as seen by the reservation `without`.
         """
-        here = self._kept.get(number, {})
+        here = self._reserved.get(number, {})
         if without in here:
             others = {who: kept for who, kept in here.items() if who != without}
             line = self._without(number, others) if others else None
@@ -127,21 +127,21 @@ class Timeline:
         return np.zeros(width(self.grid), np.int64) if line is None or not count else line.less[count - 1]
 
     def _without(self, number: int, others: dict[str, tuple[Window, Ints]]) -> _Line:
-        slots = np.flatnonzero(self._holdings.node == number)
+        slots = np.flatnonzero(self._allocations.node == number)
         return _Line(
             np.array([window for window, _ in others.values()]),
             np.array([row for _, row in others.values()]),
-            self._holdings.ends_at[slots],
-            self._holdings.rows[slots],
+            self._allocations.ends_at[slots],
+            self._allocations.rows[slots],
         )
 
     def most(self, number: int) -> Ints:
         """[W]: the sum of all room kept on a node, even in windows that do not overlap."""
-        return np.asarray(sum(row for _, row in self._kept[number].values()), np.int64)
+        return np.asarray(sum(row for _, row in self._reserved[number].values()), np.int64)
 
     def is_short(self, number: int) -> bool:
         """True if kept room on a node will not be available when its window begins."""
-        if number not in self._kept:
+        if number not in self._reserved:
             return False
         line = self._line(number)
         return bool(((line.short > 0) & (line.short > free_rows(self.grid, np.array([number])))).any())
@@ -149,7 +149,7 @@ class Timeline:
     def room_on(self, number: int, window: Window) -> Ints:
         """[W]: the room of a node that is free and not kept at all times of a window."""
         free = free_rows(self.grid, np.array([number]))[0]
-        if number not in self._kept:
+        if number not in self._reserved:
             return np.asarray(free + self._freed_by(window[0])[number], np.int64)
         line = self._line(number)
         during = line.starts[(line.starts > window[0]) & (line.starts < window[1])]
@@ -158,17 +158,17 @@ class Timeline:
     def room(self, window: Window) -> Ints:
         """[N, W]: the same for all nodes."""
         rows = free_rows(self.grid, everywhere(self.grid)) + self._freed_by(window[0])
-        for number in self._kept:
+        for number in self._reserved:
             rows[number] = self.room_on(number, window)
         return rows
 
     def _freed_by(self, at: float) -> Ints:
         """[N, W]: the room freed by then, cached until something starts or ends."""
-        ends = self._holdings.ends_at
+        ends = self._allocations.ends_at
         last = float(ends[np.isfinite(ends)].max(initial=BEGUN))
         at = min(at, last)
         if at not in self._freed:
             if len(self._freed) >= 16:
                 self._freed.clear()
-            self._freed[at] = self._holdings.ended_by(at)
+            self._freed[at] = self._allocations.ended_by(at)
         return self._freed[at]

@@ -17,14 +17,14 @@ from commonage.domain.explanations import Confidence, Explanation, Holder
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
-from commonage.scheduler.explain.expectation import expect
+from commonage.scheduler.explain.expected_start import expected_start
 from commonage.scheduler.explain.jobs_ahead import jobs_ahead
 from commonage.scheduler.explain.shortfalls import might, shortfalls
-from commonage.scheduler.explain.smaller import smaller_requests
+from commonage.scheduler.explain.smaller_requests import smaller_requests
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
-from commonage.scheduler.plan import Plan, passed
+from commonage.scheduler.plan import Plan, trial_pass
 from commonage.scheduler.snapshot import Snapshot
 
 MOST_HOLDERS = 5
@@ -38,7 +38,7 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
     """
     stands = queued.workload_id in snapshot.queue
     with standing(snapshot, _together(snapshot, queued)):
-        with passed(snapshot, now) as done:
+        with trial_pass(snapshot, now) as done:
             position, length = done.order.place(snapshot.queue.slot(queued.workload_id)) + 1, len(done.order)
             held = done.started.get(queued.workload_id)
             if held is not None:
@@ -55,7 +55,7 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
             missing = shortfalls(snapshot, done, queued)
             holders = _holders(snapshot, queued)
             ahead = jobs_ahead(snapshot, done.order, queued)
-        expected = expect(snapshot, queued, now)
+        expected = expected_start(snapshot, queued, now)
         instead = _smaller(snapshot, queued, now)
     request = queued.request
     same_else = instead is not None and replace(instead, gpu=request.gpu) == request
@@ -97,15 +97,15 @@ def standing(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> It
     before = [(queued.workload_id, snapshot.queue.get(queued.workload_id)) for queued in queued_requests]
     for queued, (_, old) in zip(queued_requests, before, strict=True):
         if old != queued:
-            snapshot.arrive(queued)
+            snapshot.enqueue(queued)
     try:
         yield
     finally:
         for queued, (workload_id, old) in zip(queued_requests, before, strict=True):
             if old is None:
-                snapshot.leave(workload_id)
+                snapshot.dequeue(workload_id)
             elif old != queued:
-                snapshot.arrive(old)
+                snapshot.enqueue(old)
 
 
 def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, position: int) -> Reason:
@@ -164,17 +164,17 @@ def _never(nodes: Sequence[Node], request: Request) -> Reason:
 
 def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
     """The holders of the devices (or the node) that it could use if they were free, the largest hold first."""
-    grid, holdings = snapshot.grid, snapshot.holdings
-    shape, slots = grid.shape(queued.request), np.flatnonzero(holdings.node >= 0)
-    slots = slots[grid.taking(shape, holdings.node[slots])]
+    grid, allocations = snapshot.grid, snapshot.allocations
+    shape, slots = grid.shape(queued.request), np.flatnonzero(allocations.node >= 0)
+    slots = slots[grid.taking(shape, allocations.node[slots])]
     if queued.request.gpu is None:
-        amounts = holdings.rows[slots, 1]
+        amounts = allocations.rows[slots, 1]
     else:
-        devices = usable(grid, shape, holdings.node[slots])
-        amounts = np.where(devices, holdings.rows[slots, 2 : 2 + devices.shape[1]], 0).sum(axis=1)
+        devices = usable(grid, shape, allocations.node[slots])
+        amounts = np.where(devices, allocations.rows[slots, 2 : 2 + devices.shape[1]], 0).sum(axis=1)
     found: list[tuple[int, Held]] = []
     for index in np.argsort(-amounts, kind="stable").tolist():
-        one, amount = holdings.held[slots[index]], int(amounts[index])
+        one, amount = allocations.held[slots[index]], int(amounts[index])
         if not amount or (len(found) >= MOST_HOLDERS and amount < found[-1][0]):
             break
         if one is not None and one.workload_id in snapshot.held:
@@ -198,7 +198,7 @@ def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request |
         instead = [
             replace(one, request=request, submitted_at=at) for one, at in zip(queued_requests, since, strict=True)
         ]
-        with standing(snapshot, instead), passed(snapshot, now) as done:
+        with standing(snapshot, instead), trial_pass(snapshot, now) as done:
             if queued.workload_id in done.started:
                 return request
     return None
@@ -207,15 +207,15 @@ def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request |
 def _candidates(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest], now: float) -> list[Request]:
     """Requests that might start if the asks were not queued; the largest first."""
     for one in queued_requests:
-        snapshot.leave(one.workload_id)
+        snapshot.dequeue(one.workload_id)
     try:
-        with passed(snapshot, now) as done:
+        with trial_pass(snapshot, now) as done:
             found = smaller_requests(snapshot.grid, queued_requests[0].request)
             good = (one for one in found if might(done, replace(queued_requests[0], request=one), len(queued_requests)))
             return list(islice(good, MOST_TRIES))
     finally:
         for one in queued_requests:
-            snapshot.arrive(one)
+            snapshot.enqueue(one)
 
 
 def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holder], basis: Reason) -> Reason:

@@ -6,14 +6,14 @@ import numpy as np
 
 from commonage.domain.explanations import JobsAhead, Precedence
 from commonage.scheduler.model.queued_requests import QueuedRequest
-from commonage.scheduler.queue.queue import Order
+from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.snapshot import Snapshot
 
 MOST_NAMED = 3
 _REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Precedence.OWN)
 
 
-def jobs_ahead(snapshot: Snapshot, order: Order, queued: QueuedRequest) -> tuple[JobsAhead, ...]:
+def jobs_ahead(snapshot: Snapshot, order: QueueOrder, queued: QueuedRequest) -> tuple[JobsAhead, ...]:
     """The requests ahead, grouped by reason; for each reason the number, and the nearest."""
     place = order.place(snapshot.queue.slot(queued.workload_id))
     slots = order.slots[:place]

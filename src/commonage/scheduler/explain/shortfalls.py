@@ -20,7 +20,7 @@ from commonage.scheduler.fit.filters import FILTERS, Filter, TakesWork, matching
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.queued_requests import QueuedRequest
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
-from commonage.scheduler.plan import Pass, Plan
+from commonage.scheduler.plan import Plan, SchedulingPass
 from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
@@ -28,7 +28,7 @@ Found = list[tuple[int, Reason]]
 """(its nearest node, the shortfall there) of each group of nodes."""
 
 
-def shortfalls(snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) -> tuple[Reason, ...]:
+def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> tuple[Reason, ...]:
     """The shortfalls, one for each kind; empty for a request that came after the plan and fits."""
     grid = snapshot.grid
     if not grid.nodes:
@@ -42,7 +42,7 @@ def shortfalls(snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) 
         return (over,)
     fit = grid.fits(shape, np.arange(len(grid.nodes)))
     within = _within_quota(snapshot, queued, shape, fit)
-    may = outcome.gate.mask(queued, shape, within)
+    may = outcome.backfill.mask(queued, shape, within)
     rooms = int(np.count_nonzero(may))
     if rooms >= queued.gang_size:
         if snapshot.sites.choose(may, queued.gang_size).any():
@@ -59,14 +59,14 @@ def shortfalls(snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) 
     return tuple(reasons)
 
 
-def might(outcome: Pass, queued: QueuedRequest, size: int) -> bool:
+def might(outcome: SchedulingPass, queued: QueuedRequest, size: int) -> bool:
     """True if a request of `size` members might start next to the result of the pass: worth a trial."""
     snapshot = outcome.snapshot
     shape = snapshot.grid.shape(queued.request)
     if over_quota(snapshot, queued, shape) is not None:
         return False
     fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
-    may = outcome.gate.mask(queued, shape, _within_quota(snapshot, queued, shape, fit))
+    may = outcome.backfill.mask(queued, shape, _within_quota(snapshot, queued, shape, fit))
     return int(np.count_nonzero(may)) >= size
 
 
@@ -75,7 +75,7 @@ def might(outcome: Pass, queued: QueuedRequest, size: int) -> bool:
 
 def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reason | None:
     """The quota refusal of the request, or of its whole gang; allocations within a reservation are not counted."""
-    if not snapshot.rules.tenants or snapshot.kept.home(queued, shape) is not None:
+    if not snapshot.rules.tenants or snapshot.reserved.home(queued, shape) is not None:
         return None
     one = amounts_of(shape)
     amounts = Amounts(*(getattr(one, name) * max(1, queued.gang_size) for name in one.__slots__))
@@ -128,11 +128,11 @@ def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
 class _HeldBack:
     """Explains why a request may not start where it fits: a quota, or room kept for another."""
 
-    def __init__(self, snapshot: Snapshot, outcome: Pass | Plan, queued: QueuedRequest) -> None:
-        self._snapshot, self._gate, self._now, self._queued = snapshot, outcome.gate, outcome.now, queued
-        self._reserved = snapshot.kept.mask(queued, snapshot.grid.shape(queued.request))
+    def __init__(self, snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> None:
+        self._snapshot, self._backfill, self._now, self._queued = snapshot, outcome.backfill, outcome.now, queued
+        self._reserved = snapshot.reserved.mask(queued, snapshot.grid.shape(queued.request))
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
-        for number, name, _, _ in snapshot.kept.windows():
+        for number, name, _, _ in snapshot.reserved.windows():
             self._reserving[number].append(name)
         self._promised: dict[str, float] = {}  # by node, when the first request ahead starts there
         mine = _place(snapshot, outcome, queued.workload_id)
@@ -154,14 +154,14 @@ class _HeldBack:
     def _kept_for(self, number: int) -> waiting.FreeButKept:
         if self._reserved is not None and not self._reserved[number]:
             return self._reservation(number)
-        if self._gate.claims.kept(number):
+        if self._backfill.claims.reserved(number):
             return waiting.ReservedForHeadOfQueue()
         at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
         if at <= self._now:
             return waiting.PreemptingForOthers()
-        if at < self._gate.until(self._queued):
+        if at < self._backfill.until(self._queued):
             return waiting.PromisedToOthers(starts_in_s=float(at - self._now))
-        first = float(self._snapshot.ahead.first_ends()[number])
+        first = float(self._snapshot.profiles.first_ends()[number])
         return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)
 
     def _reservation(self, number: int) -> waiting.FreeButKept:
@@ -181,7 +181,7 @@ class _HeldBack:
         )
 
 
-def _place(snapshot: Snapshot, outcome: Pass | Plan, workload_id: str) -> int:
+def _place(snapshot: Snapshot, outcome: SchedulingPass | Plan, workload_id: str) -> int:
     """Its place in the order of the pass; behind all others if it came later."""
     slot, order = snapshot.queue.slot(workload_id), outcome.order
     place = order.place(slot) if len(order) else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from commonage.domain.requests import GpuRequest, Request
-from commonage.scheduler.mix import Mix, typical
+from commonage.scheduler.policies.mix import WorkloadMix, typical
 
 HALF_LIFE = 5000
 """After this number of arrivals one counts half: a month of a lab, or an hour of a cluster that is always full."""
@@ -25,7 +25,7 @@ ENOUGH = 1000
 FOLD = 0.1
 """Buffered arrivals are counted once they make up this part of the total weight."""
 
-GUESS = Mix(
+GUESS = WorkloadMix(
     (
         Request(4000, 0, GpuRequest(whole=1)),
         Request(2000, 0, GpuRequest(fraction_milli=250)),
@@ -41,13 +41,13 @@ GUESS = Mix(
 """Typical requests where nothing is known: whole GPUs, halves, thirds and quarters, sometimes several GPUs."""
 
 
-class Arrivals:
+class MixEstimator:
     """The decaying frequency of each typical request, on top of the mix given at the start (or a guess).
 
     `folds` rises each time that buffered arrivals are counted: a caller sees from it whether the mix can have changed.
     """
 
-    def __init__(self, start: Mix) -> None:
+    def __init__(self, start: WorkloadMix) -> None:
         given, counts = (start, START_COUNTS) if start.requests else (GUESS, GUESS_COUNTS)
         self._counts = {request: weight * counts for request, weight in zip(given.requests, given.weights, strict=True)}
         self.folds = 0
@@ -66,10 +66,10 @@ class Arrivals:
         if len(self._waiting) >= FOLD * self._all:
             self._fold()
 
-    def mix(self) -> Mix:
+    def mix(self) -> WorkloadMix:
         """The current mix."""
         self._fold()
-        return Mix.of(self._counts, POPULARITY)
+        return WorkloadMix.of(self._counts, POPULARITY)
 
     def cpus_per_mib(self) -> float:
         """Thousandths of a CPU per MiB of memory over all requests with a GPU; inf before enough of them arrived."""
@@ -95,7 +95,7 @@ class Arrivals:
         self.folds += 1
 
 
-def apart(one: Mix, other: Mix) -> float:
+def apart(one: WorkloadMix, other: WorkloadMix) -> float:
     """The distance of two mixes, 0 to 1: the part of the workloads that would have to differ."""
     weights = dict(zip(one.requests, one.weights, strict=True))
     for request, weight in zip(other.requests, other.weights, strict=True):

@@ -1,7 +1,7 @@
 """Room as one row of numbers per node, so that kept, freed and evicted amounts add and compare in one step.
 
 A row has W = 2 + 2C columns: CPUs (thousandths), memory (MiB), then VRAM (MiB) of each device, then compute
-(thousandths) of each. Called by holdings.py, reservations.py, preemption.py and gang.py. The grid has the free room.
+(thousandths) of each. Called by allocations.py, reservations.py, preemption.py and gang.py. The grid has the free room.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`expected-waste`: the place that adds least to the GPU capacity that is expected to be wasted in the end.
 
-Each device is looked up in tables (scheduler/fit/waste.py), by its idle share and its part of the node's free CPUs,
+Each device is looked up in tables (scheduler/policies/waste_tables.py), by its idle share and its part of the node's
+free CPUs,
 which
 are divided among the devices in proportion to their idle shares. Memory counts as the CPUs that usually come with it.
 The tables rest on the typical workloads, learned from arrivals, and on the number of devices that each still fits; they
@@ -13,12 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.scheduler.fit.arrivals import Arrivals, apart
-from commonage.scheduler.fit.waste import END, FINE, PARTS, WIDTH, Demand, step_for, table
-from commonage.scheduler.mix import Mix
+from commonage.scheduler.fit.arrivals import MixEstimator, apart
 from commonage.scheduler.model.grid import Grid, Row, Rows, most_together
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.scheduler.policies.devices import first_fitting
+from commonage.scheduler.policies.mix import WorkloadMix
+from commonage.scheduler.policies.waste_tables import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
 PART = 1000 // PARTS
 """Thousandths in one part of a device."""
@@ -43,9 +44,9 @@ LOOK_EVERY = 32
 class ExpectedWaste:
     """The policy over one grid. It is deterministic."""
 
-    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+    def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         self._grid = grid
-        self._arrivals = Arrivals(mix)
+        self._arrivals = MixEstimator(mix)
         self._mix = mix
         self._epoch = self._looked = self._folds = -1
         self._idle, self._cpus_per_mib = 0.0, UNJUDGED

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.policies import Policy
 from commonage.scheduler.policies.best_fit import BestFit
 from commonage.scheduler.policies.expected_waste import ExpectedWaste
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.spread import Spread
 
-Maker = Callable[[Grid, Mix, int], Policy]
+Maker = Callable[[Grid, WorkloadMix, int], Policy]
 
 POLICIES: Final[dict[str, Maker]] = {
     "best-fit": BestFit,

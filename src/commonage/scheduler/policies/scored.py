@@ -10,16 +10,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid, Rows
 from commonage.scheduler.model.shapes import Floats, Ints, Shape
 from commonage.scheduler.policies.devices import tightest
+from commonage.scheduler.policies.mix import WorkloadMix
 
 
 class Scored(ABC):
     """A policy over one grid that neither learns nor decides randomly."""
 
-    def __init__(self, grid: Grid, mix: Mix, seed: int) -> None:
+    def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         self.grid = grid
         self._costs = Rows(grid, self._cost)
 

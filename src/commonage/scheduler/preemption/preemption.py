@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from commonage.domain.reasons import Reason, attempts
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 from commonage.scheduler.model.space import fits_in, free_rows
-from commonage.scheduler.preemption.eviction_sets import Unit, cheapest_on, cost_of, order_of
-from commonage.scheduler.queue.quota import Quotas, Standing, amounts_of
+from commonage.scheduler.preemption.victim_sets import EvictionUnit, cheapest_on, cost_of, order_of
+from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amounts_of
 
 NODES_TRIED = 16
 """The number of most promising nodes on which the least set is searched; one sufficient victim is found on any node."""
@@ -43,7 +43,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class PreemptionProposal:
     """The numbers of the nodes on which the request, or each of its gang, will fit, and the victims."""
 
     nodes: tuple[int, ...]
@@ -55,18 +55,20 @@ class Preemption:
     """`spared` are attempts that stay: those within a reservation, and those that are ending already."""
 
     grid: Grid
-    holdings: Holdings
-    quotas: Quotas
+    allocations: AllocationTable
+    quotas: QuotaAccounts
     guaranteed_s: float
     spared: Collection[str] = ()
 
-    def victims(self, queued: QueuedRequest, shape: Shape, now: float, allowed: Bools | None = None) -> Eviction | None:
+    def victims(
+        self, queued: QueuedRequest, shape: Shape, now: float, allowed: Bools | None = None
+    ) -> PreemptionProposal | None:
         """The victims whose eviction lets `queued` (all of its gang, if it has one) start on nodes that are `allowed`
         [N].
 
         No victims if it fits already. None if evictions would not help.
         """
-        self.holdings.sync()
+        self.allocations.sync()
         return _Search(self, queued, shape, now, allowed).run()
 
 
@@ -76,7 +78,7 @@ class _Search:
     def __init__(
         self, rules: Preemption, queued: QueuedRequest, shape: Shape, now: float, allowed: Bools | None
     ) -> None:
-        self.grid, self.holdings, self.quotas = rules.grid, rules.holdings, rules.quotas
+        self.grid, self.allocations, self.quotas = rules.grid, rules.allocations, rules.quotas
         self.queued, self.shape = queued, shape
         self.size = queued.gang_size if queued.gang is not None else 1
         least = amounts_of(shape)
@@ -88,9 +90,9 @@ class _Search:
         self.allowed = np.ones(len(self.grid.nodes), np.bool_) if allowed is None else allowed
 
     def _may_go(self, rules: Preemption, now: float) -> Ints:
-        held, quotas, tenant = self.holdings, self.quotas, self.queued.tenant
+        held, quotas, tenant = self.allocations, self.quotas, self.queued.tenant
         standing = quotas.standing(tenant, self.queued.owner, self.amounts)
-        claims = quotas.bounded(tenant) and standing in (Standing.OWN, Standing.LENT)
+        claims = quotas.bounded(tenant) and standing in (QuotaDecision.OWN, QuotaDecision.LENT)
         borrows = np.array([name != tenant and quotas.borrows(name) for name in held.tenants], np.bool_)
         open_to_all = np.array([name == tenant or not quotas.bounded(name) for name in held.tenants], np.bool_)
         there = held.node >= 0
@@ -110,37 +112,37 @@ class _Search:
     def _members(self) -> dict[int, list[int]]:
         """The evictable slots of each gang."""
         gangs: dict[int, list[int]] = {}
-        for slot in self.slots[self.holdings.gang[self.slots] >= 0].tolist():
-            gangs.setdefault(int(self.holdings.gang[slot]), []).append(slot)
+        for slot in self.slots[self.allocations.gang[self.slots] >= 0].tolist():
+            gangs.setdefault(int(self.allocations.gang[slot]), []).append(slot)
         return gangs
 
-    def _unit(self, slot: int) -> Unit:
+    def _unit(self, slot: int) -> EvictionUnit:
         """The unit that is evicted with a slot."""
-        slots = self._gangs.get(int(self.holdings.gang[slot]), [slot])
-        held = [one for one in (self.holdings.held[at] for at in slots) if one is not None]
-        return Unit(
+        slots = self._gangs.get(int(self.allocations.gang[slot]), [slot])
+        held = [one for one in (self.allocations.held[at] for at in slots) if one is not None]
+        return EvictionUnit(
             tuple(slots), tuple(held), max(one.priority for one in held), max(one.allocation.at for one in held)
         )
 
-    def _units_on(self, number: int) -> list[Unit]:
-        units = {self._unit(slot) for slot in self.slots[self.holdings.node[self.slots] == number].tolist()}
+    def _units_on(self, number: int) -> list[EvictionUnit]:
+        units = {self._unit(slot) for slot in self.slots[self.allocations.node[self.slots] == number].tolist()}
         return sorted(units, key=order_of)
 
-    def _rows(self, units: Collection[Unit], number: int) -> Ints:
+    def _rows(self, units: Collection[EvictionUnit], number: int) -> Ints:
         """[units, W]: the row that each unit frees on a node."""
-        rows = np.zeros((len(units), self.holdings.rows.shape[1]), np.int64)
+        rows = np.zeros((len(units), self.allocations.rows.shape[1]), np.int64)
         for index, unit in enumerate(units):
             for slot in unit.slots:
-                if self.holdings.node[slot] == number:
-                    rows[index] += self.holdings.rows[slot]
+                if self.allocations.node[slot] == number:
+                    rows[index] += self.allocations.rows[slot]
         return rows
 
-    def legal(self, units: Collection[Unit]) -> bool:
+    def legal(self, units: Collection[EvictionUnit]) -> bool:
         """True if no tenant but the request's loses part of its own quota by the eviction of all of these."""
         tenants = {held.tenant for unit in units for held in unit.held} - {self.queued.tenant}
         return all(self._keeps_its_own(name, units) for name in tenants if self.quotas.bounded(name))
 
-    def _keeps_its_own(self, tenant: str, units: Collection[Unit]) -> bool:
+    def _keeps_its_own(self, tenant: str, units: Collection[EvictionUnit]) -> bool:
         """True if the last of them can be evicted while the tenant still borrows."""
         theirs = [[held for held in unit.held if held.tenant == tenant] for unit in units]
         theirs = [held for held in theirs if held]
@@ -159,7 +161,7 @@ class _Search:
 
     # --- the search ---------------------------------------------------------------------------------------------------
 
-    def run(self) -> Eviction | None:
+    def run(self) -> PreemptionProposal | None:
         """The eviction, or None. If a quota needs a victim, room is first searched where such victims are."""
         every = self.slots
         if not self._starts(()):
@@ -174,18 +176,18 @@ class _Search:
         """The slots whose eviction also helps with the quota that refuses."""
         if not len(self.slots):
             return self.slots
-        mine, names = self.queued.tenant, self.holdings.tenants
-        if self.quotas.standing(mine, self.queued.owner, self.amounts) is Standing.LENT:
+        mine, names = self.queued.tenant, self.allocations.tenants
+        if self.quotas.standing(mine, self.queued.owner, self.amounts) is QuotaDecision.LENT:
             helps = np.array([name != mine and self.quotas.borrows(name) for name in names], np.bool_)
         else:
             helps = np.array([name == mine for name in names], np.bool_)
-        return np.asarray(self.slots[helps[self.holdings.tenant[self.slots]]], np.int64)
+        return np.asarray(self.slots[helps[self.allocations.tenant[self.slots]]], np.int64)
 
-    def _found(self) -> Eviction | None:
+    def _found(self) -> PreemptionProposal | None:
         nodes = np.flatnonzero(self.allowed)
         free = fits_in(self.grid, self.shape, nodes, free_rows(self.grid, nodes))
         ready = nodes[free].tolist()[: self.size]
-        found: list[tuple[int, tuple[Unit, ...]]] = [(number, ()) for number in ready]
+        found: list[tuple[int, tuple[EvictionUnit, ...]]] = [(number, ()) for number in ready]
         if len(found) < self.size:
             found += self._make_room(nodes[~free], self.size - len(found))
         if len(found) < self.size:
@@ -196,10 +198,10 @@ class _Search:
             return None
         return self._eviction(numbers, self._least(numbers, units))
 
-    def _make_room(self, nodes: Ints, wanted: int) -> list[tuple[int, tuple[Unit, ...]]]:
+    def _make_room(self, nodes: Ints, wanted: int) -> list[tuple[int, tuple[EvictionUnit, ...]]]:
         """The nodes on which room for the shape costs least, with their units; as many as wanted, if possible."""
-        nodes = nodes[np.isin(nodes, self.holdings.node[self.slots])]
-        rows = free_rows(self.grid, nodes) + self.holdings.sum(self.slots)[nodes]
+        nodes = nodes[np.isin(nodes, self.allocations.node[self.slots])]
+        rows = free_rows(self.grid, nodes) + self.allocations.sum(self.slots)[nodes]
         nodes = nodes[fits_in(self.grid, self.shape, nodes, rows)]
         if len(nodes) < wanted:
             return []
@@ -216,30 +218,30 @@ class _Search:
         found.sort(key=lambda pair: (cost_of(pair[1]), pair[0]))
         return found[:wanted]
 
-    def _one_alone(self, nodes: Ints) -> tuple[int, tuple[Unit, ...]] | None:
+    def _one_alone(self, nodes: Ints) -> tuple[int, tuple[EvictionUnit, ...]] | None:
         """The best unit whose eviction alone is enough."""
-        slots = self.slots[np.isin(self.holdings.node[self.slots], nodes) & (self.holdings.gang[self.slots] < 0)]
-        at = self.holdings.node[slots]
-        rows = free_rows(self.grid, at) + self.holdings.rows[slots]
+        slots = self.slots[np.isin(self.allocations.node[self.slots], nodes) & (self.allocations.gang[self.slots] < 0)]
+        at = self.allocations.node[slots]
+        rows = free_rows(self.grid, at) + self.allocations.rows[slots]
         enough = slots[fits_in(self.grid, self.shape, at, rows)]
         if not len(enough):
             return None
-        first = enough[np.lexsort((-self.holdings.at[enough], self.holdings.priority[enough]))[0]]
-        like = (self.holdings.priority[enough] == self.holdings.priority[first]) & (
-            self.holdings.at[enough] == self.holdings.at[first]
+        first = enough[np.lexsort((-self.allocations.at[enough], self.allocations.priority[enough]))[0]]
+        like = (self.allocations.priority[enough] == self.allocations.priority[first]) & (
+            self.allocations.at[enough] == self.allocations.at[first]
         )
         best = min(enough[like].tolist(), key=self._attempt_of)
-        return int(self.holdings.node[best]), (self._unit(best),)
+        return int(self.allocations.node[best]), (self._unit(best),)
 
     def _attempt_of(self, slot: int) -> str:
-        held = self.holdings.held[slot]
+        held = self.allocations.held[slot]
         return "" if held is None else held.allocation.attempt_id
 
     def _most_hopeful(self, nodes: Ints) -> Ints:
         """The nodes, ordered by the likely number of victims: missing devices, CPUs and memory over the largest
         evictable.
         """
-        held, devices = self.holdings, self.grid.kind.shape[1]
+        held, devices = self.allocations, self.grid.kind.shape[1]
         most = np.ones((len(self.grid.nodes), 3), np.int64)
         touched = np.count_nonzero(held.rows[self.slots][:, 2 : 2 + devices], axis=1)
         sizes = np.column_stack((held.rows[self.slots][:, :2], touched))
@@ -257,12 +259,12 @@ class _Search:
 
     # --- quotas, and what was too much --------------------------------------------------------------------------------
 
-    def _starts(self, units: Collection[Unit]) -> bool:
+    def _starts(self, units: Collection[EvictionUnit]) -> bool:
         """True if quotas let the request start once these are gone."""
         with self.quotas.without(held for unit in units for held in unit.held):
             return self.quotas.standing(self.queued.tenant, self.queued.owner, self.amounts).starts
 
-    def _for_quota(self, units: set[Unit]) -> set[Unit] | None:
+    def _for_quota(self, units: set[EvictionUnit]) -> set[EvictionUnit] | None:
         """These, and as many more as the quotas need; None if that does not help."""
         if self._starts(units):
             return units
@@ -279,12 +281,12 @@ class _Search:
                     return units
         return None
 
-    def _may_lose(self, unit: Unit) -> bool:
+    def _may_lose(self, unit: EvictionUnit) -> bool:
         """True if all tenants of a unit, except the request's, that have their own quota hold more than it now."""
         tenants = {held.tenant for held in unit.held} - {self.queued.tenant}
         return all(self.quotas.borrows(name) for name in tenants if self.quotas.bounded(name))
 
-    def _least(self, numbers: tuple[int, ...], units: set[Unit]) -> list[Unit]:
+    def _least(self, numbers: tuple[int, ...], units: set[EvictionUnit]) -> list[EvictionUnit]:
         """The units without superfluous ones; the most important unit is the first to be kept."""
         kept = set(units)
         for unit in sorted(units, key=order_of, reverse=True):
@@ -293,14 +295,14 @@ class _Search:
                 kept = fewer
         return sorted(kept, key=order_of)
 
-    def _fits(self, numbers: tuple[int, ...], units: Collection[Unit]) -> bool:
+    def _fits(self, numbers: tuple[int, ...], units: Collection[EvictionUnit]) -> bool:
         nodes = np.array(numbers)
         freed = np.array([self._rows(units, number).sum(axis=0) for number in numbers])
         return bool(fits_in(self.grid, self.shape, nodes, free_rows(self.grid, nodes) + freed).all())
 
-    def _eviction(self, numbers: tuple[int, ...], units: list[Unit]) -> Eviction:
+    def _eviction(self, numbers: tuple[int, ...], units: list[EvictionUnit]) -> PreemptionProposal:
         victims = [Victim(held, self._reason(held)) for unit in units for held in unit.held]
-        return Eviction(numbers, tuple(victims))
+        return PreemptionProposal(numbers, tuple(victims))
 
     def _reason(self, held: Held) -> Reason:
         queued, is_session = self.queued, held.kind == "session"

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from commonage.scheduler.model.shapes import Bools, Ints
-from commonage.scheduler.queue.queue import Order
+from commonage.scheduler.queue.queue import QueueOrder
 
 
 class EquivalenceClasses:
@@ -20,7 +20,7 @@ class EquivalenceClasses:
     differ by account. The first members of gangs, at `gangs` in the order, are classes of their own.
     """
 
-    def __init__(self, order: Order, alive: Bools, gangs: Ints, *, apart: bool) -> None:
+    def __init__(self, order: QueueOrder, alive: Bools, gangs: Ints, *, apart: bool) -> None:
         self._limits = order.limits
         single = alive[order.sorts] & order.leads
         single[gangs] = False

@@ -27,13 +27,13 @@ from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
 from commonage.scheduler.model.queued_requests import QueuedRequest
 from commonage.scheduler.model.shapes import Floats, Ints
-from commonage.scheduler.queue.fairness import Usage
+from commonage.scheduler.queue.fair_share import Usage
 
 COST_UNIT = 1e9  # costs are summed in whole billionths of the cluster, so that the order of summation does not matter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Order:
+class QueueOrder:
     """The queue at `now`, first to last. Columns [n]: `slots` of the queue, `sorts`, `accounts`, `limits` in seconds
     (inf: none), `leads` (False for members of a gang behind its first).
     """
@@ -49,10 +49,10 @@ class Order:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def only(self, which: Ints | npt.NDArray[np.bool_]) -> Order:
+    def only(self, which: Ints | npt.NDArray[np.bool_]) -> QueueOrder:
         """The same order, restricted to some of the requests."""
         sorts, accounts, limits = self.sorts[which], self.accounts[which], self.limits[which]
-        return Order(self.now, self.version, self.slots[which], sorts, accounts, limits, self.leads[which])
+        return QueueOrder(self.now, self.version, self.slots[which], sorts, accounts, limits, self.leads[which])
 
     def place(self, slot: int) -> int:
         """The index of a slot in the order, from 0."""
@@ -83,7 +83,7 @@ class Queue:
         self._submitted: Floats = np.zeros(64)
         self._limit: Floats = np.zeros(64)
         self._here: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
-        self._last: tuple[tuple[object, ...], Order] | None = None
+        self._last: tuple[tuple[object, ...], QueueOrder] | None = None
         self._lines: tuple[tuple[int, int], tuple[Ints, Ints, Ints]] | None = None
 
     def __len__(self) -> int:
@@ -106,15 +106,15 @@ class Queue:
         return self._slot.get(workload_id, -1)
 
     @property
-    def last(self) -> Order | None:
+    def last(self) -> QueueOrder | None:
         """The order computed last, if no request came or left since."""
         return self._last[1] if self._last is not None and self._last[1].version == self.version else None
 
     # --- coming and going -----------------------------------------------------------------------------------------
 
-    def arrive(self, queued: QueuedRequest, account: int) -> int:
+    def enqueue(self, queued: QueuedRequest, account: int) -> int:
         """Add a request; returns its sort. Adding the same id again replaces the request."""
-        self.leave(queued.workload_id)
+        self.dequeue(queued.workload_id)
         slot = self._free.pop() if self._free else len(self.queued_requests)
         if slot == len(self.queued_requests):
             self.queued_requests.append(None)
@@ -134,7 +134,7 @@ class Queue:
         self.version += 1
         return sort
 
-    def leave(self, workload_id: str) -> None:
+    def dequeue(self, workload_id: str) -> None:
         """Remove a request."""
         slot = self._slot.pop(workload_id, None)
         queued = None if slot is None else self.queued_requests[slot]
@@ -177,14 +177,14 @@ class Queue:
 
     # --- order ----------------------------------------------------------------------------------------------------
 
-    def order(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Order:
+    def order(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> QueueOrder:
         """The order at `now`. `costs` [sorts] is the dominant share of each sort."""
         state = (now, self.version, usage.version, rules, costs.tobytes())
         if self._last is None or self._last[0] != state:
             self._last = (state, self._sorted(now, usage, rules, costs))
         return self._last[1]
 
-    def _sorted(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Order:
+    def _sorted(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> QueueOrder:
         self._settle()
         age = self._by_age
         keys = self._keys(now, usage, rules, costs)
@@ -197,7 +197,7 @@ class Queue:
             slots = np.concatenate([age[:0], *(self._ranked(level, keys) for level in levels)])
         self._slots = slots
         leads = np.ones(len(slots), np.bool_) if behind is None else ~behind[slots]
-        return Order(now, self.version, slots, self._sort[slots], self._account[slots], self._limit[slots], leads)
+        return QueueOrder(now, self.version, slots, self._sort[slots], self._account[slots], self._limit[slots], leads)
 
     def _nearly(self, age: Ints) -> Ints:
         """All slots, nearly in order: the last order, then new ones. Such input sorts ten times faster."""

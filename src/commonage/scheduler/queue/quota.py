@@ -1,6 +1,7 @@
 """Bounds on what each tenant may hold at once: its own quota, borrowing, lending and reclaim.
 
-The pass builds `Quotas` from the allocations, asks `standing` for each request before it looks for a place, and reports
+The pass builds `QuotaAccounts` from the allocations, asks `standing` for each request before it looks for a place, and
+reports
 each start and end; explain.py asks for the `refusal`, the API for `never` before it admits a workload. Victims of a
 reclaim are chosen in preemption.py. Allocations within a reservation are not counted: leave them out.
 
@@ -30,7 +31,7 @@ _RESOURCES = (Resource.CPU, Resource.MEMORY, Resource.GPU, Resource.GPU_MEMORY)
 GPU, VRAM = 2, 3
 
 
-class Standing(StrEnum):
+class QuotaDecision(StrEnum):
     """The quota standing of more work of a tenant: `own` and `borrowed` may start, the others wait.
 
     `lent`: it is within the tenant's own quota, but others borrowed that; it comes back by reclaim. `full`: the tenant,
@@ -45,7 +46,7 @@ class Standing(StrEnum):
     @property
     def starts(self) -> bool:
         """True if quotas let it start."""
-        return self in (Standing.OWN, Standing.BORROWED)
+        return self in (QuotaDecision.OWN, QuotaDecision.BORROWED)
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ def _vector(amounts: Amounts) -> tuple[int, int, int, int]:
     return (amounts.cpus_milli, amounts.memory_mib, amounts.gpu_milli, amounts.vram_mib)
 
 
-class Quotas:
+class QuotaAccounts:
     """The accounts of all tenants. An undeclared tenant has no bounds.
 
     `pool` is the amount left to draw of each resource; negative after an admin lowered a bound below current use.
@@ -142,7 +143,7 @@ class Quotas:
 
     # --- what it may --------------------------------------------------------------------------------------------------
 
-    def standing(self, tenant: str, owner: str, amounts: Amounts) -> Standing:
+    def standing(self, tenant: str, owner: str, amounts: Amounts) -> QuotaDecision:
         """The standing of more work of a tenant's member, in addition to the current allocations."""
         return self._judge(tenant, owner, _vector(amounts))[0]
 
@@ -172,12 +173,12 @@ class Quotas:
         allowed: Bools = np.all(~bad[grid.kind], axis=1)
         return allowed
 
-    def _judge(self, tenant: str, owner: str, asked: tuple[int, ...]) -> tuple[Standing, int]:
+    def _judge(self, tenant: str, owner: str, asked: tuple[int, ...]) -> tuple[QuotaDecision, int]:
         """The standing, and the resource that decided it."""
         account = self._of(tenant)
         over = self._over_member(account, owner, asked)
         if over is not None:
-            return Standing.FULL, over
+            return QuotaDecision.FULL, over
         borrowed = short = None
         for resource in account.counted:
             if not asked[resource]:
@@ -186,13 +187,13 @@ class Quotas:
             after = used + asked[resource]
             if after > account.own(resource):
                 if most is not None and after > most:
-                    return Standing.FULL, resource
+                    return QuotaDecision.FULL, resource
                 borrowed = resource
             if max(0, after - kept) - max(0, used - kept) > self.pool[resource]:
                 short = resource
         if short is not None:
-            return (Standing.LENT if borrowed is None else Standing.FULL), short
-        return (Standing.OWN, 0) if borrowed is None else (Standing.BORROWED, borrowed)
+            return (QuotaDecision.LENT if borrowed is None else QuotaDecision.FULL), short
+        return (QuotaDecision.OWN, 0) if borrowed is None else (QuotaDecision.BORROWED, borrowed)
 
     def _over_member(self, account: _Account, owner: str, asked: tuple[int, ...]) -> int | None:
         holds = self._members.get((account.name, owner), (0, 0, 0, 0))
@@ -221,7 +222,7 @@ class Quotas:
                 limit=account.per_user[member] or 0,
             )
         used, own, most = account.used[resource], account.own(resource), account.most[resource]
-        if standing is Standing.LENT:
+        if standing is QuotaDecision.LENT:
             left = max(0, self.pool[resource])
             return waiting.QuotaLent(tenant=tenant, resource=_RESOURCES[resource], used=used, quota=own, left=left)
         return waiting.QuotaExceeded(

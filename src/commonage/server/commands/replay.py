@@ -20,11 +20,11 @@ from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.quantities import format_duration, parse_duration
 from commonage.domain.tenants import Rules
-from commonage.replay.chart import Replayed, page
+from commonage.replay.chart import ReplayRun, page
+from commonage.replay.clusters import all_ready, parse_cluster, with_more_devices, with_more_nodes
 from commonage.replay.figures import percentile
 from commonage.replay.history import read_history
-from commonage.replay.lab import at_work, lab, with_more_devices, with_more_nodes
-from commonage.replay.play import fitting, play
+from commonage.replay.play import play, runnable_records
 from commonage.replay.policies import maker_of
 from commonage.replay.records import Records, read_trace
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
@@ -143,7 +143,7 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
         raise click.UsageError("say what to play: --history, or --trace FILE")
     try:
         records, nodes, rules = _past(resolved, asked)
-        records = fitting(records.of_the_last(asked.last), nodes).with_limits(asked.limits)
+        records = runnable_records(records.of_the_last(asked.last), nodes).with_limits(asked.limits)
         if not records.items:
             raise InvalidInput(". ".join(["there is nothing to play", *records.notes]), field="trace")
         runs = _played(records, _variants(rules, nodes, asked), {**POLICIES, **asked.policies})
@@ -160,7 +160,7 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
 
 def _past(resolved: Resolved, asked: Asked) -> tuple[Records, tuple[Node, ...], Rules]:
     if asked.trace is not None:
-        return read_trace(asked.trace), lab(asked.cluster or "8x8"), Rules()
+        return read_trace(asked.trace), parse_cluster(asked.cluster or "8x8"), Rules()
     settings = resolved.settings
     rules = rules_of(settings, [one.name for one in catalogue_of(settings)], [SITE])
 
@@ -168,12 +168,12 @@ def _past(resolved: Resolved, asked: Asked) -> tuple[Records, tuple[Node, ...], 
         store = SqlStore(database_of(settings, settings.data_dir))
         await store.open()
         try:
-            return await read_history(store), at_work(await store.nodes())
+            return await read_history(store), all_ready(await store.nodes())
         finally:
             await store.close()
 
     records, nodes = asyncio.run(read())
-    return records, lab(asked.cluster) if asked.cluster else nodes, rules
+    return records, parse_cluster(asked.cluster) if asked.cluster else nodes, rules
 
 
 def _variants(rules: Rules, nodes: tuple[Node, ...], asked: Asked) -> list[Variant]:
@@ -194,7 +194,7 @@ def _variants(rules: Rules, nodes: tuple[Node, ...], asked: Asked) -> list[Varia
     return variants
 
 
-def _played(records: Records, variants: Sequence[Variant], policies: Mapping[str, Maker]) -> list[Replayed]:
+def _played(records: Records, variants: Sequence[Variant], policies: Mapping[str, Maker]) -> list[ReplayRun]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"), TimeElapsedColumn())
     runs = []
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -202,7 +202,7 @@ def _played(records: Records, variants: Sequence[Variant], policies: Mapping[str
             bar = progress.add_task(variant.name, total=len(records.items))
             tell = partial(_tell, progress, bar)
             played = play(records.items, variant.nodes, variant.rules, tell, policies)
-            runs.append(Replayed(variant.name, played.figures, played.moments, played.capacity))
+            runs.append(ReplayRun(variant.name, played.figures, played.samples, played.capacity))
     return runs
 
 
@@ -216,7 +216,7 @@ def _then(records: Records) -> dict[str, float] | None:
     return {"wait_p50_s": percentile(waits, 50), "wait_p95_s": percentile(waits, 95)} if waits else None
 
 
-def _write(chart: Path, records: Records, runs: Sequence[Replayed]) -> None:
+def _write(chart: Path, records: Records, runs: Sequence[ReplayRun]) -> None:
     try:
         chart.write_text(page("The past, played again", _said(records), runs), encoding="utf-8")
     except OSError as error:
@@ -233,7 +233,7 @@ def _said(records: Records) -> list[str]:
     return said
 
 
-def _show(records: Records, runs: Sequence[Replayed]) -> None:
+def _show(records: Records, runs: Sequence[ReplayRun]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH_OF_A_PIPE)
@@ -256,7 +256,7 @@ def _show(records: Records, runs: Sequence[Replayed]) -> None:
         console.print(line)
 
 
-def _by_tenant(runs: Sequence[Replayed]) -> Table:
+def _by_tenant(runs: Sequence[ReplayRun]) -> Table:
     """Waits p50 / p95 of each tenant, a column for each setting."""
     table = Table(box=None, header_style="bold")
     table.add_column("tenant")

@@ -14,11 +14,11 @@ from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation
-from commonage.scheduler.backfill.reservations import Kept, feasible
-from commonage.scheduler.mix import Mix
+from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES
 from commonage.testing import factories
 
@@ -32,30 +32,30 @@ class World:
 
     def __init__(self, nodes: list[Node], policy: str = "best-fit") -> None:
         self.grid = Grid(nodes)
-        self.holdings = Holdings(self.grid)
+        self.allocations = AllocationTable(self.grid)
         self.now = NOW
         self.reservations: list[Reservation] = []
-        self.kept = Kept(self.grid, self.holdings, (), NOW)
-        self.policy = POLICIES[policy](self.grid, Mix(), 1)
+        self.reserved = ReservedCapacity(self.grid, self.allocations, (), NOW)
+        self.policy = POLICIES[policy](self.grid, WorkloadMix(), 1)
 
     def reserve(self, wanted: Reservation) -> Reason | None:
-        refused = feasible(self.grid, self.holdings, self.reservations, wanted, self.now)
+        refused = feasible(self.grid, self.allocations, self.reservations, wanted, self.now)
         if refused is None:
             self.reservations.append(wanted)
-            self.kept.update(self.reservations, self.now)
+            self.reserved.update(self.reservations, self.now)
         return refused
 
     def until(self, now: float) -> None:
         self.now = now
-        for held in list(self.holdings):
+        for held in list(self.allocations):
             if held.ends_at is not None and held.ends_at <= now:
                 self.end(held)
-        self.kept.update(self.reservations, now)
+        self.reserved.update(self.reservations, now)
 
     def end(self, held: Held) -> None:
         self.grid.give(held.allocation)
-        self.holdings.give(held.allocation.attempt_id)
-        self.kept.give(held)
+        self.allocations.give(held.allocation.attempt_id)
+        self.reserved.give(held)
 
     def start(
         self, request: Request, tenant: str = "other", limit: float | None = None, owner: str = "bob"
@@ -64,7 +64,7 @@ class World:
         limit_s = None if limit is None else int(limit)
         queued = QueuedRequest(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
         shape = self.grid.shape(request)
-        allowed, home = self.kept.mask(queued, shape), self.kept.home(queued, shape)
+        allowed, home = self.reserved.mask(queued, shape), self.reserved.home(queued, shape)
         costs = self.policy.costs(shape)
         costs = costs if allowed is None else np.where(allowed, costs, np.inf)
         if home is not None and np.isfinite(costs[home]).any():
@@ -72,16 +72,16 @@ class World:
         if not np.isfinite(costs).any():
             return None
         node = int(np.argmin(costs))
-        devices = self.kept.devices(queued, shape, node)
+        devices = self.reserved.devices(queued, shape, node)
         if devices is None:
-            with self.kept.aside(queued, shape, node):
+            with self.reserved.aside(queued, shape, node):
                 devices = self.policy.devices(shape, node)
         allocation = self.grid.allocation(shape, node, devices, queued.attempt_id, self.now)
         ends_at = None if limit is None else self.now + limit
         held = Held(allocation, queued.workload_id, "", queued.owner, "job", ends_at, queued.tenant)
         self.grid.take(allocation)
-        self.holdings.take(held)
-        self.kept.take(held)
+        self.allocations.take(held)
+        self.reserved.take(held)
         return held
 
     def start_all(self, wanted: Reservation) -> int:
@@ -117,7 +117,7 @@ def test_the_whole_count_starts_at_once_when_the_window_begins() -> None:
     world.until(NOW + HOUR)
     assert world.start(factories.request(gpus="1GiB")) is None
     assert world.start_all(course(12)) == 12
-    assert len(world.kept.counted) == 12
+    assert len(world.reserved.counted) == 12
 
 
 def test_only_its_tenant_or_its_owner_has_the_room_and_only_in_the_window() -> None:
@@ -136,10 +136,10 @@ def test_a_place_that_was_used_is_kept_again_until_the_window_ends() -> None:
     world.until(NOW + HOUR)
     one = world.start(factories.request(gpus="4GiB"), "course", 2 * HOUR)
     assert one is not None
-    assert len(world.kept.places("r1")) == 11
+    assert len(world.reserved.places("r1")) == 11
     world.end(one)
     world.until(NOW + 2 * HOUR)
-    assert len(world.kept.places("r1")) == 12
+    assert len(world.reserved.places("r1")) == 12
     assert world.start(factories.request(gpus="1GiB")) is None
     world.until(NOW + 3 * HOUR)
     assert world.start(factories.request(gpus="1")) is not None
@@ -150,9 +150,9 @@ def test_larger_and_smaller_work_of_the_tenant_counts_for_as_many_places() -> No
     assert world.reserve(course(6)) is None
     world.until(NOW + HOUR)
     assert world.start(factories.request(gpus="8GiB"), "course", HOUR) is not None
-    assert len(world.kept.places("r1")) == 4
+    assert len(world.reserved.places("r1")) == 4
     assert world.start(factories.request(gpus="2GiB"), "course", HOUR) is not None
-    assert len(world.kept.places("r1")) == 3
+    assert len(world.reserved.places("r1")) == 3
 
 
 def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
@@ -171,34 +171,34 @@ def test_room_that_is_kept_is_home_to_what_it_is_enough_for() -> None:
     queued = QueuedRequest("w", "a", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
     more = replace(queued, request=factories.request(gpus="8GiB"))
     shape, larger = world.grid.shape(queued.request), world.grid.shape(more.request)
-    assert world.kept.home(queued, shape) is None
+    assert world.reserved.home(queued, shape) is None
     world.until(NOW + HOUR)
-    home, devices = world.kept.home(queued, shape), world.kept.devices(queued, shape, 0)
+    home, devices = world.reserved.home(queued, shape), world.reserved.devices(queued, shape, 0)
     assert home is not None
     assert home.all()
     assert devices is not None
     assert len(devices) == 1
-    assert world.kept.home(more, larger) is None
-    assert world.kept.devices(more, larger, 0) is None
+    assert world.reserved.home(more, larger) is None
+    assert world.reserved.devices(more, larger, 0) is None
 
 
 def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
     world = World([factories.node("n1", 2), factories.node("n2", 2)])
     assert world.start(factories.request(gpus="2"), limit=HOUR / 2) is not None
     assert world.reserve(course(2, "1")) is None
-    assert {place.node for place in world.kept.places("r1")} == {"n2"}
+    assert {place.node for place in world.reserved.places("r1")} == {"n2"}
     world.until(NOW + HOUR / 2)
-    world.kept.update(world.reservations, world.now)
-    assert {place.node for place in world.kept.places("r1")} == {"n2"}
+    world.reserved.update(world.reservations, world.now)
+    assert {place.node for place in world.reserved.places("r1")} == {"n2"}
 
 
 def test_places_move_from_a_node_that_is_drained() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)])
     assert world.reserve(course(1, "1")) is None
-    gone = world.kept.places("r1")[0].node
+    gone = world.reserved.places("r1")[0].node
     world.grid.put([replace(world.grid.nodes[world.grid.number[gone]], state=NodeState.DRAINING)])
     world.until(NOW + 1)
-    assert [place.node for place in world.kept.places("r1")] == [{"n1": "n2", "n2": "n1"}[gone]]
+    assert [place.node for place in world.reserved.places("r1")] == [{"n1": "n2", "n2": "n1"}[gone]]
 
 
 def test_what_cannot_be_kept_is_said_in_numbers() -> None:
@@ -222,8 +222,8 @@ def test_a_shortfall_shows_when_a_device_is_lost() -> None:
     sick = replace(node.report.devices[0], faults=("it fell off the bus",))
     world.grid.put([replace(node, report=replace(node.report, devices=(sick, node.report.devices[1])))])
     world.until(NOW + 1)
-    assert world.kept.missing("r1") == 6
-    found = world.kept.shortfall("r1")
+    assert world.reserved.missing("r1") == 6
+    found = world.reserved.shortfall("r1")
     assert isinstance(found, refusals.ReservationTooLarge)
     assert (found.count, found.room) == (12, 6)
 
@@ -231,9 +231,9 @@ def test_a_shortfall_shows_when_a_device_is_lost() -> None:
 def test_without_reservations_nothing_is_masked() -> None:
     world = two_devices()
     queued = QueuedRequest("w", "a", factories.request(), 0, NOW)
-    assert world.kept.mask(queued, world.grid.shape(queued.request)) is None
-    assert world.kept.clear(queued, world.grid.shape(queued.request)) is None
-    assert world.kept.home(queued, world.grid.shape(queued.request)) is None
+    assert world.reserved.mask(queued, world.grid.shape(queued.request)) is None
+    assert world.reserved.clear(queued, world.grid.shape(queued.request)) is None
+    assert world.reserved.home(queued, world.grid.shape(queued.request)) is None
 
 
 REQUESTS = st.builds(Request, st.sampled_from([500, 1000]), st.sampled_from([GIB, 2 * GIB]), GPUS)
@@ -266,10 +266,10 @@ def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begin
             world.reserve(Reservation(f"r{hour}", tenant, start, start + length * HOUR, request, places))
         for request, limit, tenant, ends in [move for move, _ in zip(arrivals, range(4), strict=False)]:
             world.start(request, tenant, None if limit is None else limit * HOUR)
-            for held in list(world.holdings)[:1] if ends == 0 else []:
+            for held in list(world.allocations)[:1] if ends == 0 else []:
                 world.end(held)
-                world.kept.update(world.reservations, world.now)
-            assert all(stand.excess >= 0 for stand in world.kept._places.stands.values())
+                world.reserved.update(world.reservations, world.now)
+            assert all(state.excess >= 0 for state in world.reserved._places.states.values())
         world.until(world.now + HOUR)
 
 
@@ -283,7 +283,7 @@ def test_kept_anew_it_is_what_it_became_step_by_step(
         world.reserve(Reservation(f"r{number}", tenant, start, start + length * HOUR, request, places))
     for request, limit, tenant, _ in moves:
         world.start(request, tenant, None if limit is None else limit * HOUR)
-    kept = world.kept
+    kept = world.reserved
     sorts = [(request, limit, tenant) for request, *_ in stops for limit in (None, 3600, 9000) for tenant in "xy"]
     queued_requests = [
         QueuedRequest("w", "a", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts

@@ -11,7 +11,7 @@ from commonage.domain.reasons import waiting
 from commonage.domain.reasons.waiting import Resource, Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
-from commonage.scheduler.explain.expectation import BY_FEW, BY_HISTORY, BY_WORK, MOST_AHEAD
+from commonage.scheduler.explain.expected_start import BY_FEW, BY_HISTORY, BY_WORK, MOST_AHEAD
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.queued_requests import Held
 from commonage.scheduler.queue.durations import ENOUGH, Durations

@@ -9,17 +9,17 @@ from tests.unit.scheduler.clusters import REQUESTS, clusters
 
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.queued_requests import Held
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows
 
 FIELDS = ("cpus", "memory", "free_mib", "free_milli")
 
 
-def fill(grid: Grid, requests: list[Request]) -> Holdings:
+def fill(grid: Grid, requests: list[Request]) -> AllocationTable:
     """Put each on the first node that has room; every second one ends."""
-    holdings = Holdings(grid)
+    allocations = AllocationTable(grid)
     for number, request in enumerate(requests):
         shape = grid.shape(request)
         for node in np.flatnonzero(grid.fits(shape, everywhere(grid))).tolist()[:1]:
@@ -27,8 +27,8 @@ def fill(grid: Grid, requests: list[Request]) -> Holdings:
             allocation = grid.allocation(shape, node, devices, f"a{number}", 0.0)
             ends_at = float(number) if number % 2 else None
             grid.take(allocation)
-            holdings.take(Held(allocation, f"w{number}", "", "ann", "job", ends_at))
-    return holdings
+            allocations.take(Held(allocation, f"w{number}", "", "ann", "job", ends_at))
+    return allocations
 
 
 @given(clusters(), st.lists(REQUESTS, max_size=8), REQUESTS)
@@ -53,10 +53,10 @@ def test_what_fits_into_what_is_free_is_what_the_grid_says(
 @given(clusters(), st.lists(REQUESTS, max_size=8))
 def test_what_is_free_and_what_is_held_are_all_there_is(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
-    holdings = fill(grid, running)
-    slots = np.array([holdings.slot[held.allocation.attempt_id] for held in holdings], np.int64)
+    allocations = fill(grid, running)
+    slots = np.array([allocations.slot[held.allocation.attempt_id] for held in allocations], np.int64)
     all_nodes = everywhere(grid)
-    assert np.array_equal(free_rows(grid, all_nodes) + holdings.sum(slots), whole_rows(grid, all_nodes))
+    assert np.array_equal(free_rows(grid, all_nodes) + allocations.sum(slots), whole_rows(grid, all_nodes))
 
 
 @given(clusters(), st.lists(REQUESTS, max_size=8), st.integers(0, 8))
@@ -64,24 +64,24 @@ def test_what_time_limits_free_is_what_is_free_once_they_are_over(
     nodes: list[Node], running: list[Request], at: int
 ) -> None:
     grid = Grid(nodes)
-    holdings = fill(grid, running)
-    expected = free_rows(grid, everywhere(grid)) + holdings.ended_by(at)
-    for held in list(holdings):
+    allocations = fill(grid, running)
+    expected = free_rows(grid, everywhere(grid)) + allocations.ended_by(at)
+    for held in list(allocations):
         if held.ends_at is not None and held.ends_at <= at:
             grid.give(held.allocation)
-            assert holdings.give(held.allocation.attempt_id) is held
+            assert allocations.give(held.allocation.attempt_id) is held
     assert np.array_equal(free_rows(grid, everywhere(grid)), expected)
-    assert not holdings.ended_by(at).any()
-    assert holdings.give("nobody") is None
+    assert not allocations.ended_by(at).any()
+    assert allocations.give("nobody") is None
 
 
 @given(clusters(), st.lists(REQUESTS, max_size=8))
 def test_holdings_follow_a_grid_whose_nodes_come_and_go(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
-    holdings = fill(grid, running)
+    allocations = fill(grid, running)
     grid.remove(nodes[0].name)
-    left = [held for held in holdings if held.allocation.node != nodes[0].name]
-    assert np.array_equal(holdings.ended_by(1e9), Holdings(grid, left).ended_by(1e9))
-    assert len(holdings) >= len(left)
+    left = [held for held in allocations if held.allocation.node != nodes[0].name]
+    assert np.array_equal(allocations.ended_by(1e9), AllocationTable(grid, left).ended_by(1e9))
+    assert len(allocations) >= len(left)
     grid.put([nodes[0]])
-    assert np.array_equal(holdings.ended_by(1e9), Holdings(grid, holdings).ended_by(1e9))
+    assert np.array_equal(allocations.ended_by(1e9), AllocationTable(grid, allocations).ended_by(1e9))

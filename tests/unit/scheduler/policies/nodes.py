@@ -8,21 +8,21 @@ from tests.unit.scheduler.clusters import GIB
 
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request, parse_gpus
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Shape
 from commonage.scheduler.policies import Policy
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES, Maker
 from commonage.testing import factories
 
-TYPICAL = Mix.of([Request(1000, 0, parse_gpus(gpus)) for gpus in ("0.5", "0.5", "1", "2", "0.25")])
+TYPICAL = WorkloadMix.of([Request(1000, 0, parse_gpus(gpus)) for gpus in ("0.5", "0.5", "1", "2", "0.25")])
 
 
 def stop(gpus: str | None = None, cpus: int = 1000) -> Request:
     return Request(cpus, GIB, parse_gpus(gpus))
 
 
-def make(policy: str | Maker, *nodes: Node, mix: Mix = TYPICAL) -> tuple[Grid, Policy]:
+def make(policy: str | Maker, *nodes: Node, mix: WorkloadMix = TYPICAL) -> tuple[Grid, Policy]:
     """A grid of these nodes, and one of the product's policies by its name, or another by what makes it."""
     grid = Grid(nodes)
     maker = POLICIES[policy] if isinstance(policy, str) else policy

@@ -8,15 +8,15 @@ from tests.unit.scheduler.policies.nodes import choose, make, put, stop
 
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import Maker
 from commonage.testing import factories
 
 
 def places_what_fits(maker: Maker, cluster: list[Node], asked: list[Request]) -> None:
     grid = Grid(cluster)
-    policy = maker(grid, Mix.of(asked), 1)
+    policy = maker(grid, WorkloadMix.of(asked), 1)
     for number, request in enumerate(asked):
         shape = grid.shape(request)
         policy.arrived(shape)

@@ -7,16 +7,16 @@ from tests.unit.scheduler.clusters import GIB
 from tests.unit.scheduler.policies.nodes import choose, make, node, put, stop
 
 from commonage.domain.requests import Request, parse_gpus
-from commonage.scheduler.mix import Mix
 from commonage.scheduler.policies.expected_waste import LOOK_EVERY
+from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT
 from commonage.testing import factories
 
 POLICY = "expected-waste"
 
 
-def mix(*gpus: str, cpus: int = 1000) -> Mix:
-    return Mix.of([stop(one, cpus) for one in gpus])
+def mix(*gpus: str, cpus: int = 1000) -> WorkloadMix:
+    return WorkloadMix.of([stop(one, cpus) for one in gpus])
 
 
 def test_it_is_the_default() -> None:
@@ -47,7 +47,7 @@ def test_devices_that_are_asked_for_together_stay_together() -> None:
 
 
 def test_few_cpus_go_where_devices_have_few() -> None:
-    typical = Mix.of([stop("1", 2000), stop("1", 12_000)])
+    typical = WorkloadMix.of([stop("1", 2000), stop("1", 12_000)])
     grid, policy = make(POLICY, node("many-cpus", 2, 24_000), node("few-cpus", 2, 4_000), mix=typical)
     assert put(grid, policy, stop("1", 2000))[0] == 1
     assert put(grid, policy, stop("1", 12_000))[0] == 0
@@ -67,7 +67,7 @@ def test_without_a_gpu_it_takes_no_cpus_from_idle_devices() -> None:
 
 
 def test_a_cluster_without_gpus_is_filled_node_by_node() -> None:
-    grid, policy = make(POLICY, node("a", 0), node("b", 0), node("c", 0), mix=Mix())
+    grid, policy = make(POLICY, node("a", 0), node("b", 0), node("c", 0), mix=WorkloadMix())
     put(grid, policy, stop(), at=(1, []))
     assert {put(grid, policy, stop(cpus=3000))[0] for _ in range(10)} == {1}
     assert put(grid, policy, stop(cpus=3000))[0] == 0
@@ -75,14 +75,14 @@ def test_a_cluster_without_gpus_is_filled_node_by_node() -> None:
 
 def test_memory_too_can_strand_a_device() -> None:
     nodes = [factories.node(name, 2, cpus_milli=64_000, memory_mib=64 * GIB) for name in "ab"]
-    much, little = (Mix.of([Request(4000, memory * GIB, parse_gpus("1"))]) for memory in (32, 1))
+    much, little = (WorkloadMix.of([Request(4000, memory * GIB, parse_gpus("1"))]) for memory in (32, 1))
     for typical, lost in ((much, True), (little, False)):
         grid, policy = make(POLICY, *nodes, mix=typical)
         assert (policy.costs(grid.shape(Request(1000, 40 * GIB))).min() > 100) == lost
 
 
 def test_vram_goes_to_the_device_on_which_least_of_it_is_lost() -> None:
-    typical = Mix.of([stop("6GiB"), stop("6GiB"), stop("12GiB")])
+    typical = WorkloadMix.of([stop("6GiB"), stop("6GiB"), stop("12GiB")])
     devices = [[factories.device(0, uuid=f"{size}", memory_mib=size * GIB)] for size in (24, 12, 10)]
     nodes = [factories.node(f"n{number}", device, cpus_milli=32_000) for number, device in enumerate(devices)]
     grid, policy = make(POLICY, *nodes, mix=typical)
@@ -92,7 +92,7 @@ def test_vram_goes_to_the_device_on_which_least_of_it_is_lost() -> None:
 
 
 def test_without_history_a_device_in_use_is_filled_first() -> None:
-    grid, policy = make(POLICY, node("a", 2), node("b", 2), mix=Mix())
+    grid, policy = make(POLICY, node("a", 2), node("b", 2), mix=WorkloadMix())
     put(grid, policy, stop("0.5"), at=(1, [1]))
     assert put(grid, policy, stop("0.5")) == (1, [1])
     assert put(grid, policy, stop("1")) == (1, [0])
@@ -100,7 +100,7 @@ def test_without_history_a_device_in_use_is_filled_first() -> None:
 
 
 def test_one_node_with_one_device_takes_all_that_fits() -> None:
-    grid, policy = make(POLICY, node("a", 1), mix=Mix())
+    grid, policy = make(POLICY, node("a", 1), mix=WorkloadMix())
     assert [put(grid, policy, stop("1/3")) for _ in range(3)] == [(0, [0])] * 3
     assert choose(grid, policy, grid.shape(stop("0.1"))) is None
 
@@ -108,7 +108,7 @@ def test_one_node_with_one_device_takes_all_that_fits() -> None:
 def test_it_learns_what_comes() -> None:
     def left_by(comes: str) -> int:
         """The GPU that 0.4 is put on, of 0 with 0.4 free and 1 with 0.8, where this is what comes."""
-        grid, policy = make(POLICY, node("a", 2), mix=Mix())
+        grid, policy = make(POLICY, node("a", 2), mix=WorkloadMix())
         put(grid, policy, stop("0.6"), at=(0, [0]))
         put(grid, policy, stop("0.2"), at=(0, [1]))
         for _ in range(500):
@@ -122,7 +122,7 @@ def test_it_learns_what_comes() -> None:
 def test_the_same_arrivals_go_to_the_same_places() -> None:
     def play() -> list[tuple[int, tuple[int, ...]]]:
         dice = np.random.default_rng(5)
-        grid, policy = make(POLICY, *(node(f"n{number}", 4) for number in range(12)), mix=Mix())
+        grid, policy = make(POLICY, *(node(f"n{number}", 4) for number in range(12)), mix=WorkloadMix())
         found = []
         for gpus in dice.choice(["0.1", "0.3", "0.5", "0.7", "1", "2"], 3 * LOOK_EVERY):
             place = choose(grid, policy, grid.shape(stop(str(gpus))))

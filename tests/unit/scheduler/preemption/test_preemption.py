@@ -14,12 +14,12 @@ from commonage.domain.nodes import Node
 from commonage.domain.reasons import attempts
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices
-from commonage.scheduler.preemption.preemption import Eviction, Preemption
-from commonage.scheduler.queue.quota import Quotas, amounts_of
+from commonage.scheduler.preemption.preemption import Preemption, PreemptionProposal
+from commonage.scheduler.queue.quota import QuotaAccounts, amounts_of
 from commonage.testing import factories
 
 NUMBERS = count()
@@ -28,11 +28,11 @@ OLD = NOW - 5000
 
 class World:
     def __init__(self, nodes: list[Node], *tenants: Tenant, spared: tuple[str, ...] = ()) -> None:
-        self.grid, self.quotas = Grid(nodes), Quotas(Rules(tenants))
-        self.holdings = Holdings(self.grid)
-        self.preemption = Preemption(self.grid, self.holdings, self.quotas, 600, spared)
+        self.grid, self.quotas = Grid(nodes), QuotaAccounts(Rules(tenants))
+        self.allocations = AllocationTable(self.grid)
+        self.preemption = Preemption(self.grid, self.allocations, self.quotas, 600, spared)
 
-    def hold(self, request: Request, node: int | None = None, at: float = OLD, **fields: object) -> Held | None:
+    def allocate(self, request: Request, node: int | None = None, at: float = OLD, **fields: object) -> Held | None:
         """Something runs, on the first node that has room, or this one."""
         shape = self.grid.shape(request)
         nodes = everywhere(self.grid) if node is None else np.array([node])
@@ -45,18 +45,20 @@ class World:
         base = Held(allocation, "w", "", "bob", "job", tenant="art", priority=-50, preemptible=True)
         held = replace(base, **fields)  # type: ignore[arg-type]  # fields of Held
         self.grid.take(allocation)
-        self.holdings.take(held)
+        self.allocations.take(held)
         self.quotas.take(held)
         return held
 
-    def evict(self, gpus: str | None = None, request: Request | None = None, **fields: object) -> Eviction | None:
+    def evict(
+        self, gpus: str | None = None, request: Request | None = None, **fields: object
+    ) -> PreemptionProposal | None:
         request = request or factories.request(gpus=gpus)
         base = QueuedRequest("w", "new", request, 0, NOW, owner="alice", tenant="bio", kind="session")
         queued = replace(base, **fields)  # type: ignore[arg-type]  # fields of Ask
         return self.preemption.victims(queued, self.grid.shape(request), NOW)
 
 
-def gone(eviction: Eviction | None) -> list[str]:
+def gone(eviction: PreemptionProposal | None) -> list[str]:
     assert eviction is not None
     return sorted(victim.held.allocation.attempt_id for victim in eviction.victims)
 
@@ -75,7 +77,7 @@ def own(name: str, gpus: int) -> Tenant:
 
 def test_the_less_important_goes_and_hears_why() -> None:
     world = World([factories.node("n1", 1)])
-    low = world.hold(part("1"))
+    low = world.allocate(part("1"))
     eviction = world.evict("1")
     assert gone(eviction) == ids(low)
     assert eviction is not None
@@ -86,51 +88,51 @@ def test_the_less_important_goes_and_hears_why() -> None:
 def test_what_is_not_preemptible_or_not_less_important_or_began_just_now_stays() -> None:
     for stays in ({"preemptible": False}, {"priority": 0}, {"at": NOW - 599}):
         world = World([factories.node("n1", 1)])
-        world.hold(part("1"), **stays)
+        world.allocate(part("1"), **stays)
         assert world.evict("1") is None
 
 
 def test_what_is_spared_stays() -> None:
     world = World([factories.node("n1", 1)])
-    held = world.hold(part("1"))
+    held = world.allocate(part("1"))
     world.preemption = replace(world.preemption, spared=ids(held))
     assert world.evict("1") is None
 
 
 def test_one_goes_rather_than_two_then_the_less_important_then_the_younger() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1), factories.node("n3", 1), factories.node("n4", 1)])
-    world.hold(part("0.5"), 0)
-    world.hold(part("0.5"), 0)
-    world.hold(part("1"), 1, priority=-10)
-    world.hold(part("1"), 2, at=OLD)
-    young = world.hold(part("1"), 3, at=OLD + 1)
+    world.allocate(part("0.5"), 0)
+    world.allocate(part("0.5"), 0)
+    world.allocate(part("1"), 1, priority=-10)
+    world.allocate(part("1"), 2, at=OLD)
+    young = world.allocate(part("1"), 3, at=OLD + 1)
     assert gone(world.evict("1")) == ids(young)
 
 
 def test_where_several_have_to_go_no_more_go_than_needed() -> None:
     world = World([factories.node("n1", 8, cpus_milli=64000)])
     for _ in range(40):
-        world.hold(part("0.2"), 0)
+        world.allocate(part("0.2"), 0)
     assert len(gone(world.evict("2"))) == 10
 
 
 def test_nobody_goes_where_it_fits_already() -> None:
     world = World([factories.node("n1", 2)])
-    world.hold(part("1"))
+    world.allocate(part("1"))
     assert gone(world.evict("1")) == []
 
 
 def test_devices_of_one_numa_node_are_cleared_for_a_request_that_wants_them_together() -> None:
     devices = [factories.device(index, uuid=f"c{index}", numa=index % 2) for index in range(4)]
     world = World([factories.node("n1", devices)])
-    held = [world.hold(part("1"), 0) for _ in range(4)]
+    held = [world.allocate(part("1"), 0) for _ in range(4)]
     victims = gone(world.evict(request=replace(factories.request(gpus="2"), one_numa=True)))
     assert victims in (ids(held[0], held[2]), ids(held[1], held[3]))
 
 
 def test_what_was_lent_is_taken_back_from_who_borrows_and_no_more() -> None:
     world = World([factories.node("n1", 4)], own("bio", 2), own("art", 2))
-    held = [world.hold(part("1"), at=OLD + number, priority=5) for number in range(4)]
+    held = [world.allocate(part("1"), at=OLD + number, priority=5) for number in range(4)]
     eviction = world.evict("2")
     assert gone(eviction) == ids(held[2], held[3])
     assert eviction is not None
@@ -139,53 +141,53 @@ def test_what_was_lent_is_taken_back_from_who_borrows_and_no_more() -> None:
 
 def test_what_is_a_tenants_own_stays_however_important_the_ask_of_another() -> None:
     world = World([factories.node("n1", 2)], own("bio", 1), own("art", 2))
-    world.hold(part("1"))
-    world.hold(part("1"))
+    world.allocate(part("1"))
+    world.allocate(part("1"))
     assert world.evict("1", priority=50) is None
 
 
 def test_quotas_alone_may_ask_for_a_victim_though_there_is_room() -> None:
     world = World([factories.node("n1", 8)], own("bio", 1), own("art", 1))
-    held = [world.hold(part("1"), at=OLD + number, priority=5) for number in range(2)]
+    held = [world.allocate(part("1"), at=OLD + number, priority=5) for number in range(2)]
     assert gone(world.evict("1")) == ids(held[1])
     full = World([factories.node("n1", 8)], Tenant("art", quota=Quota(per_user=Bounds(gpu_milli=1000))))
-    mine = full.hold(part("1"))
-    full.hold(part("1"), owner="eve")
+    mine = full.allocate(part("1"))
+    full.allocate(part("1"), owner="eve")
     assert gone(full.evict("1", tenant="art", owner="bob")) == ids(mine)
 
 
 def test_where_a_quota_wants_a_victim_one_is_looked_for_that_makes_room_as_well() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)], own("bio", 1), own("art", 0))
-    lent = world.hold(part("1"), 0)
-    world.hold(part("1"), 1, tenant="nobody", priority=-60, at=OLD + 1)
+    lent = world.allocate(part("1"), 0)
+    world.allocate(part("1"), 1, tenant="nobody", priority=-60, at=OLD + 1)
     assert gone(world.evict("1")) == ids(lent)
 
 
 def test_a_gang_goes_as_a_whole_and_counts_as_many() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1), factories.node("n3", 2)])
-    gang = [world.hold(part("1"), node, gang="g") for node in (0, 1)]
+    gang = [world.allocate(part("1"), node, gang="g") for node in (0, 1)]
     assert gone(world.evict("1", request=factories.request(gpus="2"))) == []
-    world.hold(part("2"), 2, preemptible=False)
+    world.allocate(part("2"), 2, preemptible=False)
     assert gone(world.evict("1")) == ids(*gang)
-    world.hold(part("1"), 2)
+    world.allocate(part("1"), 2)
     single = World([factories.node("n1", 1), factories.node("n2", 1), factories.node("n3", 1)])
     for node in (0, 1):
-        single.hold(part("1"), node, gang="g")
-    alone = single.hold(part("1"), 2, priority=-1)
+        single.allocate(part("1"), node, gang="g")
+    alone = single.allocate(part("1"), 2, priority=-1)
     assert gone(single.evict("1")) == ids(alone)
 
 
 def test_a_gang_of_which_one_may_not_go_stays() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)])
-    world.hold(part("1"), 0, gang="g")
-    world.hold(part("1"), 1, gang="g", preemptible=False)
+    world.allocate(part("1"), 0, gang="g")
+    world.allocate(part("1"), 1, gang="g", preemptible=False)
     assert world.evict("1") is None
 
 
 def test_for_a_gang_there_is_room_on_as_many_nodes() -> None:
     world = World([factories.node(f"n{number}", 1) for number in range(4)])
-    world.hold(part("1"), 0, preemptible=False)
-    held = [world.hold(part("1"), node) for node in (1, 2)]
+    world.allocate(part("1"), 0, preemptible=False)
+    held = [world.allocate(part("1"), node) for node in (1, 2)]
     eviction = world.evict("1", gang="mine", gang_size=3)
     assert gone(eviction) == ids(*held)
     assert eviction is not None
@@ -215,7 +217,7 @@ def world_of(nodes: list[Node], tenants: tuple[Tenant, ...], running: list[tuple
     world = World(nodes, *tenants)
     for request, at, priority, preemptible, tenant, gang in running:
         fields = {"priority": priority, "preemptible": preemptible, "tenant": tenant, "gang": gang}
-        world.hold(request, None, at, **fields)  # type: ignore[arg-type]  # as the strategy made them
+        world.allocate(request, None, at, **fields)  # type: ignore[arg-type]  # as the strategy made them
     return world
 
 
@@ -234,7 +236,7 @@ def test_after_an_eviction_the_ask_fits_and_nobody_went_in_vain_or_against_the_r
     assert len(set(eviction.nodes)) == size
     units = {one.gang or one.allocation.attempt_id for one in victims}
     for gang in units & {"g1", "g2"}:
-        assert {one.allocation.attempt_id for one in world.holdings if one.gang == gang} <= set(gone(eviction))
+        assert {one.allocation.attempt_id for one in world.allocations if one.gang == gang} <= set(gone(eviction))
     assert suffices(world, request, eviction.nodes, victims, size)
     for unit in units:
         fewer = [one for one in victims if (one.gang or one.allocation.attempt_id) != unit]
@@ -259,12 +261,12 @@ def test_without_quotas_and_gangs_the_fewest_go(
 ) -> None:
     world = world_of(nodes, (), [(*one[:5], None) for one in running])
     eviction = world.evict(request=request)
-    may = [one for one in world.holdings if one.preemptible and one.priority < 0 and one.allocation.at + 600 <= NOW]
+    may = [one for one in world.allocations if one.preemptible and one.priority < 0 and one.allocation.at + 600 <= NOW]
     shape, nodes_ = world.grid.shape(request), everywhere(world.grid)
-    slots = [world.holdings.slot[one.allocation.attempt_id] for one in may]
+    slots = [world.allocations.slot[one.allocation.attempt_id] for one in may]
     for number in range(len(may) + 1):
         for some in combinations(slots, number):
-            rows = free_rows(world.grid, nodes_) + world.holdings.sum(np.array(some, np.int64))
+            rows = free_rows(world.grid, nodes_) + world.allocations.sum(np.array(some, np.int64))
             if fits_in(world.grid, shape, nodes_, rows).any():
                 assert eviction is not None
                 assert len(eviction.victims) == number

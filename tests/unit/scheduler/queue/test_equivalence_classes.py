@@ -4,16 +4,16 @@ import numpy as np
 
 from commonage.scheduler.fit.affinity import nearest
 from commonage.scheduler.queue.equivalence_classes import EquivalenceClasses
-from commonage.scheduler.queue.queue import Order
+from commonage.scheduler.queue.queue import QueueOrder
 
 HERE = np.ones(3, np.bool_)
 NOBODY = np.zeros(0, np.int64)
 
 
-def order(sorts: list[int], limits: list[float], accounts: list[int] | None = None) -> Order:
+def order(sorts: list[int], limits: list[float], accounts: list[int] | None = None) -> QueueOrder:
     n = len(sorts)
     columns = (np.array(sorts), np.array(accounts or [0] * n), np.array(limits, np.float64), np.ones(n, np.bool_))
-    return Order(0.0, 0, np.arange(n), *columns)
+    return QueueOrder(0.0, 0, np.arange(n), *columns)
 
 
 def test_the_first_of_each_class_has_a_turn_in_order() -> None:

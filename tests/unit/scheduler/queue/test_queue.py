@@ -30,7 +30,7 @@ def queued(number: int, owner: str = "ann", tenant: str = "lab", **fields: objec
 def holds(snapshot: Snapshot, owner: str, cores: int, since: float, tenant: str = "lab") -> Held:
     allocation = factories.allocation(f"h-{tenant}-{owner}-1", node="n0", cpus_milli=1000 * cores, at=since)
     held = Held(allocation, f"h-{tenant}-{owner}", "", owner, "job", tenant=tenant)
-    snapshot.hold(held)
+    snapshot.allocate(held)
     return held
 
 
@@ -40,7 +40,7 @@ def order(snapshot: Snapshot, now: float = NOW) -> list[str]:
 
 def stand(snapshot: Snapshot, *queued_requests: QueuedRequest) -> list[str]:
     for one in queued_requests:
-        snapshot.arrive(one)
+        snapshot.enqueue(one)
     return order(snapshot)
 
 
@@ -129,11 +129,11 @@ def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: l
     for number, owner, tenant, priority, looks in comings:
         name = f"w{number:03}"
         if name in there:
-            kept.leave(name)
+            kept.dequeue(name)
             del there[name]
         else:
             there[name] = queued(number, owner, tenant, priority=priority)  # type: ignore[arg-type]
-            kept.arrive(there[name])
+            kept.enqueue(there[name])
         if looks:
             order(kept)
     anew = cluster()
@@ -145,7 +145,7 @@ def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: l
 def test_sorts_are_given_anew_when_nobody_asks_them() -> None:
     snapshot = cluster()
     for number in range(500):
-        snapshot.arrive(queued(number, request=Request(1000 + number, GIB)))
-        snapshot.leave(f"w{number:03}")
+        snapshot.enqueue(queued(number, request=Request(1000 + number, GIB)))
+        snapshot.dequeue(f"w{number:03}")
         order(snapshot)
     assert len(snapshot.queue.requests) == 1

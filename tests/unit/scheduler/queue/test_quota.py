@@ -15,7 +15,7 @@ from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.queued_requests import Held
-from commonage.scheduler.queue.quota import Quotas, Standing, amounts_of
+from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amounts_of
 from commonage.testing import factories
 
 NUMBERS = count()
@@ -44,62 +44,62 @@ LAB = (tenant("bio", 8, borrowing=2), tenant("physics", 4, lending=3))
 
 
 def test_within_its_own_a_tenant_starts_and_beyond_it_borrows() -> None:
-    quotas = Quotas(Rules(LAB), [held("bio", 7)])
-    assert quotas.standing("bio", "ann", amounts(1)) is Standing.OWN
-    assert quotas.standing("bio", "ann", amounts(3)) is Standing.BORROWED
+    quotas = QuotaAccounts(Rules(LAB), [held("bio", 7)])
+    assert quotas.standing("bio", "ann", amounts(1)) is QuotaDecision.OWN
+    assert quotas.standing("bio", "ann", amounts(3)) is QuotaDecision.BORROWED
     assert quotas.refusal("bio", "ann", amounts(3)) is None
 
 
 def test_it_borrows_no_more_than_it_may() -> None:
-    quotas = Quotas(Rules(LAB), [held("bio", 8)])
-    assert quotas.standing("bio", "ann", amounts(3)) is Standing.FULL
+    quotas = QuotaAccounts(Rules(LAB), [held("bio", 8)])
+    assert quotas.standing("bio", "ann", amounts(3)) is QuotaDecision.FULL
     assert quotas.refusal("bio", "ann", amounts(3)) == waiting.QuotaExceeded(
         tenant="bio", resource=Resource.GPU, used=8000, quota=8000, borrowing=2000, unused=3000
     )
 
 
 def test_it_borrows_no_more_than_others_lend() -> None:
-    quotas = Quotas(Rules((tenant("bio", 8), LAB[1])), [held("bio", 8), held("physics", 2)])
-    assert quotas.standing("bio", "ann", amounts(2)) is Standing.BORROWED
+    quotas = QuotaAccounts(Rules((tenant("bio", 8), LAB[1])), [held("bio", 8), held("physics", 2)])
+    assert quotas.standing("bio", "ann", amounts(2)) is QuotaDecision.BORROWED
     assert quotas.refusal("bio", "ann", amounts(3)) == waiting.QuotaExceeded(
         tenant="bio", resource=Resource.GPU, used=8000, quota=8000, borrowing=None, unused=2000
     )
 
 
 def test_one_that_may_borrow_none_hears_just_that() -> None:
-    quotas = Quotas(Rules((tenant("bio", 8, borrowing=0), LAB[1])), [held("bio", 8)])
+    quotas = QuotaAccounts(Rules((tenant("bio", 8, borrowing=0), LAB[1])), [held("bio", 8)])
     assert quotas.refusal("bio", "ann", amounts(1)) == waiting.QuotaExceeded(
         tenant="bio", resource=Resource.GPU, used=8000, quota=8000, borrowing=0, unused=3000
     )
 
 
 def test_what_was_lent_comes_back_by_reclaim_and_what_is_not_lent_is_there_at_once() -> None:
-    quotas = Quotas(Rules((tenant("bio", 8), LAB[1])), [held("bio", 11)])
+    quotas = QuotaAccounts(Rules((tenant("bio", 8), LAB[1])), [held("bio", 11)])
     assert quotas.borrows("bio")
-    assert quotas.standing("physics", "bob", amounts(1)) is Standing.OWN
-    assert quotas.standing("physics", "bob", amounts(2)) is Standing.LENT
+    assert quotas.standing("physics", "bob", amounts(1)) is QuotaDecision.OWN
+    assert quotas.standing("physics", "bob", amounts(2)) is QuotaDecision.LENT
     assert quotas.refusal("physics", "bob", amounts(2)) == waiting.QuotaLent(
         tenant="physics", resource=Resource.GPU, used=0, quota=4000, left=0
     )
 
 
 def test_a_member_is_bounded_within_its_tenant() -> None:
-    quotas = Quotas(Rules((tenant("bio", 8, per_user=2),)), [held("bio", 2, "ann")])
-    assert quotas.standing("bio", "bob", amounts(2)) is Standing.OWN
+    quotas = QuotaAccounts(Rules((tenant("bio", 8, per_user=2),)), [held("bio", 2, "ann")])
+    assert quotas.standing("bio", "bob", amounts(2)) is QuotaDecision.OWN
     assert quotas.refusal("bio", "ann", amounts(1)) == waiting.UserQuotaExceeded(
         tenant="bio", user="ann", resource=Resource.GPU, used=2000, limit=2000
     )
 
 
 def test_a_resource_without_a_nominal_bound_is_not_counted() -> None:
-    quotas = Quotas(Rules((tenant("bio", None, borrowing=0), tenant("physics", 1))), [held("bio", 50)])
-    assert quotas.standing("bio", "ann", amounts(50)) is Standing.OWN
-    assert quotas.standing("nobody declared", "ann", amounts(50)) is Standing.OWN
-    assert quotas.standing("physics", "ann", amounts(1)) is Standing.OWN
+    quotas = QuotaAccounts(Rules((tenant("bio", None, borrowing=0), tenant("physics", 1))), [held("bio", 50)])
+    assert quotas.standing("bio", "ann", amounts(50)) is QuotaDecision.OWN
+    assert quotas.standing("nobody declared", "ann", amounts(50)) is QuotaDecision.OWN
+    assert quotas.standing("physics", "ann", amounts(1)) is QuotaDecision.OWN
 
 
 def test_what_can_never_be_held_is_refused_before_it_waits() -> None:
-    quotas = Quotas(Rules((*LAB, tenant("art", 0, per_user=2))))
+    quotas = QuotaAccounts(Rules((*LAB, tenant("art", 0, per_user=2))))
     assert quotas.never("bio", amounts(10)) is None
     assert quotas.never("bio", amounts(11)) == refusals.QuotaTooSmall(
         tenant="bio", resource=Resource.GPU, limit=10_000, borrowed=2000, requested=11_000
@@ -114,7 +114,7 @@ def test_a_share_of_vram_goes_where_it_keeps_within_the_quota() -> None:
     grid = Grid([factories.node("small", [small]), factories.node("large", [large])])
     shape = grid.shape(factories.request(gpus="8GiB"))
     assert amounts_of(shape).gpu_milli == 100
-    quotas = Quotas(Rules((Tenant("bio", quota=Quota(gpus(0.2), gpus(0))),)))
+    quotas = QuotaAccounts(Rules((Tenant("bio", quota=Quota(gpus(0.2), gpus(0))),)))
     allowed = quotas.mask(grid, shape, "bio", "ann")
     assert allowed is not None
     assert allowed.tolist() == [False, True]
@@ -144,7 +144,7 @@ def in_all(name: str, running: list[Held]) -> int:
 def test_all_together_never_hold_more_than_is_theirs(
     tenants: tuple[Tenant, ...], moves: list[tuple[int, str, float]], data: st.DataObject
 ) -> None:
-    quotas = Quotas(Rules(tenants))
+    quotas = QuotaAccounts(Rules(tenants))
     running: list[Held] = []
     for number, owner, n in moves:
         ends = data.draw(st.booleans())
@@ -163,7 +163,7 @@ def test_all_together_never_hold_more_than_is_theirs(
             borrowed = used[one.name] - (one.quota.nominal.gpu_milli or 0)
             limit = one.quota.borrowing.gpu_milli
             assert limit is None or borrowed <= limit
-    assert quotas.pool == Quotas(Rules(tenants), running).pool
+    assert quotas.pool == QuotaAccounts(Rules(tenants), running).pool
 
 
 @given(TENANTS, MOVES)
@@ -171,7 +171,7 @@ def test_within_its_own_a_tenant_is_refused_only_while_others_borrow(
     tenants: tuple[Tenant, ...], moves: list[tuple[int, str, float]]
 ) -> None:
     tenants = tuple(replace(one, quota=replace(one.quota, per_user=Bounds())) for one in tenants)
-    quotas = Quotas(Rules(tenants))
+    quotas = QuotaAccounts(Rules(tenants))
     for number, owner, n in moves:
         name = tenants[number % len(tenants)].name
         if quotas.standing(name, owner, amounts(n)).starts:
@@ -182,14 +182,14 @@ def test_within_its_own_a_tenant_is_refused_only_while_others_borrow(
         if own > 0:
             standing = quotas.standing(one.name, "a", amounts(own / 1000))
             others = any(quotas.borrows(other.name) for other in tenants if other is not one)
-            assert standing is Standing.OWN or (standing is Standing.LENT and others)
+            assert standing is QuotaDecision.OWN or (standing is QuotaDecision.LENT and others)
 
 
 @given(TENANTS, MOVES)
 def test_what_is_refused_has_words_and_what_starts_has_none(
     tenants: tuple[Tenant, ...], moves: list[tuple[int, str, float]]
 ) -> None:
-    quotas = Quotas(Rules(tenants))
+    quotas = QuotaAccounts(Rules(tenants))
     for number, owner, n in moves:
         name = tenants[number % len(tenants)].name
         starts = quotas.standing(name, owner, amounts(n)).starts

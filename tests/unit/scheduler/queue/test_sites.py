@@ -125,12 +125,12 @@ def test_what_could_start_somewhere_is_never_kept_waiting_elsewhere(
 def test_a_plan_takes_the_site_that_is_free_and_an_explanation_names_the_one_it_waits_at() -> None:
     snapshot = Snapshot(cluster("a", "b"), Rules(sites=(("b", 1.0), ("a", 1.0))))
     for number in range(3):
-        snapshot.arrive(QueuedRequest(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
+        snapshot.enqueue(QueuedRequest(f"w{number}", f"a{number}", factories.request(gpus="1"), 0, float(number)))
     outcome = plan(snapshot, 10.0)
     assert [allocation.node for _, allocation in outcome.starts] == ["n1", "n0"]
     for workload_id, held in outcome.started.items():
-        snapshot.leave(workload_id)
-        snapshot.hold(held)
+        snapshot.dequeue(workload_id)
+        snapshot.allocate(held)
     queued = snapshot.queue.get("w2")
     assert queued is not None
     told = explain(snapshot, queued, 11.0)

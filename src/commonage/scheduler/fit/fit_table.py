@@ -11,12 +11,12 @@ import numpy as np
 from commonage.domain.requests import Request
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
-from commonage.scheduler.queue.fairness import Capacity
+from commonage.scheduler.queue.fair_share import Capacity
 
 MOST_AT_ONCE = 1 << 20  # comparisons in one step, so that a step takes only some MiB
 
 
-class Fits:
+class FitTable:
     """Tables by sort and node [S, N]: `now` where it fits next to the current allocations, `empty` where it would fit
     on an empty node; `count` [S] is the number of nodes on which it fits now. Call `refresh()` before reading them.
     """

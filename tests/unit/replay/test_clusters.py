@@ -8,7 +8,7 @@ import pytest
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Node, NodeState
-from commonage.replay.lab import at_work, lab, with_more_devices, with_more_nodes
+from commonage.replay.clusters import all_ready, parse_cluster, with_more_devices, with_more_nodes
 
 
 def devices(nodes: tuple[Node, ...]) -> list[int]:
@@ -16,21 +16,21 @@ def devices(nodes: tuple[Node, ...]) -> list[int]:
 
 
 def test_a_lab_in_a_few_words() -> None:
-    nodes = lab("2x4x24GiB:RTX 3090")
+    nodes = parse_cluster("2x4x24GiB:RTX 3090")
     assert devices(nodes) == [4, 4]
     assert {(device.model, device.memory_mib) for device in nodes[0].report.devices} == {("RTX 3090", 24 * 1024)}
     assert len({device.uuid for node in nodes for device in node.report.devices}) == 8
-    assert devices(lab("3x0")) == [0, 0, 0]
+    assert devices(parse_cluster("3x0")) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("text", ["", "8", "0x8", "8xx", "axb", "8x8x80"])
 def test_a_lab_that_is_written_wrongly(text: str) -> None:
     with pytest.raises(InvalidInput, match="8x8"):
-        lab(text)
+        parse_cluster(text)
 
 
 def test_devices_more_and_less() -> None:
-    nodes = lab("2x2")
+    nodes = parse_cluster("2x2")
     more = with_more_devices(nodes, 3)
     assert devices(more) == [4, 3]
     assert more[1].report.cpus_milli == nodes[1].report.cpus_milli * 3 // 2
@@ -43,7 +43,7 @@ def test_devices_more_and_less() -> None:
 
 
 def test_nodes_more_and_less() -> None:
-    nodes = lab("2x2")
+    nodes = parse_cluster("2x2")
     more = with_more_nodes(nodes, 2)
     assert devices(more) == [2, 2, 2, 2]
     assert len({node.name for node in more}) == 4
@@ -55,7 +55,7 @@ def test_nodes_more_and_less() -> None:
 
 
 def test_nodes_are_well_in_a_replay() -> None:
-    node = lab("1x1")[0]
+    node = parse_cluster("1x1")[0]
     device = replace(node.report.devices[0], faults=("burnt",))
     ill = replace(node, state=NodeState.LOST, report=replace(node.report, devices=(device,), faults=("gone",)))
-    assert at_work([ill]) == (node,)
+    assert all_ready([ill]) == (node,)

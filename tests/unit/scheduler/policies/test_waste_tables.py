@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from commonage.scheduler.fit.waste import END, FINE, PARTS, WIDTH, Demand, table
+from commonage.scheduler.policies.waste_tables import END, FINE, PARTS, WIDTH, Demand, table
 
 STEP = 50.0
 

@@ -10,7 +10,7 @@ from tests.unit.scheduler.clusters import GIB, NOW, clusters
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.queue.fairness import MOST_HALF_LIVES, Capacity, Usage
+from commonage.scheduler.queue.fair_share import MOST_HALF_LIVES, Capacity, Usage
 from commonage.testing import factories
 
 HOUR = 3600.0

@@ -17,8 +17,8 @@ from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
 from commonage.scheduler.model.queued_requests import Held, QueuedRequest
 from commonage.scheduler.model.shapes import Floats
-from commonage.scheduler.plan import Pass
-from commonage.scheduler.queue.queue import Order
+from commonage.scheduler.plan import SchedulingPass
+from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
@@ -35,7 +35,7 @@ BY_WORK = waiting.EstimateFromTotalWork()
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class ExpectedStart:
     """`at`, `earliest` and `latest` are unix seconds, None if unknown; `basis` names the evidence, or why there is
     none.
     """
@@ -47,7 +47,7 @@ class Expectation:
     latest: float | None = None
 
 
-def expect(snapshot: Snapshot, target: QueuedRequest, now: float) -> Expectation:
+def expected_start(snapshot: Snapshot, target: QueuedRequest, now: float) -> ExpectedStart:
     """When the queued `target` starts if no new request comes."""
     slot = snapshot.queue.slot(target.workload_id)
     place = snapshot.order(now).place(slot) if slot >= 0 else MOST_AHEAD
@@ -59,21 +59,21 @@ def expect(snapshot: Snapshot, target: QueuedRequest, now: float) -> Expectation
         quick = bool(snapshot.durations) and by_limits.passes <= FEW_PASSES
         soon = _Play(snapshot, target, now, USUAL).run(FEW_PASSES) if quick else None
         earliest = soon if soon is not None and soon < at else None
-        return Expectation(at, BY_LIMITS, Confidence.LIMITS, earliest, at)
-    few = len(snapshot.holdings) <= FEW_HELD
+        return ExpectedStart(at, BY_LIMITS, Confidence.LIMITS, earliest, at)
+    few = len(snapshot.allocations) <= FEW_HELD
     usual, most = _Play(snapshot, target, now, USUAL), MOST_PASSES if few else FEW_PASSES
     at = usual.run(most) if snapshot.durations and by_limits.passes < MOST_PASSES else None
     if at is None and (by_limits.passes >= MOST_PASSES or usual.passes >= most):
         return _by_work(snapshot, target, now, waiting.NoRoomFromNextEnds())
     if at is None:
-        return Expectation(None, waiting.NoTimeLimitAhead())
+        return ExpectedStart(None, waiting.NoTimeLimitAhead())
     parts = (SOON, LATE) if few and usual.passes <= FEW_PASSES else ()
     plays = (_Play(snapshot, target, now, part).run(FEW_PASSES) for part in parts)
     others = [one for one in plays if one is not None]
     earliest, latest = min([at, *others]), max([at, *others])
     if usual.sure:
-        return Expectation(at, BY_HISTORY, Confidence.LIKELY, earliest, latest)
-    return Expectation(at, BY_FEW, Confidence.GUESS, earliest, latest)
+        return ExpectedStart(at, BY_HISTORY, Confidence.LIKELY, earliest, latest)
+    return ExpectedStart(at, BY_FEW, Confidence.GUESS, earliest, latest)
 
 
 class _Play:
@@ -102,9 +102,9 @@ class _Play:
             for held in self._assumed:
                 self._end_at(held, np.inf if held.ends_at is None else held.ends_at)
 
-    def _until(self, order: Order, most: int) -> float | None:
+    def _until(self, order: QueueOrder, most: int) -> float | None:
         snapshot, now = self._snapshot, self._now
-        for held in list(snapshot.holdings):
+        for held in list(snapshot.allocations):
             self._assume(held, now)
         while True:
             started = self._pass(order, now)
@@ -121,14 +121,14 @@ class _Play:
             for held in ended:
                 snapshot.end(held)
 
-    def _pass(self, order: Order, now: float) -> Collection[str]:
+    def _pass(self, order: QueueOrder, now: float) -> Collection[str]:
         """The requests that start now, in order."""
         snapshot = self._snapshot
         snapshot.ready(now)
         if not snapshot.rules.reservations and not snapshot.fits.count[order.sorts].any():
             return ()  # nothing fits anywhere
         self.passes += 1
-        one = Pass(snapshot, now, order)
+        one = SchedulingPass(snapshot, now, order)
         one.run()
         if self._target.workload_id not in one.started:
             for held in one.started.values():
@@ -156,28 +156,28 @@ class _Play:
     def _end_at(self, held: Held, at: float) -> None:
         """Assume this end for looking ahead only; nothing else sees it."""
         slot, number = (
-            self._snapshot.holdings.slot.get(held.allocation.attempt_id),
+            self._snapshot.allocations.slot.get(held.allocation.attempt_id),
             self._snapshot.grid.number.get(held.allocation.node),
         )
         if slot is not None and number is not None:
-            self._snapshot.holdings.ends_at[slot] = at
+            self._snapshot.allocations.ends_at[slot] = at
             self._snapshot.grid.touch(number)
 
 
-def _by_work(snapshot: Snapshot, target: QueuedRequest, now: float, why: Reason) -> Expectation:
+def _by_work(snapshot: Snapshot, target: QueuedRequest, now: float, why: Reason) -> ExpectedStart:
     """A guess: when all nodes together finish what is held and queued ahead, if they never idle."""
     capacity = snapshot.capacity()
     work = _work_held(snapshot, now) + _work_ahead(snapshot, target, now)
     took = float((work / np.array([capacity.cpus_milli, capacity.memory_mib, capacity.gpu_milli])).max())
     if not np.isfinite(took):
-        return Expectation(None, why)
-    return Expectation(now + took, BY_WORK, Confidence.GUESS)
+        return ExpectedStart(None, why)
+    return ExpectedStart(now + took, BY_WORK, Confidence.GUESS)
 
 
 def _work_held(snapshot: Snapshot, now: float) -> Floats:
     """[cpus, memory, GPUs]: the sum of what is held, times its remaining seconds."""
     work = np.zeros(3)
-    for held in snapshot.holdings:
+    for held in snapshot.allocations:
         limit = np.inf if held.ends_at is None else held.ends_at - now
         usual = snapshot.durations.remaining((held.kind, held.environment, held.owner), now - held.allocation.at, USUAL)
         work += _times(Amounts.of(held.allocation), min(limit, np.inf if usual is None else usual.seconds))

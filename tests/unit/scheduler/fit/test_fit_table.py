@@ -9,9 +9,9 @@ from tests.unit.scheduler.clusters import REQUESTS, clusters
 
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request
-from commonage.scheduler.fit.fits import Fits
+from commonage.scheduler.fit.fit_table import FitTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.queue.fairness import Capacity
+from commonage.scheduler.queue.fair_share import Capacity
 from commonage.scheduler.queue.quota import amounts_of
 from commonage.testing import factories
 
@@ -22,7 +22,7 @@ SLOWLY = settings(max_examples=50, deadline=None)
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
 def test_they_follow_the_grid(nodes: list[Node], requests: list[Request], data: st.DataObject) -> None:
     grid = Grid(nodes[:-1])
-    fits = Fits(grid)
+    fits = FitTable(grid)
     for number in range(4):
         for sort, request in enumerate(requests[: number + 2]):
             fits.put(sort, data.draw(st.sampled_from([request, *requests])))
@@ -49,7 +49,7 @@ def test_they_follow_the_grid(nodes: list[Node], requests: list[Request], data: 
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6))
 def test_shares_are_those_of_the_amounts(nodes: list[Node], requests: list[Request]) -> None:
     grid = Grid(nodes)
-    fits, cluster = Fits(grid), Capacity.of(grid)
+    fits, cluster = FitTable(grid), Capacity.of(grid)
     for sort, request in enumerate(requests):
         fits.put(sort, request)
     fits.refresh()
@@ -60,7 +60,7 @@ def test_shares_are_those_of_the_amounts(nodes: list[Node], requests: list[Reque
 
 def test_many_sorts_and_many_nodes_are_compared_in_steps() -> None:
     grid = Grid([factories.node(f"n{number}", 2, cpus_milli=1000 * number) for number in range(600)])
-    fits = Fits(grid)
+    fits = FitTable(grid)
     for sort in range(1000):
         fits.put(sort, factories.request(1000 * sort, gpus="1"))
     fits.refresh()

@@ -13,7 +13,7 @@ POPULARITY = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class WorkloadMix:
     """Typical workloads, the most popular first, with weights that sum to 1. Empty before the first request.
 
     Each stands for all requests of the same CPUs and GPU request: memory, labels and NUMA constraints are ignored.
@@ -26,7 +26,7 @@ class Mix:
     cpus_per_mib: float = float("inf")
 
     @classmethod
-    def of(cls, history: Iterable[Request] | Mapping[Request, float], popularity: float = POPULARITY) -> Mix:
+    def of(cls, history: Iterable[Request] | Mapping[Request, float], popularity: float = POPULARITY) -> WorkloadMix:
         """Learn from past requests: one entry for each occurrence, or a mapping to its count or weight."""
         counts: dict[Request, float] = defaultdict(float)
         cpus = memory = 0.0

@@ -22,7 +22,7 @@ MEMORY_MIB_PER_DEVICE = 96 * 1024
 """The default resources of a lab's node for each GPU: 16 cores and 96 GiB."""
 
 
-def lab(text: str) -> tuple[Node, ...]:
+def parse_cluster(text: str) -> tuple[Node, ...]:
     """Nodes from `8x8` (nodes x GPUs), `8x8x80GiB`, `8x8x80GiB:A100`. Raises InvalidInput."""
     match = _LAB.fullmatch(text.strip())
     if match is None or not int(match["nodes"]):
@@ -48,7 +48,7 @@ def _node(name: str, devices: Sequence[Device]) -> Node:
     return Node(name, "replay", "replay", NodeState.READY, report, 0.0)
 
 
-def at_work(nodes: Sequence[Node]) -> tuple[Node, ...]:
+def all_ready(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes of a site for a replay: all ready, all GPUs healthy."""
     return tuple(
         replace(

@@ -24,7 +24,7 @@ _IDLE = notes.PoolIdle()
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PendingRequest:
     """A waiting request, its start of waiting, and whether more nodes of the kind help (no quota refuses it)."""
 
     request: Request
@@ -32,7 +32,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PoolNode:
     """A node of the pool in the cloud. `coming`: it is being created. `leaving`: it takes no work and will be
     removed. `idle_since` is None while it runs something, or before it has joined.
     """
@@ -44,7 +44,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ScalingDecision:
     """The next step: nodes to add, or nodes to remove; and the reason."""
 
     add: int = 0
@@ -52,30 +52,32 @@ class Decision:
     why: Reason = _IDLE
 
 
-def decide(policy: NodePoolPolicy, members: Sequence[Member], waiting: Sequence[Waiting], now: float) -> Decision:
+def decide_scaling(
+    policy: NodePoolPolicy, members: Sequence[PoolNode], waiting: Sequence[PendingRequest], now: float
+) -> ScalingDecision:
     """The next step. It keeps the policy's minimum, never exceeds its maximum (leaving nodes count), and never adds
     and removes in one step.
     """
     staying = [one for one in members if not one.leaving]
     count, room = len(staying), max(0, policy.most - len(members))
     if count < policy.least and room:
-        return Decision(min(policy.least - count, room), why=notes.PoolBelowMinimum(minimum=policy.least))
+        return ScalingDecision(min(policy.least - count, room), why=notes.PoolBelowMinimum(minimum=policy.least))
     patient = [one for one in waiting if now - one.since >= policy.wait_s]
     coming = sum(one.coming for one in staying)
-    wanted, served = nodes_for([one.request for one in patient], policy, coming, room)
+    wanted, served = nodes_needed([one.request for one in patient], policy, coming, room)
     if wanted:
-        return Decision(wanted, why=notes.PoolServesQueue(workloads=served, nodes=wanted))
+        return ScalingDecision(wanted, why=notes.PoolServesQueue(workloads=served, nodes=wanted))
     if count > policy.most:
         idle = _longest_idle(staying, count - policy.most)
-        return Decision(remove=idle, why=notes.PoolAboveMaximum(maximum=policy.most))
-    if any(could_run(policy, one.request) for one in waiting):  # then none is removed
-        return Decision(why=_why_not(policy, members, coming, bool(patient)))
+        return ScalingDecision(remove=idle, why=notes.PoolAboveMaximum(maximum=policy.most))
+    if any(node_could_run(policy, one.request) for one in waiting):  # then none is removed
+        return ScalingDecision(why=_why_not(policy, members, coming, bool(patient)))
     long_idle = [one for one in staying if one.idle_since is not None and now - one.idle_since >= policy.idle_s]
     idle = _longest_idle(long_idle, max(0, count - policy.least))
-    return Decision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if idle else _IDLE)
+    return ScalingDecision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if idle else _IDLE)
 
 
-def nodes_for(requests: Sequence[Request], policy: NodePoolPolicy, coming: int, most: int) -> tuple[int, int]:
+def nodes_needed(requests: Sequence[Request], policy: NodePoolPolicy, coming: int, most: int) -> tuple[int, int]:
     """The number of new machines for these requests in addition to `coming` ones, at most `most`; and the number of
     requests that they serve.
     """
@@ -83,30 +85,30 @@ def nodes_for(requests: Sequence[Request], policy: NodePoolPolicy, coming: int, 
     served = 0
     for number, request in enumerate(requests):
         on = _laid(grid, request, number)
-        if on is None and len(grid.nodes) - coming < most and could_run(policy, request):
+        if on is None and len(grid.nodes) - coming < most and node_could_run(policy, request):
             grid.put([_node(policy, len(grid.nodes))])
             on = _laid(grid, request, number)
         served += on is not None and on >= coming
     return len(grid.nodes) - coming, served
 
 
-def most_that_fit(policies: Sequence[NodePoolPolicy], request: Request) -> int:
+def max_nodes_for(policies: Sequence[NodePoolPolicy], request: Request) -> int:
     """The number of nodes able to run this that may be rented at once."""
-    return sum(policy.most for policy in policies if could_run(policy, request))
+    return sum(policy.most for policy in policies if node_could_run(policy, request))
 
 
 @lru_cache(maxsize=4096)
-def could_run(policy: NodePoolPolicy, request: Request) -> bool:
+def node_could_run(policy: NodePoolPolicy, request: Request) -> bool:
     """True if it fits on an empty node of this kind."""
     return _laid(Grid([_node(policy, 0)]), request, 0) is not None
 
 
-def on_its_way(coming: Sequence[Coming], request: Request, now: float) -> NodeRequested | None:
+def expected_node(coming: Sequence[Coming], request: Request, now: float) -> NodeRequested | None:
     """The coming node that arrives first of those that could run it; None if there is no such node. Times are
     rounded to whole minutes.
     """
     expected = [(one.since + (one.took_s or one.policy.join_s) - now, one) for one in coming]
-    able = [(left, one) for left, one in expected if could_run(one.policy, request)]
+    able = [(left, one) for left, one in expected if node_could_run(one.policy, request)]
     if not able:
         return None
     left, one = min(able, key=lambda pair: pair[0])
@@ -133,7 +135,7 @@ def _laid(grid: Grid, request: Request, number: int) -> int | None:
     return node
 
 
-def _why_not(policy: NodePoolPolicy, members: Sequence[Member], coming: int, is_patient: bool) -> Reason:
+def _why_not(policy: NodePoolPolicy, members: Sequence[PoolNode], coming: int, is_patient: bool) -> Reason:
     if coming:
         return notes.PoolNodesComing(nodes=coming)
     if is_patient and len(members) >= policy.most:
@@ -141,6 +143,6 @@ def _why_not(policy: NodePoolPolicy, members: Sequence[Member], coming: int, is_
     return notes.PoolWaits(wait_s=policy.wait_s)
 
 
-def _longest_idle(members: Sequence[Member], most: int) -> tuple[str, ...]:
+def _longest_idle(members: Sequence[PoolNode], most: int) -> tuple[str, ...]:
     idle = sorted((one.idle_since, one.name) for one in members if one.idle_since is not None)
     return tuple(name for _, name in idle[:most])

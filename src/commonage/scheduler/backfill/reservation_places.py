@@ -16,8 +16,8 @@ import numpy as np
 from commonage.domain.nodes import Allocation
 from commonage.domain.tenants import Reservation
 from commonage.scheduler.backfill.timeline import BEGUN, Timeline, Window
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.shapes import NEVER, Ints, Shape
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, row_of, times_in
 
@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(slots=True)
-class Stand:
+class State:
     """A reservation and its places; `used` are the attempts within it, each with the number of places it takes."""
 
     reservation: Reservation
@@ -54,59 +54,59 @@ class Stand:
         return self.reservation.tenant == tenant and self.reservation.owner in (None, owner)
 
 
-class Places:
+class ReservationPlaces:
     """The reservations by id, and the timeline with their places. `changed(node)` is called for each change."""
 
-    def __init__(self, holdings: Holdings, changed: Callable[[int], None]) -> None:
-        self.grid, self._holdings, self._changed = holdings.grid, holdings, changed
-        self.line = Timeline(holdings)
-        self.stands: dict[str, Stand] = {}
+    def __init__(self, allocations: AllocationTable, changed: Callable[[int], None]) -> None:
+        self.grid, self._allocations, self._changed = allocations.grid, allocations, changed
+        self.line = Timeline(allocations)
+        self.states: dict[str, State] = {}
         self._lacked = 0
 
     # --- windows ------------------------------------------------------------------------------------------------------
 
     def declare(self, reservations: Sequence[Reservation], now: float) -> None:
         """Replace the reservations with these, in this order."""
-        before, self.stands = self.stands, {}
+        before, self.states = self.states, {}
         for one in reservations:
             old = before.pop(one.id, None)
             if old is not None and old.reservation == one:
-                self.stands[one.id] = old
+                self.states[one.id] = old
                 continue
-            self.stands[one.id] = Stand(one, self.grid.shape(one.request), one.starts_at <= now)
+            self.states[one.id] = State(one, self.grid.shape(one.request), one.starts_at <= now)
             places = [] if old is None or old.reservation.request != one.request else list(old.places)
             if old is not None:
                 self._clear(old)
-            self._keep(self.stands[one.id], places[: one.count])
+            self._keep(self.states[one.id], places[: one.count])
         for old in before.values():
             self._clear(old)
         self._lacked = 0
 
     def put_back(self, places: Mapping[str, Sequence[Allocation]]) -> None:
         """Restore the places of these reservations."""
-        for stand in self.stands.values():
-            self._clear(stand)
-        for name, stand in self.stands.items():
-            self._keep(stand, places.get(name, ()))
+        for state in self.states.values():
+            self._clear(state)
+        for name, state in self.states.items():
+            self._keep(state, places.get(name, ()))
 
     def begin(self, now: float) -> bool:
         """Begin the windows that are due; returns True if there were any."""
-        begins = [one for one in self.stands.values() if not one.begun and one.reservation.starts_at <= now]
-        for stand in begins:
-            stand.begun = True
-            for number in {self.grid.number[place.node] for place in stand.places if place.node in self.grid.number}:
-                self.line.begin(number, stand.reservation.id)
+        begins = [one for one in self.states.values() if not one.begun and one.reservation.starts_at <= now]
+        for state in begins:
+            state.begun = True
+            for number in {self.grid.number[place.node] for place in state.places if place.node in self.grid.number}:
+                self.line.begin(number, state.reservation.id)
                 self._changed(number)
         return bool(begins)
 
     def renumber(self) -> None:
         """Follow a renumbering of the grid; places on removed nodes are dropped."""
-        self.line = Timeline(self._holdings)
-        for stand in self.stands.values():
-            stand.shape = self.grid.shape(stand.reservation.request)
-            places = [place for place in stand.places if place.node in self.grid.number]
-            stand.places.clear()
-            self._keep(stand, places)
+        self.line = Timeline(self._allocations)
+        for state in self.states.values():
+            state.shape = self.grid.shape(state.reservation.request)
+            places = [place for place in state.places if place.node in self.grid.number]
+            state.places.clear()
+            self._keep(state, places)
 
     # --- repair -------------------------------------------------------------------------------------------------------
 
@@ -114,17 +114,17 @@ class Places:
         """Give up places that will not be available, and superfluous ones; choose others."""
         lost = {number for number in self.line.nodes if number in touched and self._is_lost(number)}
         if lost:
-            for stand in self.stands.values():
-                self._drop(stand, [place for place in stand.places if self.grid.number[place.node] in lost])
-        odd = [stand for stand in self.stands.values() if stand.excess]
-        for stand in odd:
-            self._drop(stand, stand.places[stand.wanted :])
-        for stand in odd:
-            self._choose(stand)
+            for state in self.states.values():
+                self._drop(state, [place for place in state.places if self.grid.number[place.node] in lost])
+        odd = [state for state in self.states.values() if state.excess]
+        for state in odd:
+            self._drop(state, state.places[state.wanted :])
+        for state in odd:
+            self._choose(state)
         lacking = self._lacking(odd)
         if lacking > self._lacked:
             self._rearrange()
-            lacking = self._lacking(self.stands.values())
+            lacking = self._lacking(self.states.values())
         self._lacked = lacking
 
     def _is_lost(self, number: int) -> bool:
@@ -134,98 +134,98 @@ class Places:
         devices = self.grid.kind.shape[1]
         return bool((self.line.most(number)[2 : 2 + devices] > 0)[self.grid.kind[number] < 0].any())
 
-    def _lacking(self, stands: Iterable[Stand]) -> int:
-        return sum(max(0, -stand.excess) for stand in stands)
+    def _lacking(self, states: Iterable[State]) -> int:
+        return sum(max(0, -state.excess) for state in states)
 
     def _rearrange(self) -> None:
         """Choose all places again for reservations that lack some and for those that overlap: they may make room."""
-        stands = self._beside([stand for stand in self.stands.values() if stand.excess < 0])
-        by_size = sorted(stands, key=lambda stand: -max(stand.shape.gpu_milli, stand.shape.cpus_milli))
-        best = (self._lacking(stands), [list(stand.places) for stand in stands])
-        for order in (stands, by_size, stands[::-1]):
-            for stand in stands:
-                self._clear(stand)
-            for stand in order:
-                self._choose(stand)
-            best = min(best, (self._lacking(stands), [list(stand.places) for stand in stands]), key=itemgetter(0))
+        states = self._beside([state for state in self.states.values() if state.excess < 0])
+        by_size = sorted(states, key=lambda state: -max(state.shape.gpu_milli, state.shape.cpus_milli))
+        best = (self._lacking(states), [list(state.places) for state in states])
+        for order in (states, by_size, states[::-1]):
+            for state in states:
+                self._clear(state)
+            for state in order:
+                self._choose(state)
+            best = min(best, (self._lacking(states), [list(state.places) for state in states]), key=itemgetter(0))
             if not best[0]:
                 return
-        for stand, places in zip(stands, best[1], strict=True):
-            self._clear(stand)
-            self._keep(stand, places)
+        for state, places in zip(states, best[1], strict=True):
+            self._clear(state)
+            self._keep(state, places)
 
-    def _beside(self, some: list[Stand]) -> list[Stand]:
+    def _beside(self, some: list[State]) -> list[State]:
         """These, and all whose windows overlap with theirs, directly or through others."""
-        from_at = min(stand.window[0] for stand in some)
-        until = max(stand.window[1] for stand in some)
-        beside: list[Stand] = []
+        from_at = min(state.window[0] for state in some)
+        until = max(state.window[1] for state in some)
+        beside: list[State] = []
         while True:
-            found = [one for one in self.stands.values() if one.window[0] < until and from_at < one.window[1]]
+            found = [one for one in self.states.values() if one.window[0] < until and from_at < one.window[1]]
             if len(found) == len(beside):
                 return beside
             beside = found
             from_at, until = min(one.window[0] for one in found), max(one.window[1] for one in found)
 
-    def _clear(self, stand: Stand) -> None:
-        self._drop(stand, list(stand.places))
+    def _clear(self, state: State) -> None:
+        self._drop(state, list(state.places))
 
-    def make_way(self, stand: Stand, allocation: Allocation, number: int) -> None:
+    def make_way(self, state: State, allocation: Allocation, number: int) -> None:
         """Keep less for a reservation after one of its attempts has started on a node."""
-        here = [place for place in stand.places if place.node == allocation.node]
+        here = [place for place in state.places if place.node == allocation.node]
         here.sort(key=lambda place: _devices(place) != _devices(allocation))
-        others = [place for place in reversed(stand.places) if place.node != allocation.node]
-        self._drop(stand, [*here, *others][: max(0, stand.excess)])
+        others = [place for place in reversed(state.places) if place.node != allocation.node]
+        self._drop(state, [*here, *others][: max(0, state.excess)])
         if self.line.is_short(number):
-            self._drop(stand, [place for place in stand.places if place.node == allocation.node])
-            self._put(stand, number, -stand.excess)
-            self._choose(stand)
+            self._drop(state, [place for place in state.places if place.node == allocation.node])
+            self._put(state, number, -state.excess)
+            self._choose(state)
 
-    def _choose(self, stand: Stand) -> None:
+    def _choose(self, state: State) -> None:
         """Choose the missing places: first where room is free now, then where it will be."""
-        missing = -stand.excess
+        missing = -state.excess
         if missing <= 0:
             return
         nodes = everywhere(self.grid)
-        room = self.line.room(stand.window)
-        then = times_in(self.grid, stand.shape, nodes, room)
+        room = self.line.room(state.window)
+        then = times_in(self.grid, state.shape, nodes, room)
         free = np.minimum(room, free_rows(self.grid, nodes))
-        at_once = np.minimum(then, times_in(self.grid, stand.shape, nodes, free))
+        at_once = np.minimum(then, times_in(self.grid, state.shape, nodes, free))
         for most in (at_once, then - at_once):
             while missing > 0 and most.any():
                 number = _fewest_nodes(most, missing)
-                placed = self._put(stand, number, min(missing, int(most[number])))
+                placed = self._put(state, number, min(missing, int(most[number])))
                 missing -= placed
                 most[number] = 0
 
-    def _put(self, stand: Stand, number: int, most: int) -> int:
+    def _put(self, state: State, number: int, most: int) -> int:
         """Put at most `most` places on a node; returns the number that fitted."""
-        nodes, room = np.array([number]), self.line.room_on(number, stand.window)
+        nodes, room = np.array([number]), self.line.room_on(number, state.window)
         placed: list[Allocation] = []
-        while len(placed) < most and fits_in(self.grid, stand.shape, nodes, room[None])[0]:
-            devices = pick_devices(self.grid, stand.shape, number, room)
-            attempt = f"{stand.reservation.id}/{len(stand.places) + len(placed)}"
-            placed.append(self.grid.allocation(stand.shape, number, devices, attempt, stand.reservation.starts_at))
+        while len(placed) < most and fits_in(self.grid, state.shape, nodes, room[None])[0]:
+            devices = pick_devices(self.grid, state.shape, number, room)
+            attempt = f"{state.reservation.id}/{len(state.places) + len(placed)}"
+            placed.append(self.grid.allocation(state.shape, number, devices, attempt, state.reservation.starts_at))
             room = room - row_of(self.grid, placed[-1])
-        self._keep(stand, placed)
+        self._keep(state, placed)
         return len(placed)
 
-    def _keep(self, stand: Stand, places: Sequence[Allocation]) -> None:
-        stand.places += places
-        self._load(stand, places, 1)
+    def _keep(self, state: State, places: Sequence[Allocation]) -> None:
+        state.places += places
+        self._load(state, places, 1)
 
-    def _drop(self, stand: Stand, places: Sequence[Allocation]) -> None:
+    def _drop(self, state: State, places: Sequence[Allocation]) -> None:
         gone = {id(place) for place in places}
-        stand.places[:] = [place for place in stand.places if id(place) not in gone]
-        self._load(stand, places, -1)
+        state.places[:] = [place for place in state.places if id(place) not in gone]
+        self._load(state, places, -1)
 
-    def _load(self, stand: Stand, places: Sequence[Allocation], sign: int) -> None:
+    def _load(self, state: State, places: Sequence[Allocation], sign: int) -> None:
         for number, row in self._rows_of(places).items():
-            self.line.keep(number, stand.reservation.id, stand.window, sign * row)
+            self.line.keep(number, state.reservation.id, state.window, sign * row)
             self._changed(number)
 
-    def rows(self, stand: Stand) -> dict[int, Ints]:
+    def rows(self, state: State) -> dict[int, Ints]:
         """The row that is kept on each node."""
-        return self._rows_of(stand.places)
+        return self._rows_of(state.places)
 
     def _rows_of(self, places: Sequence[Allocation]) -> dict[int, Ints]:
         rows: dict[int, Ints] = {}

@@ -23,7 +23,7 @@ MOST_COMBINATIONS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class EvictionUnit:
     """Workloads evicted together: one attempt or a whole gang, their highest priority, and the latest start."""
 
     slots: tuple[int, ...]
@@ -35,23 +35,28 @@ class Unit:
 Cost = tuple[int, tuple[int, ...], tuple[float, ...]]
 
 
-def cost_of(units: Collection[Unit]) -> Cost:
+def cost_of(units: Collection[EvictionUnit]) -> Cost:
     """A key to compare sets: fewer victims first, then lower priorities, then younger ones."""
     count = sum(len(unit.slots) for unit in units)
     return (count, tuple(sorted((u.priority for u in units), reverse=True)), tuple(sorted(-u.at for u in units)))
 
 
-def order_of(unit: Unit) -> tuple[int, int, float, str]:
+def order_of(unit: EvictionUnit) -> tuple[int, int, float, str]:
     """A sort key: the unit to evict first comes first."""
     return (len(unit.slots), unit.priority, -unit.at, unit.held[0].allocation.attempt_id)
 
 
 def cheapest_on(
-    grid: Grid, shape: Shape, number: int, units: Sequence[Unit], rows: Ints, legal: Callable[[Collection[Unit]], bool]
-) -> tuple[Unit, ...] | None:
+    grid: Grid,
+    shape: Shape,
+    number: int,
+    units: Sequence[EvictionUnit],
+    rows: Ints,
+    legal: Callable[[Collection[EvictionUnit]], bool],
+) -> tuple[EvictionUnit, ...] | None:
     """The units to evict from a node, each of which frees its row of `rows` [units, W]; None if no set is legal."""
     node = _OneNode(grid, shape, number, rows)
-    best: tuple[Unit, ...] | None = None
+    best: tuple[EvictionUnit, ...] | None = None
     size = 1
     while size <= len(units) and comb(len(units), size) <= MOST_COMBINATIONS:
         if best is not None and cost_of(best)[0] <= size:
@@ -93,10 +98,10 @@ class _OneNode:
 
 
 def _cleared(
-    node: _OneNode, units: Sequence[Unit], legal: Callable[[Collection[Unit]], bool]
-) -> tuple[Unit, ...] | None:
+    node: _OneNode, units: Sequence[EvictionUnit], legal: Callable[[Collection[EvictionUnit]], bool]
+) -> tuple[EvictionUnit, ...] | None:
     """Clear the cheapest devices, then add the units that free most CPUs and memory, then drop superfluous ones."""
-    best: tuple[Unit, ...] | None = None
+    best: tuple[EvictionUnit, ...] | None = None
     for devices in _groups(node):
         chosen = _clear_devices(node, devices)
         for column in (0, 1):

@@ -18,7 +18,7 @@ from commonage.scheduler.model.space import row_of, width
 NEVER_ENDS = np.inf
 
 
-class Holdings:
+class AllocationTable:
     """Arrays by slot [S]; call `sync()` before reading. A slot whose `node` is -1 is empty, or on an unknown node.
 
     `rows` [S, W] is the room each takes on its node (see space.py), `ends_at` the end by its time limit (inf: never),

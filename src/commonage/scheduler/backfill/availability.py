@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid, Row, Rows
-from commonage.scheduler.model.holdings import Holdings
 from commonage.scheduler.model.shapes import Floats, Ints, Shape
 from commonage.scheduler.model.space import fits_in, free_rows
 
@@ -17,11 +17,11 @@ Path = tuple[Floats, Ints]
 """([L + 1], [L + 1, W]): the instants at which something ends (the first is -inf), and the free row from each on."""
 
 
-class Ahead:
+class AvailabilityProfiles:
     """The future path of each node, cached until something changes on the node."""
 
-    def __init__(self, grid: Grid, holdings: Holdings) -> None:
-        self._grid, self._holdings = grid, holdings
+    def __init__(self, grid: Grid, allocations: AllocationTable) -> None:
+        self._grid, self._allocations = grid, allocations
         self._paths: dict[int, Path] = {}
         self._epoch, self._at = -1, 0
         self._first = Row(grid)
@@ -54,7 +54,7 @@ class Ahead:
     def _follow(self) -> None:
         grid = self._grid
         if self._epoch != grid.epoch:
-            self._holdings.sync()
+            self._allocations.sync()
             self._paths.clear()
             self._epoch = grid.epoch
         elif self._at != len(grid.changed):
@@ -63,12 +63,12 @@ class Ahead:
         self._at = len(grid.changed)
 
     def _made(self, number: int) -> Path:
-        slots = [self._holdings.slot[allocation.attempt_id] for allocation in self._grid.held_on(number)]
+        slots = [self._allocations.slot[allocation.attempt_id] for allocation in self._grid.held_on(number)]
         free = free_rows(self._grid, np.array([number]))
-        ends = self._holdings.ends_at[slots]
+        ends = self._allocations.ends_at[slots]
         order = np.argsort(ends)[: np.count_nonzero(np.isfinite(ends))]
         times = np.concatenate(([-np.inf], ends[order]))
-        return times, np.cumsum(np.concatenate((free, self._holdings.rows[slots][order])), axis=0)
+        return times, np.cumsum(np.concatenate((free, self._allocations.rows[slots][order])), axis=0)
 
     def _first_of(self, nodes: Ints) -> Floats:
         paths = (self.path(number)[0] for number in nodes.tolist())
