@@ -136,14 +136,14 @@ class LocalAgents(Agents):
     async def release(self, node_id: str, attempt_id: str) -> None:
         self.released.append((self._names[node_id], attempt_id))
 
-    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
+    async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
         daemon = self._daemon(self._names[node_id])
 
         def have() -> None:
             try:
                 daemon.ask("GET", f"/images/{quote(image)}/json")
             except RuntimeError:
-                told("0 of 1 MB", 0.5)
+                on_progress("0 of 1 MB", 0.5)
                 answer = daemon.ask("POST", f"/images/create?fromImage={quote(image)}")
                 raise EngineFailure(f"the image {image} cannot be fetched: {json.dumps(str(answer))}") from None
 

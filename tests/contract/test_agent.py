@@ -66,9 +66,9 @@ class Site:
         try:
             async with asyncio.timeout(_WITHIN_S):
                 while True:
-                    for heard in self.agents.agent_reports():
-                        if heard.node == NODE and holds(heard):
-                            return heard
+                    for agent_report in self.agents.agent_reports():
+                        if agent_report.node == NODE and holds(agent_report):
+                            return agent_report
                     assert self.program.process.poll() is None, self.program.log.read_text()[-3000:]
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -103,7 +103,9 @@ async def site_with(folder: Path, dockerd: Dockerd, bundle: Path, **fields: Any)
 async def site(tmp_path: Path, dockerd: Dockerd, bundle: Path) -> AsyncIterator[Site]:
     async with site_with(tmp_path, dockerd, bundle) as site:
         # Its daemon is asked where its files are a moment after the link stands.
-        await site.until(lambda heard: heard.report.devices and heard.report.disk_free_mib is not None)
+        await site.until(
+            lambda agent_report: agent_report.report.devices and agent_report.report.disk_free_mib is not None
+        )
         yield site
 
 
@@ -148,12 +150,12 @@ def test_all_of_the_bundle_needs_only_python(bundle: Path) -> None:
 
 
 async def test_it_tells_what_the_node_has_and_what_runs(site: Site, dockerd: Dockerd) -> None:
-    [heard] = site.agents.agent_reports()
-    assert heard.connected
-    assert heard.report.name == NODE
-    assert heard.report.memory_mib > 500
-    assert len(heard.report.devices) == len(heard.samples) == 2
-    assert heard.report.disk_free_mib is not None
+    [agent_report] = site.agents.agent_reports()
+    assert agent_report.connected
+    assert agent_report.report.name == NODE
+    assert agent_report.report.memory_mib > 500
+    assert len(agent_report.report.devices) == len(agent_report.samples) == 2
+    assert agent_report.report.disk_free_mib is not None
     running = container(dockerd, "a-1", **{CPUS_LABEL: "2500"})
     pid = dockerd.ask("GET", f"/containers/{running}/json")["State"]["Pid"]
     measured = await site.soon(lambda: site.agents.measure(NODE))
@@ -208,15 +210,15 @@ async def test_without_its_daemon_it_ends_what_runs_itself_and_says_so(site: Sit
     dockerd.ask("POST", f"/containers/{ended}/wait")
     assert set(processes_of(ours.values()).values()) == set(ours.values())
     dockerd.kill()
-    await site.until(lambda heard: heard.engine_fault)
-    heard = await site.until(lambda heard: heard.fenced)
-    assert heard.fenced == ("b-1", "b-2", "b-3")  # and not what had ended by itself
+    await site.until(lambda agent_report: agent_report.engine_fault)
+    agent_report = await site.until(lambda agent_report: agent_report.fenced)
+    assert agent_report.fenced == ("b-1", "b-2", "b-3")  # and not what had ended by itself
     assert processes_of(ours.values()) == {}
     assert stranger in processes_of([stranger]).values()
     # Asked for without the daemon, too.
     assert await site.agents.fence(NODE, ["b-1"]) == ("b-1",)
     dockerd.start()
-    await site.until(lambda heard: not heard.engine_fault)
+    await site.until(lambda agent_report: not agent_report.engine_fault)
     states = {one["Labels"].get(LABEL): one["State"] for one in dockerd.containers()}
     assert states["b-1"] == states["b-2"] == states["b-3"] == "exited"
     assert states[None] == "running"
@@ -229,14 +231,14 @@ async def test_an_agent_that_starts_without_the_daemon_still_fences(
     tmp_path: Path, dockerd: Dockerd, bundle: Path
 ) -> None:
     async with site_with(tmp_path, dockerd, bundle, fence_after_s=3600.0) as site:
-        await site.until(lambda heard: not heard.engine_fault)
+        await site.until(lambda agent_report: not agent_report.engine_fault)
         running = container(dockerd, "c-1")
         site.program.kill()
     dockerd.kill()
     try:
         async with site_with(tmp_path, dockerd, bundle) as site:
-            heard = await site.until(lambda heard: heard.fenced)
-            assert heard.fenced == ("c-1",)
+            agent_report = await site.until(lambda agent_report: agent_report.fenced)
+            assert agent_report.fenced == ("c-1",)
             assert processes_of([running]) == {}
     finally:
         dockerd.start()
@@ -246,7 +248,7 @@ async def test_an_agent_that_starts_without_the_daemon_still_fences(
 async def test_a_daemon_that_maps_users_is_a_fault(tmp_path: Path, mapping: Dockerd, bundle: Path) -> None:
     """On a Swarm the site's folders are not those users': each container would fail, without a word."""
     async with site_with(tmp_path, mapping, bundle) as site:
-        heard = await site.until(lambda heard: heard.report.faults)
-        [fault] = heard.report.faults
+        agent_report = await site.until(lambda agent_report: agent_report.report.faults)
+        [fault] = agent_report.report.faults
         assert "maps users (userns-remap)" in fault
         assert "/etc/docker/daemon.json" in fault

@@ -16,7 +16,7 @@ from commonage.engines.docker.settings import DockerSettings
 from commonage.ports.devices import Devices
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import EngineRig, StartRequests
+from commonage.testing.engine_rig import EngineRig, StartRequestFactory
 from commonage.testing.exec_contract import ExecContract
 
 pytestmark = pytest.mark.needs("docker")
@@ -67,7 +67,7 @@ class DockerRig(EngineRig):
         self._settings = settings
         self._engine: DockerEngine | None = None
         self.devices: Devices | None = None
-        self.requests = StartRequests(HERE, "here", _command, time.time)
+        self.requests = StartRequestFactory(HERE, "here", _command, time.time)
         self.broken_environment = BROKEN
 
     @classmethod

@@ -116,7 +116,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
     killed, removed = [await rig.started(rig.requests(FOREVER)) for _ in range(2)]
     dockerd.ask("POST", f"/containers/{container(killed)}/kill")
     dockerd.ask("DELETE", f"/containers/{container(removed)}?force=1")
-    reasons = (attempts.EndedFromOutside(by=attempts.Outside.DOCKER), attempts.RemovedFromOutside())
+    reasons = (attempts.EndedFromOutside(by=attempts.ExternalActor.DOCKER), attempts.RemovedFromOutside())
     for request, reason in zip((killed, removed), reasons, strict=True):
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None

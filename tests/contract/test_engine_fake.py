@@ -17,7 +17,7 @@ from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.execs import OUT, Terminal
 from commonage.testing.behaviour import TERMINATED, Aside, Behaviour
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import EngineRig, StartRequests
+from commonage.testing.engine_rig import EngineRig, StartRequestFactory
 from commonage.testing.exec_contract import ExecContract
 from commonage.testing.fake_clock import FakeClock
 from commonage.testing.fake_engine import FakeEngine, FakeWorld
@@ -36,7 +36,7 @@ class FakeRig(EngineRig):
         self._behaviours: dict[tuple[str, ...], Behaviour] = {}
         self._asides: dict[tuple[str, ...], Aside] = {}
         self._engine: FakeEngine | None = None
-        self.requests = StartRequests(Environment("base", "Base"), NODE.name, self._command, self.clock.now)
+        self.requests = StartRequestFactory(Environment("base", "Base"), NODE.name, self._command, self.clock.now)
         self.broken_environment = Environment("broken", "Cannot be")
 
     def aside(self, aside: Aside) -> tuple[str, ...]:
@@ -254,10 +254,10 @@ class MeasuresTheDead(FakeEngine):
 
 class SwallowsBrokenEnvironments(FakeEngine):
     async def prepare(
-        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+        self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         try:
-            await super().prepare(environment, node, told)
+            await super().prepare(environment, node, on_progress)
         except EngineFailure:
             return
 

@@ -26,7 +26,7 @@ from commonage.engines.rundir.runs import RunFolder, Runs
 from commonage.engines.rundir.workspaces import folder_name
 from commonage.testing.behaviour import KILLED, Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests
+from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory
 from commonage.testing.exec_contract import ExecContract
 
 HERE = Environment("here", "This machine's own shell", python="/bin/sh")
@@ -57,7 +57,7 @@ class ProcessRig(EngineRig):
         self._data = data
         self._settings = settings
         self._engine: ProcessEngine | None = None
-        self.requests = StartRequests(HERE, "here", _command, time.time)
+        self.requests = StartRequestFactory(HERE, "here", _command, time.time)
         self.broken_environment = Environment("broken", "Cannot be", python="/nonexistent/python")
 
     async def engine(self) -> ProcessEngine:

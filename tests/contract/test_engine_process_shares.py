@@ -22,7 +22,7 @@ from commonage.gpu.isolation.holds import Holds
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import Hold, NotConfined
 from commonage.testing.behaviour import Behaviour, shell_command
-from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests
+from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory
 
 pytestmark = pytest.mark.anyio
 SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
@@ -63,7 +63,7 @@ class Rig(EngineRig):
         self.data = data
         self.settings = ProcessSettings(node_name="here", cgroups=cgroups)
         self.devices = Devices(data)
-        self.requests = StartRequests(HERE, "here", shell_command, time.time)
+        self.requests = StartRequestFactory(HERE, "here", shell_command, time.time)
         self._engine: ProcessEngine | None = None
 
     async def engine(self) -> ProcessEngine:

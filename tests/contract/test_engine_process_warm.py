@@ -26,7 +26,7 @@ from commonage.engines.process.warm import PROGRAM, WarmSessions
 from commonage.engines.rundir.runs import RunFolder
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequests
+from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("cgroups")]
 HERE = ProcessSettings(node_name="here")
@@ -55,7 +55,7 @@ def make_environment(folder: Path, program: str = RUNS_ITS_ARGUMENTS, library: s
     return programs
 
 
-class SessionOrders(StartRequests):
+class SessionOrders(StartRequestFactory):
     """Orders for sessions."""
 
     def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> StartRequest:

@@ -17,7 +17,7 @@ from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
-from commonage.testing.engine_rig import EngineRig, StartRequests
+from commonage.testing.engine_rig import EngineRig, StartRequestFactory
 
 pytestmark = pytest.mark.needs("docker")
 HERE = Environment("here", "Of this very node", image=IMAGE)
@@ -46,7 +46,7 @@ class SwarmRig(EngineRig):
         fields = {"without_agents": agents is None, **settings}
         self._settings = SwarmSettings(url=swarm.manager.daemon.url, **fields)  # type: ignore[arg-type]  # its fields
         self._engine: SwarmEngine | None = None
-        self.requests = StartRequests(HERE, "worker1", _command, time.time)
+        self.requests = StartRequestFactory(HERE, "worker1", _command, time.time)
         self.broken_environment = BROKEN
 
     async def engine(self) -> SwarmEngine:

@@ -181,7 +181,7 @@ async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmR
     try:
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
-        assert isinstance(end.reason, attempts.EndedFromOutside) and end.reason.by is attempts.Outside.SWARM
+        assert isinstance(end.reason, attempts.EndedFromOutside) and end.reason.by is attempts.ExternalActor.SWARM
         assert "availability drain" in await faults(rig, "worker2")
     finally:
         set_to("active")

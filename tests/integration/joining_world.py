@@ -178,7 +178,7 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
     def agent_reports() -> list[Any]:
         return [SimpleNamespace(node=node, node_id=node_id, connected=True) for node, node_id in connected]
 
-    agents: Any = SimpleNamespace(agent_reports=heard, revoke=revoke)
+    agents: Any = SimpleNamespace(agent_reports=agent_report, revoke=revoke)
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
     join_service = JoinService(site, authority, tokens, swarm, WallClock())
     await asyncio.to_thread(join_service.open, make_bundle(), agents)

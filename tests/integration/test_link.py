@@ -560,7 +560,7 @@ async def test_progress_is_told_and_who_gives_up_is_not_waited_for(site: Site) -
 
 
 async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
-    async def pull(_told: OnProgress) -> messages.Nothing:
+    async def pull(_on_progress: OnProgress) -> messages.Nothing:
         await asyncio.sleep(3600)
         return messages.Nothing()
 

@@ -18,7 +18,7 @@ from commonage.server.commands import node_mig
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.engine_rig import StartRequests
+from commonage.testing.engine_rig import StartRequestFactory
 
 DEVICE = Device("GPU-aaaa", 0, "NVIDIA A100", 40960, driver="580.1")
 INSTANCE = Device(
@@ -126,7 +126,7 @@ def test_a_node_that_takes_work_is_not_touched(node: Site) -> None:
 
 def test_running_work_is_not_touched(node: Site) -> None:
     node.knows_the_node(drain=True)
-    order = StartRequests(HERE, "gpu-1", lambda _: ("true",), lambda: 1.0)(Behaviour())
+    order = StartRequestFactory(HERE, "gpu-1", lambda _: ("true",), lambda: 1.0)(Behaviour())
     share = Share("GPU-aaaa", 0, "A100", 4096, 100, whole=False, device_memory_mib=40960)
     runs = Runs(node.data / "runs")
     runs.open()

@@ -175,8 +175,8 @@ async def test_an_agent_that_reports_for_another_node_is_hung_up_on(links: Links
         await until(lambda: len(links.states()) == 2, "both are there")
         attacker.report = Report(2, NodeReport("victim", 1, 1, faults=("made up",)))
         await until(lambda: links.states()["n2"] == ("attacker", False), "its link is ended")
-        [heard] = [one for one in links.agents.agent_reports() if one.node == "victim"]
-        assert (heard.node_id, heard.report) == ("n1", victim.report.report)
+        [agent_report] = [one for one in links.agents.agent_reports() if one.node == "victim"]
+        assert (agent_report.node_id, agent_report.report) == ("n1", victim.report.report)
 
 
 async def test_a_certificate_without_a_node_id_is_refused(links: Links) -> None:

@@ -263,26 +263,26 @@ class Agent:
     def _owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         return owners_of(pids, self._containers.of_attempts())
 
-    async def _measure(self, _: messages.Nothing, _told: OnProgress) -> messages.Measured:
+    async def _measure(self, _: messages.Nothing, _on_progress: OnProgress) -> messages.Measured:
         running = list(self._containers.running.values())
         found = await asyncio.to_thread(lambda: [measure(one.attempt_id, one.pid) for one in running])
         return messages.Measured(tuple(one for one in found if one is not None))
 
-    async def _whose(self, pids: messages.Pids, _told: OnProgress) -> messages.Owned:
+    async def _whose(self, pids: messages.Pids, _on_progress: OnProgress) -> messages.Owned:
         return messages.Owned(tuple(await asyncio.to_thread(self._owners, pids.each)))
 
-    async def _confine(self, hold: Hold, _told: OnProgress) -> messages.Variables:
+    async def _confine(self, hold: Hold, _on_progress: OnProgress) -> messages.Variables:
         return messages.Variables(tuple((await self._devices.confine(hold)).items()))
 
-    async def _release(self, attempts: messages.Attempts, _told: OnProgress) -> messages.Nothing:
+    async def _release(self, attempts: messages.Attempts, _on_progress: OnProgress) -> messages.Nothing:
         await self._devices.release(attempts.ids)
         return messages.Nothing()
 
-    async def _mount(self, asked: messages.Mounts, _told: OnProgress) -> messages.Mounted:
+    async def _mount(self, asked: messages.Mounts, _on_progress: OnProgress) -> messages.Mounted:
         have = partial(self._mounts.have, asked.attempt_id, asked.each)
         return messages.Mounted(await asyncio.get_running_loop().run_in_executor(self._mounting, have))
 
-    async def _unmount(self, attempts: messages.Attempts, _told: OnProgress) -> messages.Nothing:
+    async def _unmount(self, attempts: messages.Attempts, _on_progress: OnProgress) -> messages.Nothing:
         try:
             await asyncio.get_running_loop().run_in_executor(self._mounting, self._mounts.remove, attempts.ids)
         except OSError as error:
@@ -293,10 +293,10 @@ class Agent:
         await self._puller.ensure(image.name, told)
         return messages.Nothing()
 
-    async def _fence(self, attempts: messages.Attempts, _told: OnProgress) -> messages.Attempts:
+    async def _fence(self, attempts: messages.Attempts, _on_progress: OnProgress) -> messages.Attempts:
         return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
 
-    async def _unpause(self, going: messages.Unpause, _told: OnProgress) -> messages.Nothing:
+    async def _unpause(self, going: messages.Unpause, _on_progress: OnProgress) -> messages.Nothing:
         made = self._made.get(going.number)
         if made is None or time.monotonic() - made > PARTITIONED_AFTER_S:  # it may have been requeued elsewhere since
             return messages.Nothing()
@@ -306,14 +306,14 @@ class Agent:
         self._changed.set()
         return messages.Nothing()
 
-    async def _reaches(self, place: messages.Place, _told: OnProgress) -> messages.Reached:
+    async def _reaches(self, place: messages.Place, _on_progress: OnProgress) -> messages.Reached:
         return messages.Reached(await answers(place.address, SWARM_PORT, refused=False))
 
-    async def _note_allocations(self, allocations: messages.Allocations, _told: OnProgress) -> messages.Nothing:
+    async def _note_allocations(self, allocations: messages.Allocations, _on_progress: OnProgress) -> messages.Nothing:
         await self._devices.note_allocations(allocations.each)
         return messages.Nothing()
 
-    async def _resume(self, device: messages.Device, _told: OnProgress) -> messages.Nothing:
+    async def _resume(self, device: messages.Device, _on_progress: OnProgress) -> messages.Nothing:
         await self._devices.resume(device.uuid)
         return messages.Nothing()
 

@@ -54,7 +54,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Vanished:
+class AttemptLost:
     """No engine reports its attempt any more, and none will say how it ended."""
 
     attempt_id: str
@@ -75,7 +75,7 @@ class TimeRunsOut:
     left_s: float
 
 
-Happening = Released | Withheld | AllocationGiven | StatusReported | Refused | Vanished | StopRequested | TimeRunsOut
+Happening = Released | Withheld | AllocationGiven | StatusReported | Refused | AttemptLost | StopRequested | TimeRunsOut
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ def step(workload: Workload, happening: Happening, now: float) -> Step:
             return _status_reported(workload, status, now)
         case Refused(attempt, reason):
             return _ended_without_code(workload, attempt, State.FAILED, reason, now)
-        case Vanished(attempt, reason):
+        case AttemptLost(attempt, reason):
             return _ended_without_code(workload, attempt, State.LOST, reason, now)
         case StopRequested(stop):
             return _stop_asked(workload, stop, now)

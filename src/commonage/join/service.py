@@ -295,8 +295,8 @@ class JoinService:
 
     def _connected(self, node: str) -> list[AgentReport]:
         """The agents that are connected under this name."""
-        heard = () if self._agents is None else self._agents.agent_reports()
-        return [one for one in heard if one.node == node and one.connected]
+        agent_report = () if self._agents is None else self._agents.agent_reports()
+        return [one for one in agent_report if one.node == node and one.connected]
 
     async def registration(self, node: str, node_id: str, serial: str = "") -> dict[str, Any]:
         """The control plane's view of the Swarm node with this id and the name that it has or requests.

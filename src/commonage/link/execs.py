@@ -135,7 +135,7 @@ class LinkExecs:
         return {
             "exec-started": (ExecStarted, lambda said: self._tell(said.id, LinkedExec.has_started)),
             "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.agent_reports(said))),
-            "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.outlet.taken(said.count))),
+            "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.sender.taken(said.count))),
         }
 
     def _tell(self, exec_id: str, what: Callable[[LinkedExec], None]) -> None:
@@ -166,14 +166,14 @@ class LinkedExec:
         self._said: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # bounded by the window
         self._started = asyncio.Event()
         self._is_read = False
-        self.outlet = ExecSender(peer, stop.id)
+        self.sender = ExecSender(peer, stop.id)
         self.asking = asyncio.create_task(peer.ask(EXEC, stop))
         self.asking.add_done_callback(self._has_ended)
 
     def _has_ended(self, asking: asyncio.Task[ExecEnd]) -> None:
         if not asking.cancelled():
             asking.exception()  # retrieve it, in case nobody reads the output any more
-        self.outlet.close()
+        self.sender.close()
         self._started.set()
         self._said.put_nowait(None)
 
@@ -199,7 +199,7 @@ class LinkedExec:
 
     async def write(self, data: bytes) -> None:
         """Send input within the window."""
-        await self.outlet.say(IN, data)
+        await self.sender.say(IN, data)
 
     async def close_stdin(self) -> None:
         """Send the end of the input."""

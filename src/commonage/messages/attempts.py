@@ -66,9 +66,9 @@ def _after(is_session: bool) -> str:
 def _outside(reason: r.EndedFromOutside, _say: Say) -> str:
     on = f" on {reason.node}" if reason.node else ""
     by = {
-        r.Outside.DOCKER: "through Docker: by an admin, or as the daemon stopped",
-        r.Outside.DAEMON: "through Docker on its node, or as the daemon there stopped or restarted",
-        r.Outside.SWARM: "its node was drained in Docker Swarm, or its service was changed",
+        r.ExternalActor.DOCKER: "through Docker: by an admin, or as the daemon stopped",
+        r.ExternalActor.DAEMON: "through Docker on its node, or as the daemon there stopped or restarted",
+        r.ExternalActor.SWARM: "its node was drained in Docker Swarm, or its service was changed",
     }[reason.by]
     return f"Ended from outside{on}, {by}. Its exit code is not known."
 

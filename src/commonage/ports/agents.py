@@ -143,7 +143,7 @@ class Agents(Protocol):
         """Undo all that `mount` did for this attempt. Running containers keep their mounts."""
         ...
 
-    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
+    async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
         """Pull the image onto the node. Raises EngineFailure with the daemon's message."""
         ...
 
@@ -178,7 +178,7 @@ class RemoteDevices(Protocol):
     """The GPUs of the nodes that have an agent, for the sampling loop: the counterpart of `Devices` for this node's."""
 
     def agent_reports(self) -> Sequence[AgentReport]:
-        """As `Agents.heard`."""
+        """As `Agents.agent_report`."""
         ...
 
     async def note_allocations(self, allocations: Sequence[Allocation]) -> None:

@@ -101,11 +101,11 @@ class Engine(Protocol):
         ...
 
     async def prepare(
-        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+        self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         """Prepare the environment before it is needed, on this node of the site or (None) on all schedulable nodes.
 
-        Returns when it is ready; raises EngineFailure if it cannot be prepared. `told` receives the progress.
+        Returns when it is ready; raises EngineFailure if it cannot be prepared. `on_progress` receives the progress.
         """
         ...
 

@@ -29,7 +29,7 @@ FOREVER = Behaviour(lasts_s=None, prints=("here",))
 
 
 @dataclass(slots=True)
-class StartRequests:
+class StartRequestFactory:
     """Makes start requests (orders) that differ only in the given fields."""
 
     environment: Environment
@@ -58,7 +58,7 @@ class StartRequests:
 class EngineRig(ABC):
     """An engine under test, and the knowledge of its surroundings that the tests need."""
 
-    requests: StartRequests
+    requests: StartRequestFactory
     broken_environment: Environment
     """An environment that can never be prepared."""
 

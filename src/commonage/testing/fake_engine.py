@@ -67,7 +67,7 @@ class FakeEngine(Engine):
         self._rules: list[tuple[Matcher, Behaviour]] = []
         self._changed = asyncio.Event()
         self._watchers: list[deque[Status]] = []
-        self._told: dict[str, Phase] = {}
+        self._on_progress: dict[str, Phase] = {}
         self.world = world or FakeWorld()
         self._lively = dict(self.world.runs)  # may still change
         self.default = default or Behaviour()
@@ -270,13 +270,13 @@ class FakeEngine(Engine):
         return list(self._nodes.values())
 
     async def prepare(
-        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+        self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         """Ready after `prepare_s`, or failed if it is in `broken_environments`."""
         self._check()
         self.prepared.append((environment.name, node))
         preparing = PreparingEnvironment(environment=environment.name, step="installing")
-        told(preparing, 0.5)
+        on_progress(preparing, 0.5)
         self._stands(environment.name, EnvironmentState.BUILDING, preparing)
         await self._clock.sleep(self.prepare_s)
         broken = self.broken_environments.get(environment.name)
@@ -344,8 +344,8 @@ class FakeEngine(Engine):
             if status.phase is Phase.ENDED:
                 del self._lively[attempt_id]
                 self._end_execs(attempt_id)
-            if self._told.get(attempt_id) is not status.phase:
-                self._told[attempt_id] = status.phase
+            if self._on_progress.get(attempt_id) is not status.phase:
+                self._on_progress[attempt_id] = status.phase
                 for _ in range(1 + self.repeats):
                     self._tell(status)
         self._changed.set()

@@ -13,7 +13,7 @@ from commonage.agent.steps import packages
 from commonage.agent.steps import preflight as steps_checks
 from commonage.agent.steps import storage as steps_storage
 from commonage.agent.steps import swarm as steps_swarm
-from commonage.agent.steps.host import Host, Ran, StepFailed
+from commonage.agent.steps.host import CommandResult, Host, StepFailed
 from commonage.agent.steps.step import Case, Look, Options, State, bad, done, needed, not_here, walk
 from commonage.agent.steps.swarm import Images
 from commonage.domain.errors import EngineFailure
@@ -34,13 +34,13 @@ class FakeHost(Host):
     def has(self, program: str) -> bool:
         return program in self.programs
 
-    def run(self, *words: str, **_: Any) -> Ran:
+    def run(self, *words: str, **_: Any) -> CommandResult:
         command = " ".join(words)
         self.ran.append(command)
         for begin, said in self.says.items():
             if command.startswith(begin):
-                return Ran(0, said, "")
-        return Ran(1, "", f"{words[0]} knows nothing")
+                return CommandResult(0, said, "")
+        return CommandResult(1, "", f"{words[0]} knows nothing")
 
 
 def case_of(host: Host, **options: Any) -> Case:
@@ -262,9 +262,9 @@ def test_a_driver_without_cuda_is_no_use_to_containers(bus: Path) -> None:
 
 def test_what_debian_has_elsewhere_is_said(bus: Path) -> None:
     class Bare(FakeHost):
-        def run(self, *words: str, **options: Any) -> Ran:
+        def run(self, *words: str, **options: Any) -> CommandResult:
             if words[:2] == ("apt-get", "install"):
-                return Ran(100, "", "E: Unable to locate package nvidia-driver")
+                return CommandResult(100, "", "E: Unable to locate package nvidia-driver")
             return super().run(*words, **options)
 
     host = Bare(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
@@ -280,9 +280,11 @@ def test_a_driver_that_does_not_load_asks_for_a_restart(bus: Path) -> None:
 
 def test_a_driver_that_was_not_built_for_the_kernel_is_told_apart(bus: Path) -> None:
     class Unbuilt(FakeHost):
-        def run(self, *words: str, **options: Any) -> Ran:
+        def run(self, *words: str, **options: Any) -> CommandResult:
             if words[0] == "modprobe":
-                return Ran(1, "", "modprobe: FATAL: Module nvidia-current not found in directory /lib/modules/6.1.0-30")
+                return CommandResult(
+                    1, "", "modprobe: FATAL: Module nvidia-current not found in directory /lib/modules/6.1.0-30"
+                )
             return super().run(*words, **options)
 
     says = {"apt-get": "", "uname": "6.1.0-30-amd64\n", "dkms status": "nvidia-current/535.261.03: added\n"}

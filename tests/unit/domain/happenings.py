@@ -7,13 +7,13 @@ from dataclasses import replace
 from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
     AllocationGiven,
+    AttemptLost,
     Happening,
     Refused,
     Released,
     StatusReported,
     StopRequested,
     TimeRunsOut,
-    Vanished,
     Withheld,
     step,
 )
@@ -52,7 +52,7 @@ def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
         "seen ended, another code": status_reported(attempt, Phase.ENDED, at, 1),
         "seen ended, nobody knows how": status_reported(attempt, Phase.ENDED, at),
         "start refused": Refused(attempt, attempts.StartFailed(error="it would not start")),
-        "vanished": Vanished(attempt, attempts.Disappeared()),
+        "vanished": AttemptLost(attempt, attempts.Disappeared()),
         "stop: user, admin, dependency": StopRequested(stop(StopCause.USER, at)),
         "stop: time limit": StopRequested(stop(StopCause.TIME_LIMIT, at)),
         "stop: eviction": StopRequested(stop(StopCause.EVICTION, at)),

@@ -10,6 +10,7 @@ from commonage.domain.events import EventKind
 from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
     AllocationGiven,
+    AttemptLost,
     Happening,
     Record,
     Refused,
@@ -19,7 +20,6 @@ from commonage.domain.lifecycle import (
     StopRequested,
     StopRun,
     TimeRunsOut,
-    Vanished,
     step,
 )
 from commonage.domain.reasons import Reason, attempts, waiting
@@ -136,7 +136,7 @@ class Life(RuleBasedStateMachine):
     @rule(behind=st.integers(0, 1), refused=st.booleans())
     def given_up(self, behind: int, refused: bool) -> None:
         name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
-        self.happen(Refused(name, attempts.StartFailed(error="no")) if refused else Vanished(name, GONE))
+        self.happen(Refused(name, attempts.StartFailed(error="no")) if refused else AttemptLost(name, GONE))
 
     @rule(cause=st.sampled_from(list(StopCause)), reason=st.sampled_from([None, attempts.ServerStopped()]))
     def stop(self, cause: StopCause, reason: Reason | None) -> None:
@@ -168,7 +168,7 @@ class Life(RuleBasedStateMachine):
         after = step(self.workload, StopRequested(stop(at=self.now)), self.now).workload
         for _ in range(2):
             if after.attempt is not None:
-                after = step(after, Vanished(after.attempt.id, GONE), self.now).workload
+                after = step(after, AttemptLost(after.attempt.id, GONE), self.now).workload
         assert after.state.is_terminal
 
 
@@ -397,7 +397,7 @@ def test_who_stops_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(k
     assert one.attempt is not None
     assert one.attempt.state is State.LOST
     one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
-    one = step(one, Vanished(f"{one.id}-2", GONE), NOW).workload
+    one = step(one, AttemptLost(f"{one.id}-2", GONE), NOW).workload
     assert (one.state, one.losses) == (State.QUEUED, 2)
 
 

@@ -20,7 +20,7 @@ class StepFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CommandResult:
     """The result of a program."""
 
     code: int
@@ -49,7 +49,7 @@ class Host:
         timeout_s: float = 60.0,
         text: str | None = None,
         environment: Mapping[str, str] | None = None,
-    ) -> Ran:
+    ) -> CommandResult:
         """Run a program to its end. A missing program or a timeout counts as a failure."""
         try:
             ended = subprocess.run(
@@ -58,10 +58,10 @@ class Host:
                 stdin=None if text is not None else subprocess.DEVNULL,
             )  # fmt: skip
         except FileNotFoundError:
-            return Ran(127, "", f"{words[0]} is not on this machine")
+            return CommandResult(127, "", f"{words[0]} is not on this machine")
         except subprocess.TimeoutExpired:
-            return Ran(124, "", f"{words[0]} took more than {timeout_s:g} s")
-        return Ran(ended.returncode, ended.stdout, ended.stderr)
+            return CommandResult(124, "", f"{words[0]} took more than {timeout_s:g} s")
+        return CommandResult(ended.returncode, ended.stdout, ended.stderr)
 
     def must(self, *words: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None) -> str:
         """Run a program and return its output. Raises StepFailed with its message."""
@@ -142,4 +142,4 @@ class Host:
             ).returncode
             words.seek(0)
             if code != 0:
-                raise StepFailed(f"`{script} {verb}` failed: {Ran(code, words.read(), '').said}")
+                raise StepFailed(f"`{script} {verb}` failed: {CommandResult(code, words.read(), '').said}")

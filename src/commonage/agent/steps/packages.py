@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from commonage.agent.steps.host import Host, Ran, StepFailed
+from commonage.agent.steps.host import CommandResult, Host, StepFailed
 
 _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "docker": {"apt-get": ("docker.io", "iptables"), "dnf": ("moby-engine",), "zypper": ("docker",)},
@@ -95,7 +95,7 @@ def apt_line(mirror: str) -> str:
 def _run(host: Host, command: Sequence[str], packages: Sequence[str]) -> None:
     ran = host.run(*command, timeout_s=_LONG_S, environment={"DEBIAN_FRONTEND": "noninteractive"})
     if not ran.ok:
-        said = Ran(ran.code, "", f"{ran.out}\n{ran.err}").said  # the error may be in either stream
+        said = CommandResult(ran.code, "", f"{ran.out}\n{ran.err}").said  # the error may be in either stream
         raise StepFailed(
             f"{', '.join(packages)} could not be installed: {said}; install it by hand, or give --mirror with a "
             "place that has it"

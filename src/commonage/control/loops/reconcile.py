@@ -19,7 +19,7 @@ from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
 from commonage.domain.iterations import Iterations
-from commonage.domain.lifecycle import Effect, Refused, StartRun, StatusReported, StopRun, Vanished
+from commonage.domain.lifecycle import AttemptLost, Effect, Refused, StartRun, StatusReported, StopRun
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
 from commonage.domain.statuses import LastUse, Phase, StartRequest, Status
 from commonage.domain.workloads import State, Workload
@@ -203,7 +203,7 @@ class Reconcile:
             if begins:
                 self._do(attempt_id, lambda: self._start(workload.id, attempt_id))
             return
-        self._writer.note(workload.id, Vanished(attempt_id, NeverStarted() if begins else Disappeared()))
+        self._writer.note(workload.id, AttemptLost(attempt_id, NeverStarted() if begins else Disappeared()))
 
     def forget_misses(self, workload: Workload) -> None:
         """Called after each write of a workload: drops the counters of an attempt without an allocation."""

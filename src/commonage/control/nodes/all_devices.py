@@ -43,21 +43,24 @@ class AllDevices:
 
     def add_elsewhere(self, round_: Round, now: float) -> Round:
         """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
-        for heard in self._elsewhere.agent_reports() if self._elsewhere is not None else ():
-            if heard.connected and abs(now - heard.at) <= FRESH_S:
+        for agent_report in self._elsewhere.agent_reports() if self._elsewhere is not None else ():
+            if agent_report.connected and abs(now - agent_report.at) <= FRESH_S:
                 # Agents leave out processes that began too late to be the measured ones, by their own clocks.
-                round_ = joined(round_, attribute(*self._own(heard), math.inf))
+                round_ = joined(round_, attribute(*self._own(agent_report), math.inf))
         return round_
 
-    def _own(self, heard: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
+    def _own(self, agent_report: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
         """Keep the samples of an agent's own node, without those of attempts on other nodes."""
-        devices = {device.uuid for device in heard.report.devices}
+        devices = {device.uuid for device in agent_report.report.devices}
         samples = [
-            replace(one, processes=tuple(each for each in one.processes if self._may_say(heard.node, each.attempt_id)))
-            for one in heard.samples
+            replace(
+                one,
+                processes=tuple(each for each in one.processes if self._may_say(agent_report.node, each.attempt_id)),
+            )
+            for one in agent_report.samples
             if one.uuid in devices
         ]
-        return samples, [one for one in heard.owners if self._may_say(heard.node, one.attempt_id)]
+        return samples, [one for one in agent_report.owners if self._may_say(agent_report.node, one.attempt_id)]
 
     def _may_say(self, node: str, attempt_id: str | None) -> bool:
         return attempt_id is None or self._node_of.get(attempt_id, node) == node

@@ -17,7 +17,7 @@ from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
-from commonage.domain.lifecycle import StopRequested, Vanished
+from commonage.domain.lifecycle import AttemptLost, StopRequested
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
@@ -156,7 +156,7 @@ class Drains:
     async def _give_up(self, name: str, why: Reason) -> None:
         for one in self._on(name):
             if one.attempt is not None:
-                await self._writer.happen(one.id, Vanished(one.attempt.id, why))
+                await self._writer.happen(one.id, AttemptLost(one.attempt.id, why))
 
     async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
         """Raise Conflict, with the next step to take, if the node may not be removed."""

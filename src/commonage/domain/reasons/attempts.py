@@ -273,7 +273,7 @@ class ExitCodeLost(Reason):
 class EndedFromOutside(Reason):
     """Something other than Commonage ended the attempt."""
 
-    by: Outside
+    by: ExternalActor
     node: str = ""
 
 
@@ -287,7 +287,7 @@ class ExitCodeLoss(StrEnum):
     STARTED_TWICE = "started-twice"
 
 
-class Outside(StrEnum):
+class ExternalActor(StrEnum):
     """What ended an attempt from outside."""
 
     DOCKER = "docker"

@@ -84,7 +84,7 @@ class ContainerClient(Protocol):
         """
         ...
 
-    async def launch(self, run: Run, told: OnProgress) -> None:
+    async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Pull its image and start its container.
 
         Idempotent: called again after a crash, after Away, and after any temporary failure (`is_retryable`).

@@ -144,14 +144,14 @@ class ContainerEngine(RunsEngine[Run]):
     async def _have_started(self, run: Run) -> None:
         """Start its container; the outcome shows as a status."""
 
-        def told(reason: Reason, progress: float | None) -> None:
+        def on_progress(reason: Reason, progress: float | None) -> None:
             self._table.tell(run, self._starting(run.request, reason, progress))
 
         try:
             if await self._surely(run.folder.claim) is None:
-                await launch_patiently(run, self._container_client, told)
+                await launch_patiently(run, self._container_client, on_progress)
         except Away as error:
-            told(error.waiting, None)
+            on_progress(error.waiting, None)
             self._look_again(run)
             return
         except EngineFailure as error:

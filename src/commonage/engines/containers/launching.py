@@ -16,19 +16,19 @@ PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _log = logging.getLogger(__name__)
 
 
-async def launch_patiently(run: Run, container_client: ContainerClient, told: OnProgress) -> None:
+async def launch_patiently(run: Run, container_client: ContainerClient, on_progress: OnProgress) -> None:
     """Launch it. Raises permanent errors and Away at once, and a temporary error after the last retry."""
     for pause_s in PAUSES_S:
         try:
-            await container_client.launch(run, told)
+            await container_client.launch(run, on_progress)
         except Away:
             raise
         except EngineFailure as error:
             if not error.is_retryable:
                 raise
             _log.info("cannot start %s, will try again: %s", run.id, error)
-            told(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
+            on_progress(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
         else:
             return
         await asyncio.sleep(pause_s)
-    await container_client.launch(run, told)
+    await container_client.launch(run, on_progress)

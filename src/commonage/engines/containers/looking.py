@@ -115,10 +115,10 @@ def _began(run: Run, seen: Look, latest: float) -> float | None:
     """Its start time; None if it did not start. The first value stays, and no start precedes the allocation
     (allocation).
     """
-    told = seen.started_at if isinstance(seen, Lives | Over) else None
-    if told is None or run.status.started_at is not None:
+    reported = seen.started_at if isinstance(seen, Lives | Over) else None
+    if reported is None or run.status.started_at is not None:
         return run.status.started_at
-    return _within(told, run.request.allocation.at, latest)
+    return _within(reported, run.request.allocation.at, latest)
 
 
 def _within(moment: float, earliest: float, latest: float) -> float:

@@ -53,7 +53,7 @@ def check(request: StartRequest) -> None:
     program_of(request, Inside("", frozenset()), {}, {})
 
 
-async def have_files(run: Run, place: Place, owner: Owner, told: OnProgress) -> None:
+async def have_files(run: Run, place: Place, owner: Owner, on_progress: OnProgress) -> None:
     """Put the files that were sent along in the folder of the job. Raises EngineFailure."""
     request = run.request
     if request.bundle_path is None:
@@ -70,7 +70,7 @@ async def have_files(run: Run, place: Place, owner: Owner, told: OnProgress) -> 
         except OSError as error:
             raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
 
-    told(UnpackingFiles(), None)
+    on_progress(UnpackingFiles(), None)
     await place.unpacker.run(request.owner, put)
 
 

@@ -29,13 +29,13 @@ _LOOK_S = 0.25
 class _Place:
     """A place in a node's queue: `first` jobs were ahead of it when it came."""
 
-    told: OnProgress
+    on_progress: OnProgress
     waits: Reason
     first: int
 
     def tell(self, ahead: int) -> None:
         """Report the fraction of its wait that is over, for this number ahead of it."""
-        self.told(self.waits, 1 - (ahead + 1) / (self.first + 1))
+        self.on_progress(self.waits, 1 - (ahead + 1) / (self.first + 1))
 
 
 class StartLimiter:
@@ -47,14 +47,14 @@ class StartLimiter:
         self._lines: dict[str, list[_Place]] = {}
         self._coming_up: set[str] = set()
 
-    async def take(self, run: Run, node: str, cores: int, told: OnProgress) -> None:
+    async def take(self, run: Run, node: str, cores: int, on_progress: OnProgress) -> None:
         """Wait until this attempt may start on its node; idempotent. Only sessions wait."""
         if run.request.kind is not Kind.SESSION or run.id in self._coming_up:
             return
         most = cores + _BESIDES
         slots = self._nodes.setdefault(node, asyncio.Semaphore(most))
         line = self._lines.setdefault(node, [])
-        place = _Place(told, WaitingForOtherSessions(at_once=most, node=node), len(line))
+        place = _Place(on_progress, WaitingForOtherSessions(at_once=most, node=node), len(line))
         line.append(place)
         try:
             if slots.locked():

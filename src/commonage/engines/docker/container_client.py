@@ -63,10 +63,10 @@ class DockerContainerClient:
         """None: each container has its own address, and so all ports."""
         return None
 
-    async def launch(self, run: Run, told: OnProgress) -> None:
+    async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Pull its image and start its container."""
-        await self._images.ensure(run.request.environment, told)
-        await self._launcher.launch(run, told)
+        await self._images.ensure(run.request.environment, on_progress)
+        await self._launcher.launch(run, on_progress)
 
     async def look(self, run: Run) -> Look:
         """Return what the daemon reports now."""

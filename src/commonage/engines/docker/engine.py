@@ -162,10 +162,10 @@ class DockerEngine(ContainerEngine):
     # --- the port: environments ---------------------------------------------------------------------------
 
     async def prepare(
-        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+        self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         """Pull its image to the single node."""
-        await self._images.ensure(environment, told)
+        await self._images.ensure(environment, on_progress)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """State of each environment."""

@@ -67,13 +67,13 @@ class Launcher:
         if devices is not None and run.request.allocation.shares:
             await self._in_thread(lambda: devices.release(run.id))
 
-    async def launch(self, run: Run, told: OnProgress) -> None:
+    async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Start the attempt's container. Idempotent. Raises EngineFailure.
 
         After a DaemonUnreachable the result is unknown: ask again.
         """
-        await have_files(run, self._place, self._daemon.owner, told)
-        await self._start_limiter.take(run, run.status.node, os.cpu_count() or 1, told)
+        await have_files(run, self._place, self._daemon.owner, on_progress)
+        await self._start_limiter.take(run, run.status.node, os.cpu_count() or 1, on_progress)
         async with self._at_once:
             try:
                 await self._launch(run)

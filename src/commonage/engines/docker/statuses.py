@@ -12,8 +12,8 @@ from commonage.domain.reasons.attempts import (
     EndedFromOutside,
     ExitCodeLoss,
     ExitCodeLost,
+    ExternalActor,
     NodeRestarted,
-    Outside,
 )
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.box import Claim
@@ -90,7 +90,7 @@ def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.DAEMON_AWAY), ended_at)
     oom = bool(state["OOMKilled"]) and code != 0
     if about.from_outside and not oom:
-        return Exit(None, EndedFromOutside(by=Outside.DOCKER), ended_at)
+        return Exit(None, EndedFromOutside(by=ExternalActor.DOCKER), ended_at)
     return Exit(code, None, ended_at, oom)
 
 

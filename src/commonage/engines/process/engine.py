@@ -71,8 +71,8 @@ class ProcessEngine(RunsEngine[Run]):
         self._devices = devices
         first, last = self._settings.first_port, self._settings.last_port
         self._ports = PortRange(first, last, start=random.randint(first, last))  # noqa: S311 - not a secret
-        told = uv_environment(os.environ, read_pip_settings(os.environ))
-        self._environments = Environments(self._data / "environments", site, told)
+        on_progress = uv_environment(os.environ, read_pip_settings(os.environ))
+        self._environments = Environments(self._data / "environments", site, on_progress)
         self._groups: Groups = self._find_groups()
         shared = {"SHELL": shutil.which("bash") or "/bin/sh", **shared_variables(os.environ)}
         self._launcher = Launcher(self._data / "workspaces", self._groups, shared, self._settings, devices)
@@ -217,13 +217,13 @@ class ProcessEngine(RunsEngine[Run]):
     async def _prepare_and_launch(self, run: Run) -> None:
         """The slow path: create the environment, reporting progress, unpack the files, then start."""
 
-        def told(reason: Reason, progress: float | None) -> None:
+        def on_progress(reason: Reason, progress: float | None) -> None:
             self._table.tell(run, self._launcher.starting(run.request, reason, progress))
 
         try:
-            python = await self._environments.ensure(run.request.environment, told)
+            python = await self._environments.ensure(run.request.environment, on_progress)
             await self._wait_for_warmth(run.request, python)
-            await self._unpack(run, told)
+            await self._unpack(run, on_progress)
             # A task of its own, as above.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
@@ -241,11 +241,11 @@ class ProcessEngine(RunsEngine[Run]):
         if coming is not None:
             await asyncio.wait([asyncio.wrap_future(coming)], timeout=_WAIT_FOR_WARMTH_S)
 
-    async def _unpack(self, run: Run, told: OnProgress) -> None:
+    async def _unpack(self, run: Run, on_progress: OnProgress) -> None:
         """Unpack the files that were sent along; retry for a while if the disk is full or fails."""
         if run.request.bundle_path is None:
             return
-        told(UnpackingFiles(), None)
+        on_progress(UnpackingFiles(), None)
         for pause_s in _UNPACK_PAUSES_S:
             try:
                 await self._launcher.unpack(run.request, run.folder)
@@ -253,7 +253,7 @@ class ProcessEngine(RunsEngine[Run]):
             except EngineFailure as error:
                 if not error.is_retryable:
                     raise
-                told(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
+                on_progress(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
             await asyncio.sleep(pause_s)
         await self._launcher.unpack(run.request, run.folder)
 
@@ -356,10 +356,10 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: environments ---------------------------------------------------------------------------
 
     async def prepare(
-        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+        self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         """Create it on the single node."""
-        python = await self._environments.ensure(environment, told)
+        python = await self._environments.ensure(environment, on_progress)
         if Kind.SESSION in environment.kinds:
             await self._in_thread(lambda: self._launcher.warm_up(python.programs))
 

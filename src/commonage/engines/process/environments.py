@@ -114,24 +114,24 @@ class Environments:
         self._stands(environment.name, EnvironmentState.READY)
         return PythonPlace(folder / "bin", folder)
 
-    async def ensure(self, environment: Environment, told: OnProgress) -> PythonPlace:
+    async def ensure(self, environment: Environment, on_progress: OnProgress) -> PythonPlace:
         """Return the environment, building it if needed.
 
-        Calls `told` with its progress. Raises EngineFailure; the next call tries again.
+        Calls `on_progress` with its progress. Raises EngineFailure; the next call tries again.
         """
         place = self.ready(environment)
         if place is not None:
             return place
         folder = self._folder(environment)
-        return await self._builds.do(folder.name, partial(self._build, environment, folder), told)
+        return await self._builds.do(folder.name, partial(self._build, environment, folder), on_progress)
 
-    async def _build(self, environment: Environment, folder: Path, told: OnProgress) -> PythonPlace:
+    async def _build(self, environment: Environment, folder: Path, on_progress: OnProgress) -> PythonPlace:
         name = environment.name
 
         def tell(step: str, progress: float | None) -> None:
             preparing = PreparingEnvironment(environment=name, step=step)
             self._stands(name, EnvironmentState.BUILDING, preparing, progress)
-            told(preparing, progress)
+            on_progress(preparing, progress)
 
         lock = os.open(folder.with_name(folder.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:

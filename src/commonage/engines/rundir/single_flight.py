@@ -23,8 +23,8 @@ class _Job(Generic[T]):
     listeners: list[OnProgress] = field(default_factory=list)
 
     def tell(self, reason: Reason, progress: float | None) -> None:
-        for told in list(self.listeners):
-            told(reason, progress)
+        for on_progress in list(self.listeners):
+            on_progress(reason, progress)
 
 
 class SingleFlight(Generic[T]):
@@ -33,7 +33,7 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._jobs: dict[str, _Job[T]] = {}
 
-    async def do(self, name: str, work: Callable[[OnProgress], Coroutine[None, None, T]], told: OnProgress) -> T:
+    async def do(self, name: str, work: Callable[[OnProgress], Coroutine[None, None, T]], on_progress: OnProgress) -> T:
         """Do the work, or wait for it if it is in progress already. A cancelled waiter leaves the work to the others.
 
         Returns what the work returns, raises what it raises.
@@ -43,11 +43,11 @@ class SingleFlight(Generic[T]):
             job = self._jobs[name] = _Job()
             job.task = asyncio.create_task(work(job.tell))
             job.task.add_done_callback(partial(self._done, name))
-        job.listeners.append(told)
+        job.listeners.append(on_progress)
         try:
             return await asyncio.shield(job.task)
         finally:
-            job.listeners.remove(told)
+            job.listeners.remove(on_progress)
 
     def _done(self, name: str, _: asyncio.Task[T]) -> None:
         del self._jobs[name]

@@ -164,8 +164,8 @@ def _create(folder: int, name: str, mode: int) -> int:
 def unpack(packed: IO[bytes], tree: _Tree, limit_mib: int) -> None:
     """Unpack it into the tree. Raises Refused, OSError, MemoryError, and the exceptions of gzip and tarfile."""
     counted: Any = _Counted(packed, limit_mib)  # tarfile calls only read
-    told: Any = {"tarinfo": _Header, "encoding": "utf-8", "errors": "surrogateescape"}
-    with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, **told) as archive:
+    options: Any = {"tarinfo": _Header, "encoding": "utf-8", "errors": "surrogateescape"}
+    with tarfile.open(fileobj=counted, mode="r|", bufsize=_CHUNK, **options) as archive:
         while (member := archive.next()) is not None:
             archive.members = []  # type: ignore[attr-defined]  # tarfile would remember all of them
             sparse = any(key.startswith("GNU.sparse") for key in member.pax_headers)

@@ -117,11 +117,11 @@ class SwarmContainerClient:
 
     # --- launching ----------------------------------------------------------------------------------------------
 
-    async def launch(self, run: Run, told: OnProgress) -> None:
+    async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Create its service, if it does not exist."""
         if run.id in self._services:
             return
-        self.note(run.id, await self._launcher.launch(run, told))
+        self.note(run.id, await self._launcher.launch(run, on_progress))
         self._tasks.hurry()
 
     # --- status ---------------------------------------------------------------------------------------------------

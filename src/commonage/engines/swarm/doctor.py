@@ -18,22 +18,26 @@ _HEARTBEATS = 3
 _SLOW_S = 3.0
 
 
-async def examine_swarm(url: str, folder: Path, told: Mapping[str, AgentReport]) -> Examined:
+async def examine_swarm(url: str, folder: Path, agent_reports: Mapping[str, AgentReport]) -> Examined:
     """Examine the manager at `url`. Raises EngineFailure if it does not answer, or is no manager.
 
-    `told` holds the last reports of the node agents, by node name. A daemon of moby 20.10 does not report that
+    `agent_reports` holds the last reports of the node agents, by node name. A daemon of moby 20.10 does not report that
     containers may gain privileges: its agent detects that with the first running container.
     """
     client = Client(url)
     try:
         await client.membership()
-        return examined(await client.info(), await client.nodes(), await client.heartbeat_s(), folder, told)
+        return examined(await client.info(), await client.nodes(), await client.heartbeat_s(), folder, agent_reports)
     finally:
         await client.close()
 
 
 def examined(
-    info: Mapping[str, Any], nodes: Sequence[Json], heartbeat_s: float, folder: Path, told: Mapping[str, AgentReport]
+    info: Mapping[str, Any],
+    nodes: Sequence[Json],
+    heartbeat_s: float,
+    folder: Path,
+    agent_reports: Mapping[str, AgentReport],
 ) -> Examined:
     """Examine a Swarm's own description."""
     swarm_nodes = swarm_nodes_of(nodes)
@@ -46,22 +50,22 @@ def examined(
     )
     here = str(info.get("Name", "the manager"))
     advice = [f"{here}: {fault}" for fault in swarm_faults(info)]
-    gains = {name for name, one in told.items() if name in swarm_nodes and MAY_GAIN in one.notices}
+    gains = {name for name, one in agent_reports.items() if name in swarm_nodes and MAY_GAIN in one.notices}
     gains |= {here} if may_gain(info) else set()
     advice += [f"{name}: {MAY_GAIN}" for name in sorted(gains)]
     if heartbeat_s > _SLOW_S:
         advice.append("have it noticed sooner: docker swarm update --dispatcher-heartbeat 2s")
-    return Examined(said, "; ".join([*advice, *_of_nodes(swarm_nodes, told)]))
+    return Examined(said, "; ".join([*advice, *_of_nodes(swarm_nodes, agent_reports)]))
 
 
-def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], told: Mapping[str, AgentReport]) -> Iterator[str]:
-    without = sorted(swarm_nodes.keys() - told.keys())
+def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport]) -> Iterator[str]:
+    without = sorted(swarm_nodes.keys() - agent_reports.keys())
     if without:
         yield (
             f"{', '.join(without)} without an agent, so without work, firewall around containers and their ports, TLS "
             "between containers and the hub, GPUs and measurements: `commonage node join` gives a node its agent"
         )
-    in_the_clear = plain_http_on({name: one for name, one in told.items() if name in swarm_nodes})
+    in_the_clear = plain_http_on({name: one for name, one in agent_reports.items() if name in swarm_nodes})
     if in_the_clear:
         yield (
             f"{', '.join(in_the_clear)} with an agent of an earlier version, so that containers there reach the hub by "
@@ -69,7 +73,7 @@ def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], told: Mapping[str, AgentRepo
         )
     undeclared = sorted(
         name for name, one in swarm_nodes.items()
-        if one.vram_mib is None and name in told and any(not gpu.simulated for gpu in told[name].report.devices)
+        if one.vram_mib is None and name in agent_reports and any(not gpu.simulated for gpu in agent_reports[name].report.devices)  # noqa: E501
     )  # fmt: skip
     if undeclared:
         yield (

@@ -278,10 +278,10 @@ class SwarmEngine(ContainerEngine):
     # --- the port: environments ---------------------------------------------------------------------------
 
     async def prepare(
-        self, environment: Environment, node: str | None = None, told: OnProgress = ignore_progress
+        self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         """Pull its image to one node, or to all that take work."""
-        await self._launcher.have_image(environment, node, told)
+        await self._launcher.have_image(environment, node, on_progress)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """State of each environment."""

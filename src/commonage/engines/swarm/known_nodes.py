@@ -68,14 +68,14 @@ class KnownNodes:
         """Query both, and keep the changes for the next look. Raises EngineFailure."""
         bound = None if self.agents is None else await self.agents.bindings()
         swarm_nodes = swarm_nodes_of(await self._client.nodes(), bound)
-        heard = _by_node(swarm_nodes, () if self.agents is None else self.agents.agent_reports())
-        waits = await self._partition_detector.waits(swarm_nodes, heard)
+        agent_report = _by_node(swarm_nodes, () if self.agents is None else self.agents.agent_reports())
+        waits = await self._partition_detector.waits(swarm_nodes, agent_report)
         now, before = (
-            (swarm_nodes, _node_warnings(heard), waits),
+            (swarm_nodes, _node_warnings(agent_report), waits),
             (self.swarm_nodes, _node_warnings(self.agent_reports), self._waits),
         )
         self._changed = self._changed or now != before
-        self.swarm_nodes, self.agent_reports, self._waits = swarm_nodes, heard, waits
+        self.swarm_nodes, self.agent_reports, self._waits = swarm_nodes, agent_report, waits
         self.by_id = {one.id: one for one in swarm_nodes.values()}
         self._ending = {
             one: node for one, node in self._ending.items() if node in swarm_nodes and swarm_nodes[node].is_down
@@ -104,8 +104,8 @@ class KnownNodes:
 
     def agent_of(self, name: str) -> Agents | None:
         """The agents, if the one on this node answers; it is addressed by `id_of` the node."""
-        heard = self.agent_reports.get(name)
-        return self.agents if heard is not None and heard.connected else None
+        agent_report = self.agent_reports.get(name)
+        return self.agents if agent_report is not None and agent_report.connected else None
 
     def id_of(self, name: str) -> str:
         """The Swarm node id of a node whose agent has reported."""
@@ -113,9 +113,9 @@ class KnownNodes:
 
     def gateway_of(self, name: str) -> str | None:
         """Address by which containers of this node reach its agent; None if the agent does not relay for them."""
-        heard = self.agent_reports.get(name)
+        agent_report = self.agent_reports.get(name)
         try:
-            return str(IPv4Address(heard.gateway)) if heard is not None else None
+            return str(IPv4Address(agent_report.gateway)) if agent_report is not None else None
         except ValueError:
             return None
 
@@ -141,8 +141,8 @@ class KnownNodes:
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
         """True if the node's agent ended it, because the daemon there could not."""
-        heard = self.agent_reports.get(node)
-        return heard is not None and attempt_id in heard.fenced
+        agent_report = self.agent_reports.get(node)
+        return agent_report is not None and attempt_id in agent_report.fenced
 
     async def have_ended(self, attempt_id: str, node: str) -> bool:
         """Have the node's agent end the attempt before it is given up. If the agent is away, the attempt is paused by
@@ -182,17 +182,19 @@ class KnownNodes:
             paused = [name for name, one in self.agent_reports.items() if one.paused]
             await asyncio.gather(*(self._answer(name, self.agent_reports[name], live) for name in paused))
 
-    async def _answer(self, name: str, heard: AgentReport, live: Collection[str]) -> None:
+    async def _answer(self, name: str, agent_report: AgentReport, live: Collection[str]) -> None:
         agents, swarm_node = self.agent_of(name), self.swarm_nodes.get(name)
         if agents is None or swarm_node is None:
             return
-        over = [one for one in heard.paused if one not in live]
-        going = [one for one in heard.paused if one in live and one not in self._given_up and not swarm_node.is_down]
+        over = [one for one in agent_report.paused if one not in live]
+        going = [
+            one for one in agent_report.paused if one in live and one not in self._given_up and not swarm_node.is_down
+        ]
         with suppress(EngineFailure):  # it reports its paused attempts again
             if going:
-                await agents.unpause(heard.node_id, going)
+                await agents.unpause(agent_report.node_id, going)
             if over:
-                await agents.fence(heard.node_id, over)
+                await agents.fence(agent_report.node_id, over)
 
     def reports(self) -> list[NodeReport]:
         """Current report of each node."""
@@ -207,9 +209,9 @@ class KnownNodes:
 
         The only node of a Swarm needs no mounting agent: no other node could change where a path leads.
         """
-        heard = self.agent_reports.get(name)
-        if heard is not None:
-            return "" if heard.mounts else OLD_AGENT
+        agent_report = self.agent_reports.get(name)
+        if agent_report is not None:
+            return "" if agent_report.mounts else OLD_AGENT
         return "" if self._without_agents or len(self.swarm_nodes) == 1 else NO_AGENT
 
     def notes(self) -> tuple[str, ...]:
@@ -223,8 +225,8 @@ class KnownNodes:
 
     def bounds_volumes(self, name: str) -> bool:
         """True if its agent reports that the daemon there limits volume sizes."""
-        heard = self.agent_reports.get(name)
-        return heard is not None and heard.bounds_volumes
+        agent_report = self.agent_reports.get(name)
+        return agent_report is not None and agent_report.bounds_volumes
 
     def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Nodes that take work: those that limit volume sizes, and those that do not."""
@@ -237,16 +239,16 @@ class KnownNodes:
         return [name for name, one in self.swarm_nodes.items() if one.takes_work and self.agent_of(name) is not None]
 
 
-def _by_node(swarm_nodes: Mapping[str, SwarmNode], heard: Iterable[AgentReport]) -> dict[str, AgentReport]:
+def _by_node(swarm_nodes: Mapping[str, SwarmNode], agent_report: Iterable[AgentReport]) -> dict[str, AgentReport]:
     """The last report of each node, by its name: matched by Swarm node id, whatever names are reported.
 
     A report of a node that left the Swarm is kept under its name until another node has that name.
     """
-    by_id = {one.node_id: one for one in heard}
+    by_id = {one.node_id: one for one in agent_report}
     found = {name: by_id.pop(one.id) for name, one in swarm_nodes.items() if one.id in by_id}
     gone = {one.node: one for one in by_id.values() if one.node not in swarm_nodes}
     return {**gone, **found}
 
 
-def _node_warnings(heard: Mapping[str, AgentReport]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
-    return {name: (one.connected, one.engine_fault, one.fenced) for name, one in heard.items()}
+def _node_warnings(agent_report: Mapping[str, AgentReport]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
+    return {name: (one.connected, one.engine_fault, one.fenced) for name, one in agent_report.items()}

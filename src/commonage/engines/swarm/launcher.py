@@ -78,24 +78,24 @@ class Launcher:
 
     # --- images -------------------------------------------------------------------------------------------------
 
-    async def have_image(self, environment: Environment, node: str | None, told: OnProgress) -> None:
+    async def have_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
         names = self._known_nodes.with_agents() if node is None else [node]
         swarm_nodes = [self._known_nodes.swarm_node(name) for name in names]
 
-        async def have(image: str, told: OnProgress) -> None:
+        async def have(image: str, on_progress: OnProgress) -> None:
             if not swarm_nodes:
-                await self._images.have_here(image, told)
-            await asyncio.gather(*(self._fetch(swarm_node, image, told) for swarm_node in swarm_nodes))
+                await self._images.have_here(image, on_progress)
+            await asyncio.gather(*(self._fetch(swarm_node, image, on_progress) for swarm_node in swarm_nodes))
 
-        await self._images.ensure(environment, told, have)
+        await self._images.ensure(environment, on_progress, have)
 
-    async def _fetch(self, swarm_node: SwarmNode, image: str, told: OnProgress) -> None:
+    async def _fetch(self, swarm_node: SwarmNode, image: str, on_progress: OnProgress) -> None:
         agents = self._known_nodes.agent_of(swarm_node.name)
         if agents is not None:
             # Checked each time: an image may have been removed since.
             with self._talking_to(swarm_node):
-                await agents.pull(swarm_node.id, image, told)
+                await agents.pull(swarm_node.id, image, on_progress)
             return
         account = self._settings.account
         if swarm_node.name in self._known_nodes.agent_reports and account is not None and account.is_for(image):
@@ -119,28 +119,28 @@ class Launcher:
 
     # --- services -----------------------------------------------------------------------------------------------
 
-    async def launch(self, run: Run, told: OnProgress) -> str:
+    async def launch(self, run: Run, on_progress: OnProgress) -> str:
         """Create the attempt's service; return its id. Raises EngineFailure.
 
         After a DaemonUnreachable the result is unknown: ask again.
         """
         request = run.request
         swarm_node = self._known_nodes.swarm_node(request.allocation.node)
-        await self.have_image(request.environment, swarm_node.name, told)
-        await have_files(run, self._place, self._owner, told)
-        await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, told)
+        await self.have_image(request.environment, swarm_node.name, on_progress)
+        await have_files(run, self._place, self._owner, on_progress)
+        await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, on_progress)
         async with self._at_once:
             try:
-                return await self._launch(run, swarm_node, told)
+                return await self._launch(run, swarm_node, on_progress)
             except Refused as error:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
             self._networks.forget(request.tenant)
             self._deliveries.forget_configs()
-            return await self._launch(run, swarm_node, told)
+            return await self._launch(run, swarm_node, on_progress)
 
-    async def _launch(self, run: Run, swarm_node: SwarmNode, told: OnProgress) -> str:
+    async def _launch(self, run: Run, swarm_node: SwarmNode, on_progress: OnProgress) -> str:
         network = await self._networks.of(run.request.tenant)
         held = await self._confine(run.request, swarm_node)
         gateway = self._known_nodes.gateway_of(swarm_node.name) or network.gateway
@@ -164,7 +164,7 @@ class Launcher:
         spec: Json = service_spec(run.request, program, around, self._settings)
         with self._talking_to(swarm_node):
             spec = await mounted(spec, run.id, program, self._known_nodes, swarm_node)
-        told(AssignedToNode(node=swarm_node.name), None)
+        on_progress(AssignedToNode(node=swarm_node.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create(run.request, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
         # A stop must not cancel it: then it would be unknown whether a service exists.

@@ -157,7 +157,7 @@ def _vram(resources: Json) -> int | None:
 
 
 def report_of(
-    swarm_node: SwarmNode, heard: AgentReport | None, wait: Wait | None = None, why_unmounted: str = ""
+    swarm_node: SwarmNode, agent_report: AgentReport | None, wait: Wait | None = None, why_unmounted: str = ""
 ) -> NodeReport:
     """Report of a node. Without an agent only cores and memory are known, and no GPU.
 
@@ -173,20 +173,20 @@ def report_of(
         faults.append(f"it takes no work in Docker Swarm (availability {swarm_node.availability})")
     labels: Mapping[str, str] = {"arch": swarm_node.arch, "os": "linux", **dict(swarm_node.labels)}
     report = NodeReport(swarm_node.name, swarm_node.cpus_milli, swarm_node.memory_mib)
-    if heard is not None:
-        told = heard.report
+    if agent_report is not None:
+        node_report = agent_report.report
         report = replace(
-            told,
+            node_report,
             name=swarm_node.name,
-            cpus_milli=told.cpus_milli or swarm_node.cpus_milli,
-            memory_mib=told.memory_mib or swarm_node.memory_mib,
-            devices=tuple(_reservable(told.devices, swarm_node.vram_mib or 0)),
+            cpus_milli=node_report.cpus_milli or swarm_node.cpus_milli,
+            memory_mib=node_report.memory_mib or swarm_node.memory_mib,
+            devices=tuple(_reservable(node_report.devices, swarm_node.vram_mib or 0)),
         )
-        labels = {**labels, **dict(told.labels)}
-        faults += told.faults
-        if heard.engine_fault:
-            faults.append(heard.engine_fault)
-        if not heard.connected and not swarm_node.is_down:
+        labels = {**labels, **dict(node_report.labels)}
+        faults += node_report.faults
+        if agent_report.engine_fault:
+            faults.append(agent_report.engine_fault)
+        if not agent_report.connected and not swarm_node.is_down:
             faults.append("its agent does not answer")
     faults = list(dict.fromkeys(faults))
     gone = swarm_node.is_down and (wait is None or wait.for_long)
@@ -205,15 +205,15 @@ def _reservable(gpus: tuple[Device, ...], declared_mib: int) -> Iterator[Device]
         yield gpu if gpu.simulated or left >= 0 else replace(gpu, faults=(*gpu.faults, why))
 
 
-def plain_http_on(heard: Mapping[str, AgentReport]) -> list[str]:
+def plain_http_on(agent_report: Mapping[str, AgentReport]) -> list[str]:
     """Nodes whose agents, of an earlier version, do not carry what containers send to the hub."""
-    return sorted(name for name, one in heard.items() if one.connected and not one.gateway)
+    return sorted(name for name, one in agent_report.items() if one.connected and not one.gateway)
 
 
-def notes_on(swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, AgentReport]) -> tuple[str, ...]:
+def notes_on(swarm_nodes: Mapping[str, SwarmNode], agent_report: Mapping[str, AgentReport]) -> tuple[str, ...]:
     """Notes about these nodes for an admin, in sentences."""
-    without = sorted(name for name, one in swarm_nodes.items() if name not in heard and not one.mismatch)
-    notes = [f"{name}: {notice}." for name, one in sorted(heard.items()) for notice in one.notices]
+    without = sorted(name for name, one in swarm_nodes.items() if name not in agent_report and not one.mismatch)
+    notes = [f"{name}: {notice}." for name, one in sorted(agent_report.items()) for notice in one.notices]
     if without:
         notes.append(
             f"{', '.join(without)} without an agent: no work runs there unless swarm_without_agents allows it. Then "
@@ -221,7 +221,7 @@ def notes_on(swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, AgentRepo
             "their ports, their tokens cross it in the clear, no GPUs are known, and nothing is measured. "
             "`commonage node join` gives a node its agent."
         )
-    in_the_clear = plain_http_on(heard)
+    in_the_clear = plain_http_on(agent_report)
     if in_the_clear:
         notes.append(
             f"{', '.join(in_the_clear)}: containers reach the hub by plain HTTP over the site's network, and everybody "

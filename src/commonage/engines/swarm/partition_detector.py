@@ -43,7 +43,7 @@ def _nobody(name: str) -> Wait:
 
 
 def introduced(
-    swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, AgentReport], waits: Mapping[str, Wait]
+    swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport], waits: Mapping[str, Wait]
 ) -> tuple[tuple[str, str], ...]:
     """Nodes, as (name, address), by which agents detect that they are cut off.
 
@@ -51,7 +51,7 @@ def introduced(
     """
     there = [
         one for name, one in sorted(swarm_nodes.items())
-        if name in heard and (heard[name].connected if not one.is_down else name in waits)
+        if name in agent_reports and (agent_reports[name].connected if not one.is_down else name in waits)
     ]  # fmt: skip
     return tuple((one.name, one.address) for one in there if one.address)[:_MOST_NEIGHBORS]
 
@@ -74,20 +74,24 @@ class PartitionDetector:
             self._told.pop()
         self._told = [*self._told[-_MOST_KEPT:], (monotonic(), names)]
 
-    async def waits(self, swarm_nodes: Mapping[str, SwarmNode], heard: Mapping[str, AgentReport]) -> dict[str, Wait]:
+    async def waits(
+        self, swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport]
+    ) -> dict[str, Wait]:
         """Return the wait and its reason, by node name. Occasionally takes up to a second."""
         now = monotonic()
-        silent = [name for name in swarm_nodes if name in heard and now - heard[name].monotonic_at > _SILENT_S]
+        silent = [
+            name for name in swarm_nodes if name in agent_reports and now - agent_reports[name].monotonic_at > _SILENT_S
+        ]
         self._held_on = {name: at for name, at in self._held_on.items() if name in silent}
         self._over &= set(silent)
         self._holds_on &= set(silent)
         if self._agents is not None:
             asked = [name for name in silent if name not in self._over]
-            await asyncio.gather(*(self._ask(name, swarm_nodes, heard, self._agents, now) for name in asked))
+            await asyncio.gather(*(self._ask(name, swarm_nodes, agent_reports, self._agents, now) for name in asked))
         # A connected one is asked for each attempt.
-        down = [name for name, one in swarm_nodes.items() if one.is_down and not _is_connected(heard.get(name))]
-        self._alone = {name: self._alone.get(name, _is_long_away(heard.get(name), now)) for name in down}
-        waits = {name: self._wait(name, heard.get(name), now) for name in down}
+        down = [name for name, one in swarm_nodes.items() if one.is_down and not _is_connected(agent_reports.get(name))]
+        self._alone = {name: self._alone.get(name, _is_long_away(agent_reports.get(name), now)) for name in down}
+        waits = {name: self._wait(name, agent_reports.get(name), now) for name in down}
         self._over |= {name for name, wait in waits.items() if wait is None}
         return {name: wait for name, wait in waits.items() if wait is not None}
 
@@ -95,16 +99,16 @@ class PartitionDetector:
         self,
         name: str,
         swarm_nodes: Mapping[str, SwarmNode],
-        heard: Mapping[str, AgentReport],
+        agent_reports: Mapping[str, AgentReport],
         agents: Agents,
         now: float,
     ) -> None:
         """Its state before the first query is unknown: it may have reached the others until then."""
-        known = heard[name]
+        known = agent_reports[name]
         sets = {known.neighbors, *(names for until, names in self._told if until > known.monotonic_at - _LATE_S)}
         enough = [names for names in sorted(sets) if len(names) >= MIN_NEIGHBORS]
         self._holds_on.discard(name)
-        if enough and await may_hold_on(swarm_nodes[name], enough, swarm_nodes, heard, agents):
+        if enough and await may_hold_on(swarm_nodes[name], enough, swarm_nodes, agent_reports, agents):
             self._holds_on.add(name)
             self._held_on[name] = now
         elif enough:
@@ -127,7 +131,7 @@ async def may_hold_on(
     swarm_node: SwarmNode,
     sets: Sequence[tuple[str, ...]],
     swarm_nodes: Mapping[str, SwarmNode],
-    heard: Mapping[str, AgentReport],
+    agent_reports: Mapping[str, AgentReport],
     agents: Agents,
 ) -> bool:
     """True if it may reach more than half of a list, for any of the lists `sets` that it may have.
@@ -135,7 +139,7 @@ async def may_hold_on(
     Silent nodes count as reached, as do those that reach it. A removed node does not count.
     """
     others = sorted({name for names in sets for name in names if name in swarm_nodes and name != swarm_node.name})
-    answers = await asyncio.gather(*(_may_see(agents, heard.get(name), swarm_node.address) for name in others))
+    answers = await asyncio.gather(*(_may_see(agents, agent_reports.get(name), swarm_node.address) for name in others))
     seeing = {swarm_node.name, *(name for name, sees in zip(others, answers, strict=True) if sees)}
     return any(2 * len(seeing & set(names)) > len(names) for names in sets)
 
@@ -149,9 +153,9 @@ async def _may_see(agents: Agents, neighbor: AgentReport | None, address: str) -
         return True
 
 
-def _is_connected(heard: AgentReport | None) -> TypeGuard[AgentReport]:
-    return heard is not None and heard.connected
+def _is_connected(agent_reports: AgentReport | None) -> TypeGuard[AgentReport]:
+    return agent_reports is not None and agent_reports.connected
 
 
-def _is_long_away(heard: AgentReport | None, now: float) -> bool:
-    return heard is None or now - heard.monotonic_at > _AGENT_AWAY_S
+def _is_long_away(agent_reports: AgentReport | None, now: float) -> bool:
+    return agent_reports is None or now - agent_reports.monotonic_at > _AGENT_AWAY_S

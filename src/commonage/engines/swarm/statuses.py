@@ -13,7 +13,7 @@ from commonage.domain.reasons.attempts import (
     EndedFromOutside,
     ExitCodeLoss,
     ExitCodeLost,
-    Outside,
+    ExternalActor,
     PortTaken,
     PreparingOnNode,
     SharedFolderNotMounted,
@@ -133,7 +133,7 @@ def end_of(task: Json, about: Circumstances) -> Exit:
         return Exit(code, None, ended_at)
     if state_of(task) == "complete" and about.end is None:
         return Exit(0, None, ended_at)
-    by = Outside.DAEMON if ended_by_itself(task) else Outside.SWARM
+    by = ExternalActor.DAEMON if ended_by_itself(task) else ExternalActor.SWARM
     return Exit(None, EndedFromOutside(by=by, node=about.node), ended_at)
 
 

@@ -125,12 +125,12 @@ def _container(
 ) -> dict[str, Any]:
     # The agent on the node enforces the share of cores by this, because a service can only have a quota.
     cpus = {f"{LABEL}.cpus-milli": str(request.allocation.cpus_milli)}
-    told = replace(program, variables={**program.variables, "TINI_KILL_PROCESS_GROUP": "1"})  # see entry.sh
+    with_init = replace(program, variables={**program.variables, "TINI_KILL_PROCESS_GROUP": "1"})  # see entry.sh
     return {
         "Image": request.environment.image,
         "Command": ["/bin/sh", ENTRY_INSIDE],
         "Args": list(program.command),
-        "Env": told.env,
+        "Env": with_init.env,
         "Dir": program.cwd,
         "User": ":".join(map(str, around.user)),
         "Hostname": host_name(request),

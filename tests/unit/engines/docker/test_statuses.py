@@ -75,7 +75,7 @@ def test_who_fell_with_the_node_is_lost_in_any_case() -> None:
         ({"claim": Claim.NEVER}, 143, attempts.StoppedBeforeStart()),
         ({"claim": Claim.NOBODY}, 9, attempts.ContainerStartFailed(error="no shell")),
         ({"run_again": True}, None, attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)),
-        ({"from_outside": True}, None, attempts.EndedFromOutside(by=attempts.Outside.DOCKER)),
+        ({"from_outside": True}, None, attempts.EndedFromOutside(by=attempts.ExternalActor.DOCKER)),
     ],
 )
 def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, reason: Reason) -> None:

@@ -16,11 +16,11 @@ class Slow:
     def __init__(self) -> None:
         self.begun, self.goes_on = 0, asyncio.Event()
 
-    async def work(self, told: OnProgress) -> None:
+    async def work(self, on_progress: OnProgress) -> None:
         self.begun += 1
-        told("half of it", 0.5)
+        on_progress("half of it", 0.5)
         await self.goes_on.wait()
-        told("all of it", 1.0)
+        on_progress("all of it", 1.0)
 
 
 async def test_all_who_wait_share_one_and_hear_of_it() -> None:
@@ -49,7 +49,7 @@ async def test_who_no_longer_waits_leaves_it_to_the_others() -> None:
 
 
 async def test_all_who_wait_hear_why_it_failed() -> None:
-    async def work(told: OnProgress) -> None:
+    async def work(on_progress: OnProgress) -> None:
         await asyncio.sleep(0)
         raise OSError("no space left")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from tests.unit.engines.swarm.test_nodes import heard, node
+from tests.unit.engines.swarm.test_nodes import agent_report, node
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
@@ -32,7 +32,7 @@ class Site:
         self.known_nodes = KnownNodes(cast(Client, self), cast(Agents, self))
 
     def agent(self, name: str, **more: Any) -> AgentReport:
-        return replace(heard(name, **more), monotonic_at=time.monotonic())
+        return replace(agent_report(name, **more), monotonic_at=time.monotonic())
 
     async def nodes(self) -> list[dict[str, Any]]:
         return self.found

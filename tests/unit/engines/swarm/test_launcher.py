@@ -228,11 +228,11 @@ async def test_the_agent_is_asked_for_the_image_each_time(scene: Scene) -> None:
 
 
 async def test_who_waits_reads_of_what_the_megabytes_are(scene: Scene) -> None:
-    heard: list[tuple[Reason, float | None]] = []
+    agent_report: list[tuple[Reason, float | None]] = []
     await scene.launcher.have_image(
-        Environment("e", "E", image=IMAGE), "worker1", lambda reason, progress: heard.append((reason, progress))
+        Environment("e", "E", image=IMAGE), "worker1", lambda reason, progress: agent_report.append((reason, progress))
     )
-    assert heard == [(PULLING, 0.25)]
+    assert agent_report == [(PULLING, 0.25)]
 
 
 async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) -> None:

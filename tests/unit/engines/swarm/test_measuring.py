@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
-from tests.unit.engines.swarm.test_nodes import heard
+from tests.unit.engines.swarm.test_nodes import agent_report
 
 from commonage.domain.statuses import Measurement, Phase, Status
 from commonage.engines.swarm.engine import SwarmEngine
@@ -27,7 +27,7 @@ class Agents:
 async def test_an_agent_measures_no_attempt_of_another_node(tmp_path: Path) -> None:
     agents: Any = Agents()
     engine = SwarmEngine("site", tmp_path, tmp_path, agents=agents)
-    engine._known_nodes.agent_reports = {"a": heard("a"), "b": heard("b")}
+    engine._known_nodes.agent_reports = {"a": agent_report("a"), "b": agent_report("b")}
     scene = Scene(tmp_path)
     for node in ("a", "b"):
         run = scene.run(attempt_id=f"w-{node}", node=node)

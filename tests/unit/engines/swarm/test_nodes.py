@@ -39,7 +39,7 @@ NODE_IDS = {"a": "1", "b": "2"}
 """Those of the nodes that most tests here have."""
 
 
-def heard(name: str, **more: Any) -> AgentReport:
+def agent_report(name: str, **more: Any) -> AgentReport:
     report = NodeReport(name, 6000, 1024, (Device("GPU-1", 0, "A100", 40960),), 500, (("rack", "7"),), ("hot",))
     about = {"connected": True, "gateway": "172.18.0.1", "node_id": NODE_IDS.get(name, name), **more}
     return AgentReport(name, report, 0.0, 0.0, **about)
@@ -105,7 +105,7 @@ def test_down_is_given_up_and_unknown_is_waited_for() -> None:
     assert not found["b"].is_down
     said = {name: report_of(one, None).faults for name, one in found.items()}
     assert said["a"] == ("Docker Swarm does not reach it: heartbeat failure",)
-    assert {name for name, one in found.items() if report_of(one, heard(name)).gone} == {"a"}
+    assert {name for name, one in found.items() if report_of(one, agent_report(name)).gone} == {"a"}
     assert "waits for it" in said["b"][0]
     assert "availability drain" in said["c"][0]
 
@@ -114,27 +114,27 @@ def test_an_agent_knows_more() -> None:
     swarm_node = swarm_nodes_of([node("a")])["a"]
     alone = report_of(swarm_node, None)
     assert (alone.devices, alone.faults) == ((), ())
-    report = report_of(swarm_node, heard("a", engine_fault="its Docker daemon does not answer"))
+    report = report_of(swarm_node, agent_report("a", engine_fault="its Docker daemon does not answer"))
     assert (report.cpus_milli, report.memory_mib, report.disk_free_mib) == (6000, 1024, 500)
     assert dict(report.labels) == {"arch": "x86_64", "os": "linux", "rack": "7", "zone": "cellar"}
     assert report.faults == ("hot", "its Docker daemon does not answer")
-    assert "its agent does not answer" in report_of(swarm_node, heard("a", connected=False)).faults
+    assert "its agent does not answer" in report_of(swarm_node, agent_report("a", connected=False)).faults
 
 
 def test_what_still_ends_on_a_node_that_is_down_is_told_and_it_is_not_given_up_yet() -> None:
     down = swarm_nodes_of([node("a", state="down")])["a"]
-    waiting = report_of(down, heard("a"), Wait("what runs there is ended there first"))
+    waiting = report_of(down, agent_report("a"), Wait("what runs there is ended there first"))
     assert waiting.faults == (
         "Docker Swarm does not reach it: heartbeat failure", "what runs there is ended there first", "hot"
     )  # fmt: skip
     assert not waiting.gone
-    assert report_of(down, heard("a"), Wait("it may be us", for_long=True)).gone
+    assert report_of(down, agent_report("a"), Wait("it may be us", for_long=True)).gone
 
 
 def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
     def faults(generic: Any, *gpus: Device) -> list[tuple[str, ...]]:
         swarm_node = swarm_nodes_of([node("a", generic=generic)])["a"]
-        told = heard("a")
+        told = agent_report("a")
         told = replace(told, report=replace(told.report, devices=gpus))
         report = report_of(swarm_node, told)
         assert report.faults == ("hot",), "what needs no GPU starts there"
@@ -157,14 +157,18 @@ def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
 
 def test_an_admin_is_told_of_nodes_without_an_agent_and_what_their_agents_notice() -> None:
     swarm_nodes = swarm_nodes_of([node(name, name) for name in "abc"])
-    assert notes_on({"a": swarm_nodes["a"]}, {"a": heard("a")}) == ()
-    noticed, without = notes_on(swarm_nodes, {"a": heard("a", notices=("its containers may gain privileges",))})
+    assert notes_on({"a": swarm_nodes["a"]}, {"a": agent_report("a")}) == ()
+    noticed, without = notes_on(swarm_nodes, {"a": agent_report("a", notices=("its containers may gain privileges",))})
     assert noticed == "a: its containers may gain privileges."
     assert without.startswith("b, c without an agent: no work runs there unless")
 
 
 def test_an_admin_is_told_where_containers_reach_the_hub_by_plain_http() -> None:
-    told = {"a": heard("a"), "b": heard("b", gateway=""), "c": heard("c", gateway="", connected=False)}
+    told = {
+        "a": agent_report("a"),
+        "b": agent_report("b", gateway=""),
+        "c": agent_report("c", gateway="", connected=False),
+    }
     [note] = notes_on(swarm_nodes_of([node(name, name) for name in "abc"]), told)
     assert note.startswith("b: containers reach the hub by plain HTTP")
     info = {"ServerVersion": "26.1", "SecurityOptions": ["name=seccomp,profile=default"]}
@@ -176,14 +180,14 @@ def test_an_admin_is_told_where_containers_reach_the_hub_by_plain_http() -> None
 def test_the_doctor_says_what_would_be_better() -> None:
     info = {"ServerVersion": "20.10.24", "SwapLimit": False, "SecurityOptions": ["name=seccomp,profile=default"]}
     nodes = [node("a", generic=None), node("b", "n2", "down", generic=None)]
-    found = examined(info, nodes, 5.0, Path("/srv/site"), {"b": heard("b")})
+    found = examined(info, nodes, 5.0, Path("/srv/site"), {"b": agent_report("b")})
     assert "2 nodes, 1 there (not: b)" in found.said
     assert "/srv/site must be mounted on all" in found.said
     assert "--dispatcher-heartbeat 2s" in found.advice
     assert "a without an agent, so without work, firewall" in found.advice
     assert "b with GPUs, but no VRAM declared" in found.advice
     assert "seccomp" not in found.advice
-    told = {"a": heard("a")}
+    told = {"a": agent_report("a")}
     assert examined(info, [node("a")], 2.0, Path("/srv/site"), told).advice == ""
     unfit = {**info, "Name": "hub", "SecurityOptions": ["name=userns"]}
     advice = examined(unfit, [node("a")], 2.0, Path("/srv/site"), told).advice
@@ -198,7 +202,7 @@ def test_the_doctor_names_nodes_whose_containers_may_gain_privileges() -> None:
     def advice(version: str, *options: str, **told: tuple[str, ...]) -> str:
         info = {"Name": "hub", "ServerVersion": version, "SecurityOptions": ["name=seccomp,profile=default", *options]}
         nodes = [node(name, f"id-{name}") for name in ("hub", "a", "b")]
-        said = {name: heard(name, notices=told.get(name, ())) for name in ("hub", "a", "b", "gone")}
+        said = {name: agent_report(name, notices=told.get(name, ())) for name in ("hub", "a", "b", "gone")}
         return examined(info, nodes, 2.0, Path("/srv/site"), said).advice
 
     assert advice("20.10.24") == "", "it does not say"

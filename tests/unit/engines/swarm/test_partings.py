@@ -62,12 +62,12 @@ class Site:
         """As it is after a few looks; what was found by the first one may have just become so."""
         now = monotonic()
         for later in (0.0, 3.0, MAJORITY_GRACE_S + 3.0):
-            heard = {
+            agent_report = {
                 name: replace(one, monotonic_at=now + later) if one.connected else one
                 for name, one in self.agent_reports.items()
             }
             with patch("commonage.engines.swarm.partition_detector.monotonic", return_value=now + later):
-                found = asyncio.run(partition_detector.waits(self.swarm_nodes, heard))
+                found = asyncio.run(partition_detector.waits(self.swarm_nodes, agent_report))
         return found
 
 

@@ -42,9 +42,9 @@ def services_fault(info: Mapping[str, Any]) -> str:
 
 def cdi_names(info: Mapping[str, Any]) -> frozenset[str]:
     """CDI names of NVIDIA GPUs: uuids, indices, `all`, as the author of the specification chose."""
-    told = info.get("DiscoveredDevices")
-    if told is not None:
-        ids = (str(one.get("ID", "")) for one in told if one.get("Source") == "cdi")
+    discovered = info.get("DiscoveredDevices")
+    if discovered is not None:
+        ids = (str(one.get("ID", "")) for one in discovered if one.get("Source") == "cdi")
         return frozenset(one.removeprefix(f"{KIND}=") for one in ids if one.startswith(f"{KIND}="))
     return frozenset(name for text in _specifications(info) if _OF_GPUS.search(text) for name in _NAME.findall(text))
 

@@ -50,7 +50,7 @@ class Images:
         """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
-    async def ensure(self, environment: Environment, told: OnProgress, have: Have | None = None) -> None:
+    async def ensure(self, environment: Environment, on_progress: OnProgress, have: Have | None = None) -> None:
         """Make the image of the environment available, here or by `have`.
 
         Raises EngineFailure, with the environment's name, if that fails. Away is passed on unchanged: ask again.
@@ -59,7 +59,7 @@ class Images:
 
         def note(reason: Reason, progress: float | None) -> None:
             self._note(name, EnvironmentState.BUILDING, reason, progress)
-            told(reason, progress)
+            on_progress(reason, progress)
 
         try:
             image = _image_of(environment)
@@ -78,21 +78,21 @@ class Images:
     ) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
 
-    async def have_here(self, image: str, told: OnProgress) -> None:
+    async def have_here(self, image: str, on_progress: OnProgress) -> None:
         """Make it available at our daemon. Raises EngineFailure."""
         if await self._client.image(image) is None:
-            await self._fetch(image, told)
+            await self._fetch(image, on_progress)
 
-    async def _fetch(self, image: str, told: OnProgress) -> None:
+    async def _fetch(self, image: str, on_progress: OnProgress) -> None:
         if self._pull == "never":
             raise EngineFailure(
                 f"there is no image {image} on this machine, and images are not fetched here (docker_pull = never): "
                 f"load it with `docker load` or `docker import`"
             )
-        told(PullingImage(image=image), None)
-        await self._fetches.do(image, partial(self._pull_image, image), told)
+        on_progress(PullingImage(image=image), None)
+        await self._fetches.do(image, partial(self._pull_image, image), on_progress)
 
-    async def _pull_image(self, image: str, told: OnProgress) -> None:
+    async def _pull_image(self, image: str, on_progress: OnProgress) -> None:
         layers: dict[str, tuple[int, int]] = {}
         patience = _FIRST_WORD_S
         async with aclosing(self._client.pull(image, self._account)) as messages:  # type: ignore[type-var]  # a generator in practice
@@ -106,7 +106,7 @@ class Images:
                     words = f"the registry of {image} did not answer within {patience:.0f} s"
                     raise EngineFailure(words, retryable=True) from error
                 patience = _SILENCE_S
-                told(*progress_of(image, message, layers))
+                on_progress(*progress_of(image, message, layers))
 
     async def close(self) -> None:
         """Cancel pulls in progress."""
