@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.kernel import by_number, run_notebook, terminal_says
 from tests.acceptance.served import Served, served, until
 
-from commonage.engines.containers.session import CONTAINER_SESSION
+from commonage.engines.containers.program.session import CONTAINER_SESSION
 from commonage.engines.rundir.sessions import SESSION_COMMAND
 
 pytestmark = pytest.mark.timeout(900)

@@ -7,15 +7,15 @@ import json
 from functools import reduce
 from typing import Any
 
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.shared import Mount
-from commonage.engines.containers.daemon.words import Folders, network_name
-from commonage.engines.containers.program import Inside, program_of
+from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.engines.containers.daemon.descriptions import Folders, network_name
+from commonage.engines.containers.program.program import Inside, program_of
 from commonage.engines.docker import translate as docker
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.swarm import translate as swarm

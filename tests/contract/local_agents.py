@@ -19,7 +19,7 @@ from commonage.agent.containers.mounts import Mounts
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.statuses import Measurement, ProcessOwner
-from commonage.engines.containers.kernel import measure, owners_of
+from commonage.engines.containers.usage import measure, owners_of
 from commonage.ports.agents import AgentReport, Agents, OnProgress
 from commonage.ports.devices import Hold
 

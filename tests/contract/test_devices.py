@@ -16,7 +16,7 @@ from commonage.gpu.simulated import SimulatedDevices, parse_simulated
 from commonage.gpu.slots import parse_slots
 from commonage.ports.devices import Devices, DevicesUnavailable, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract, hold_of, share_of
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 VERSIONS = {"driver": "615.10", "cuda": "13.1"}
 NODE = ("driver 615.10", "nvml 13.615.10", "cuda 13010")
@@ -260,7 +260,7 @@ def said_by(library: Path, driver: FakeDriver, wanted: str) -> str:
     program = """
 import sys
 from commonage.gpu.detect import open_devices
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 opened = open_devices(sys.argv[1], node_name="here", clock=FakeClock())
 print(opened.said)
 opened.devices.close()

@@ -19,9 +19,9 @@ from commonage.testing.behaviour import TERMINATED, Aside, Behaviour
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, StartRequestFactory
 from commonage.testing.exec_contract import ExecContract
-from commonage.testing.fake_clock import FakeClock
-from commonage.testing.fake_engine import FakeEngine, FakeWorld
-from commonage.testing.fake_exec import FakeExec
+from commonage.testing.fakes.clock import FakeClock
+from commonage.testing.fakes.engine import FakeEngine, FakeWorld
+from commonage.testing.fakes.exec import FakeExec
 
 NODE = NodeReport("node-1", 8000, 16384)
 

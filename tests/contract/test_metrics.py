@@ -11,7 +11,7 @@ from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.ports.metrics import Metrics, Sample
 from commonage.store.upgrade import check, upgrade
 from commonage.store.urls import sqlite_url
-from commonage.testing.memory_metrics import MemoryMetrics
+from commonage.testing.fakes.metrics import MemoryMetrics
 from commonage.testing.metrics_contract import START, MetricsContract, everything, samples
 
 pytestmark = pytest.mark.anyio

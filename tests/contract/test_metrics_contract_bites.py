@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.ports.metrics import Metrics, Point, Sample
-from commonage.testing.memory_metrics import MemoryMetrics
+from commonage.testing.fakes.metrics import MemoryMetrics
 from commonage.testing.metrics_contract import MetricsContract
 
 suite = MetricsContract()

@@ -9,7 +9,7 @@ from commonage.ports.store import Store
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 from commonage.store.urls import sqlite_url
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.store import MemoryStore
 from commonage.testing.store_contract import StoreContract
 
 pytestmark = pytest.mark.anyio

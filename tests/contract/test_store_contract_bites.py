@@ -13,7 +13,7 @@ from commonage.domain.usage import Usage
 from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page, Store
-from commonage.testing.memory_store import MemoryStore, Shelf
+from commonage.testing.fakes.store import MemoryStore, Shelf
 from commonage.testing.store_contract import StoreContract
 
 suite = StoreContract()

@@ -36,8 +36,8 @@ from commonage.ports.clock import Clock
 from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_engine import FakeEngine
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.engine import FakeEngine
+from commonage.testing.fakes.store import MemoryStore
 
 GIB = 1024
 SECRET = "a secret of tests"

@@ -49,8 +49,8 @@ from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 from commonage.testing import factories
-from commonage.testing.fake_engine import FakeEngine
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.engine import FakeEngine
+from commonage.testing.fakes.store import MemoryStore
 from commonage.wire.hub import API_PATH
 
 SPAWNER = "secret-of-the-spawner"

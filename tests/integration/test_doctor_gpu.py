@@ -52,7 +52,7 @@ import json, os, sys
 from dataclasses import asdict
 from pathlib import Path
 from commonage.domain.nodes import Isolation
-from commonage.engines.process.cgroups import Cgroups, Hierarchy
+from commonage.engines.process.groups.cgroups import Cgroups, Hierarchy
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.mig import Mig

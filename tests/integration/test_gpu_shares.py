@@ -24,7 +24,7 @@ from commonage.gpu.detect import share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
 from commonage.store.bundle_files import BundleFiles
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.store import MemoryStore
 from commonage.wire.hub import API_PATH
 from commonage.wire.workloads import WorkloadOut
 

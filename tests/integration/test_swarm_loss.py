@@ -40,7 +40,7 @@ from commonage.gpu.none import NoDevices
 from commonage.ports.agents import PARTITIONED_AFTER_S, Agents
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.engine_rig import FOREVER
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
 ROOT = Principal("root", frozenset(Scope))

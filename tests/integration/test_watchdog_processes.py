@@ -28,7 +28,7 @@ from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing import factories
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 GIB = 1024

@@ -50,12 +50,12 @@ from tests.contract.filtering import (
 from tests.contract.swarm import Swarm, swarm_of
 
 from commonage.engines.containers.api_version import API_VERSIONS
+from commonage.engines.containers.daemon.descriptions import ours
 from commonage.engines.containers.daemon.errors import Refused
-from commonage.engines.containers.daemon.words import ours
-from commonage.engines.containers.exec_api import STREAMS
+from commonage.engines.containers.exec.api import STREAMS
 from commonage.engines.docker.client import Client as DockerClient
 from commonage.engines.swarm.client import Client as SwarmClient
-from commonage.engines.swarm.membership import SwarmManager
+from commonage.engines.swarm.nodes.membership import SwarmManager
 
 pytestmark = pytest.mark.needs("haproxy")
 API = Path(__file__).parents[1] / "data" / "docker_api.txt"

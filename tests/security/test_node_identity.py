@@ -32,7 +32,7 @@ from commonage.agent.steps.swarm_identity import prove, swarm_node
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Measurement
-from commonage.engines.swarm.membership import SwarmManager
+from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME, JoinClient, Refusal
 from commonage.join.identity_proof import statement
 from commonage.join.service import JoinService, Site

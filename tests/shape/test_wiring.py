@@ -10,7 +10,7 @@ RECORDS = {
     "agent/steps/step.py": "agent",  # Case: what the steps of a join tell each other
     "engines/containers/live_state.py": "engines",  # Run: what an engine knows of an attempt
     "engines/process/live_state.py": "engines/process",
-    "testing/fake_run.py": "testing",  # FakeRun: what the fake engine plays
+    "testing/fakes/run.py": "testing",  # FakeRun: what the fake engine plays
     "ports/store.py": "control",  # Batch: the writer fills it before it is committed
 }
 """Modules whose classes are plain data that a whole package keeps, and that package."""
@@ -37,7 +37,7 @@ FOREIGN = {
 }
 """Attributes of other people's objects that are set as their libraries have it."""
 
-PATCHES = ("hub/", "files/injected/", "engines/process/zygote.py", "engines/rundir/unpack_child.py")
+PATCHES = ("hub/", "files/injected/", "engines/process/warm/zygote.py", "engines/rundir/unpack_child.py")
 """What configures or patches a foreign program in its own process: JupyterHub, frameworks, the interpreter."""
 
 

@@ -36,7 +36,7 @@ from commonage.domain.errors import EngineFailure, InvalidInput
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.daemon.gpus import services_fault
 from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swarm_faults
-from commonage.engines.containers.kernel import measure, owners_of
+from commonage.engines.containers.usage import measure, owners_of
 from commonage.link import messages
 from commonage.link.connection import Answer as Answering
 from commonage.link.connection import Connection, MessageHandlers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from commonage.engines.containers.daemon.shared import parse_mount
+from commonage.engines.containers.daemon.admin_mounts import parse_mount
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.process.engine import ProcessEngine

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commonage.engines.swarm.membership import SwarmManager
+from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME
 from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.testing.factories import workload_id
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600

@@ -26,8 +26,8 @@ from commonage.domain.statuses import Phase
 from commonage.domain.workloads import RetryPolicy, State, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_clock import settle
-from commonage.testing.fake_engine import FakeEngine
+from commonage.testing.fakes.clock import settle
+from commonage.testing.fakes.engine import FakeEngine
 
 BEHAVIOURS = {
     "quick": Behaviour(),

@@ -16,8 +16,8 @@ from commonage.domain.workloads import Condition, Dependency, State
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_clock import FakeClock
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.clock import FakeClock
+from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

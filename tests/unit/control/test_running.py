@@ -18,7 +18,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_clock import settle
+from commonage.testing.fakes.clock import settle
 
 pytestmark = pytest.mark.anyio
 INSTALLING = attempts.PreparingEnvironment(environment="base", step="installing torch")

@@ -21,9 +21,9 @@ from commonage.ports.engine import Engine
 from commonage.ports.metrics import Point, Sample
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_clock import FakeClock, settle
-from commonage.testing.fake_engine import FakeEngine, FakeWorld
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.clock import FakeClock, settle
+from commonage.testing.fakes.engine import FakeEngine, FakeWorld
+from commonage.testing.fakes.store import MemoryStore
 
 USER = frozenset({Scope.READ, Scope.SUBMIT})
 ANN, BOB = Principal("ann", USER), Principal("bob", USER)

@@ -12,7 +12,7 @@ from commonage.gpu.amd import AmdDevices, load_library
 from commonage.gpu.simulated import SimulatedDevices
 from commonage.ports.devices import DeviceSample, DevicesUnavailable, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract, share_of
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 FIRST = Gpu()
 SECOND = Gpu(

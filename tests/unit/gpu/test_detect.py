@@ -9,7 +9,7 @@ from commonage.gpu.detect import check_wanted, describe, open_devices
 from commonage.gpu.none import NoDevices
 from commonage.gpu.simulated import SimulatedDevices
 from commonage.ports.devices import DevicesUnavailable
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 
 class Driver:

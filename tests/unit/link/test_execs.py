@@ -19,7 +19,7 @@ from commonage.link.execs import EXEC, WINDOW, LinkExecs
 from commonage.link.messages import MEASURE, Measured, Nothing, RequestType
 from commonage.ports.execs import ERR, OUT, NotRunning, Terminal
 from commonage.testing.behaviour import Aside
-from commonage.testing.fake_exec import FakeExec
+from commonage.testing.fakes.exec import FakeExec
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample
 from commonage.ports.metrics import Metrics, Point, Sample
 from commonage.testing import factories
-from commonage.testing.fake_clock import FakeClock
-from commonage.testing.fake_engine import FakeEngine
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.clock import FakeClock
+from commonage.testing.fakes.engine import FakeEngine
+from commonage.testing.fakes.store import MemoryStore
 
 
 class NoMetrics(Metrics):

@@ -18,8 +18,8 @@ from commonage.metrics.prometheus import COUNT_EVERY_S, PATH, Exposition, metric
 from commonage.metrics.series import SERIES
 from commonage.ports.store import Batch
 from commonage.testing import factories
-from commonage.testing.fake_clock import FakeClock
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.clock import FakeClock
+from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

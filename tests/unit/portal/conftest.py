@@ -15,7 +15,7 @@ from commonage.control.workloads.submission import Submission
 from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
 from commonage.domain.workloads import Kind, State, Workload
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 from commonage.wire.hub import CALLBACK_PATH, PORTAL_PATH
 
 from tests.fakes.portal import ADMIN, USER  # isort: skip

@@ -10,7 +10,7 @@ from tests.fakes.portal import SECRET, FakeIdentity, Portal
 from tests.unit.portal.conftest import Person
 
 from commonage.portal.auth import SESSION_S, PortalAuth, SignInNeeded
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 from commonage.wire.hub import CALLBACK_PATH, PORTAL_PATH
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from commonage.domain.principals import Principal
 from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Kind
 from commonage.testing import factories as make
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 ROOT = Principal("root", ADMIN)

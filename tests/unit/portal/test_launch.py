@@ -18,7 +18,7 @@ from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.ports.store import Filter
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 from commonage.wire.hub import PORTAL_PATH
 
 from tests.fakes.portal import USER  # isort: skip

@@ -10,7 +10,7 @@ import pytest
 from commonage.domain.events import Event
 from commonage.portal import live
 from commonage.testing import factories
-from commonage.testing.fake_clock import FakeClock, settle
+from commonage.testing.fakes.clock import FakeClock, settle
 
 pytestmark = pytest.mark.anyio
 

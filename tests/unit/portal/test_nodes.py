@@ -17,7 +17,7 @@ from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.workloads import Kind
 from commonage.ports.devices import DeviceSample
 from commonage.testing.factories import image
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 

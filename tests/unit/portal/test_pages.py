@@ -15,7 +15,7 @@ from commonage.control.workloads.submission import Submission
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import Kind
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 from commonage.wire.hub import PORTAL_PATH
 
 pytestmark = pytest.mark.anyio

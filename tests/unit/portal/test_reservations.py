@@ -16,7 +16,7 @@ from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.domain.workloads import Kind
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 RULES = Rules(

@@ -18,7 +18,7 @@ from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy,
 from commonage.portal.launch_form import Earlier, LaunchForm
 from commonage.ports.store import Filter
 from commonage.testing import factories
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 from commonage.wire.hub import PORTAL_PATH
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ from tests.unit.portal.conftest import Person
 from commonage.domain.statuses import ProcessOwner
 from commonage.ports.devices import ProcessMemory
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 Submit = Callable[..., Any]

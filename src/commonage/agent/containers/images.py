@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commonage.agent.containers.docker import DaemonRefused, DaemonSilent, DockerDaemon, split_image
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.fetching import progress_of, refusal_of
+from commonage.engines.containers.image_pulls import progress_of, refusal_of
 from commonage.engines.rundir.single_flight import SingleFlight
 from commonage.ports.agents import OnProgress
 

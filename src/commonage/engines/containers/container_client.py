@@ -10,7 +10,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
 from commonage.ports.agents import OnProgress
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.container_client import ContainerClient, Signal
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.run import Run
 
 _LOOK_S = 0.25
 _AGAIN_S = 2.0

@@ -23,12 +23,12 @@ from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.containers.container_client import Away, ContainerClient, Gone
 from commonage.engines.containers.ending import end_run
 from commonage.engines.containers.launching import launch_patiently
-from commonage.engines.containers.looking import StatusReader, Unclear, Unstarted, write_end
+from commonage.engines.containers.run import Run, Table
 from commonage.engines.containers.start_limiter import StartLimiter
-from commonage.engines.containers.table import Run, Table
+from commonage.engines.containers.status_reader import StatusReader, Unclear, Unstarted, write_end
 from commonage.engines.rundir.execs import not_running
-from commonage.engines.rundir.keeping import RunsEngine
 from commonage.engines.rundir.runs import Exit
+from commonage.engines.rundir.runs_engine import RunsEngine
 from commonage.files.beneath import Beneath
 from commonage.ports.execs import ExecStream, Terminal
 

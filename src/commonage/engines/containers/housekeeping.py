@@ -11,7 +11,7 @@ from functools import partial
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
-from commonage.engines.containers.table import Table
+from commonage.engines.containers.run import Table
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.rundir.table import InThread
 

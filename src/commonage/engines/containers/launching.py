@@ -8,7 +8,7 @@ import logging
 from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons.attempts import RetryingStart
 from commonage.engines.containers.container_client import Away, ContainerClient
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.run import Run
 from commonage.ports.agents import OnProgress
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)

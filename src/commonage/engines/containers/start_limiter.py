@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.run import Run
 from commonage.ports.agents import OnProgress
 
 MOST_S = 30.0

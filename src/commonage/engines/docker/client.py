@@ -19,7 +19,7 @@ import aiohttp
 
 from commonage.engines.containers.daemon.connection import Connection, Json
 from commonage.engines.containers.daemon.errors import Refused, translated
-from commonage.engines.containers.kernel import daemon_started_at
+from commonage.engines.containers.usage import daemon_started_at
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
 _EVENTS = ["start", "die", "kill", "oom", "destroy"]

@@ -13,9 +13,9 @@ from commonage.engines.containers.container_client import Absent, Lives, Look, M
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.times import instant
-from commonage.engines.containers.kernel import booted_at
-from commonage.engines.containers.preparing import check
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.files.prepare import check
+from commonage.engines.containers.run import Run
+from commonage.engines.containers.usage import booted_at
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, is_ours

@@ -16,8 +16,8 @@ from typing import Any
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.statuses import Capabilities
-from commonage.engines.containers.box import Owner
 from commonage.engines.containers.daemon.gpus import Way, way_of
+from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.rundir.disk import free_on, tight_disk

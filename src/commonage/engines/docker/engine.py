@@ -16,26 +16,26 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
+from commonage.engines.containers.daemon.descriptions import ours
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.relays import Relays
-from commonage.engines.containers.daemon.words import ours
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.execs import DaemonExecs
+from commonage.engines.containers.exec.execs import DaemonExecs
+from commonage.engines.containers.files.injected import put_in
+from commonage.engines.containers.files.prepare import Place
 from commonage.engines.containers.housekeeping import Bounds, House
-from commonage.engines.containers.injected import put_in
-from commonage.engines.containers.kernel import measure, owners_of
-from commonage.engines.containers.preparing import Place
-from commonage.engines.containers.program import shared_variables
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.program.program import shared_variables
+from commonage.engines.containers.run import Run
+from commonage.engines.containers.usage import measure, owners_of
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.container_client import DockerContainerClient
 from commonage.engines.docker.daemon import Daemon
+from commonage.engines.docker.events import Ears, listen
 from commonage.engines.docker.housekeeping import Leftovers
 from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import container_name
-from commonage.engines.docker.watching import Ears, listen
 from commonage.engines.rundir.unpacking import Unpacker
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import OnProgress, ignore_progress

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from commonage.engines.containers.daemon.words import LABEL, ours
+from commonage.engines.containers.daemon.descriptions import LABEL, ours
 from commonage.engines.containers.housekeeping import House
-from commonage.engines.containers.table import Table
+from commonage.engines.containers.run import Table
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.networks import Networks
 

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.box import Claim
+from commonage.engines.containers.daemon.admin_mounts import see_that_nothing_leads_elsewhere
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.descriptions import LABEL, Folders
 from commonage.engines.containers.daemon.errors import Refused
 from commonage.engines.containers.daemon.networks import Network
-from commonage.engines.containers.daemon.shared import see_that_nothing_leads_elsewhere
-from commonage.engines.containers.daemon.words import LABEL, Folders
-from commonage.engines.containers.mounts import has_sizes
-from commonage.engines.containers.preparing import ENTRY, Place, have_files, have_folders
-from commonage.engines.containers.program import Inside, Program, program_of
+from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.files.prepare import ENTRY, Place, have_files, have_folders
+from commonage.engines.containers.files.volume_mounts import has_sizes
+from commonage.engines.containers.program.program import Inside, Program, program_of
+from commonage.engines.containers.run import Run
 from commonage.engines.containers.start_limiter import StartLimiter
-from commonage.engines.containers.table import Run
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.networks import Networks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from commonage.engines.containers.daemon.shared import Mount
+from commonage.engines.containers.daemon.admin_mounts import Mount
 from commonage.ports.registry import RegistryAccount
 
 

@@ -16,10 +16,10 @@ from commonage.domain.reasons.attempts import (
     NodeRestarted,
 )
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.box import Claim
 from commonage.engines.containers.daemon.times import instant
-from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
-from commonage.engines.containers.program import PORT
+from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.program.program import PORT
+from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
 from commonage.engines.rundir.runs import Exit
 
 _KILLED = 137

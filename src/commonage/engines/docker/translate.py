@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from commonage.domain.nodes import Share
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.daemon.words import (
+from commonage.engines.containers.daemon.descriptions import (
     CAPABILITIES,
     MIB,
     SHM_PART,
@@ -26,7 +26,7 @@ from commonage.engines.containers.daemon.words import (
     network_name,
     own_mounts,
 )
-from commonage.engines.containers.program import Program
+from commonage.engines.containers.program.program import Program
 from commonage.engines.docker.settings import DockerSettings
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from commonage.engines.process.groups import Groups
+from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.processes import send
-from commonage.engines.process.table import Run
+from commonage.engines.process.run import Run
 from commonage.engines.rundir.table import InThread
 
 _LOOK_S = 0.05

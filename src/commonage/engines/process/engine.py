@@ -27,24 +27,24 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.cgroups import find_cgroups
 from commonage.engines.process.ending import end_run
-from commonage.engines.process.environments import Environments, PythonPlace
+from commonage.engines.process.environments.environments import Environments, PythonPlace
+from commonage.engines.process.environments.uv import read_pip_settings, uv_environment
 from commonage.engines.process.exec import Execs
-from commonage.engines.process.groups import Groups
+from commonage.engines.process.groups.cgroups import find_cgroups
+from commonage.engines.process.groups.groups import Groups
+from commonage.engines.process.groups.marked import MarkedProcesses
+from commonage.engines.process.groups.owners import owners_of
 from commonage.engines.process.housekeeping import keep_memory, keep_old_logs
 from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
-from commonage.engines.process.marked import MarkedProcesses
 from commonage.engines.process.node import NOT_ISOLATED, node_name, report_node
-from commonage.engines.process.owners import owners_of
 from commonage.engines.process.ports import PortRange
 from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
+from commonage.engines.process.run import Run, Table
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.process.table import Run, Table
 from commonage.engines.process.translate import shared_variables
-from commonage.engines.process.uv import read_pip_settings, uv_environment
-from commonage.engines.rundir.keeping import RunsEngine
 from commonage.engines.rundir.runs import Exit
+from commonage.engines.rundir.runs_engine import RunsEngine
 from commonage.engines.rundir.unpacking import see_that_it_is_there
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices

@@ -23,12 +23,12 @@ from pathlib import Path
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import Phase
 from commonage.engines.process.descriptors import Descriptor, settle
-from commonage.engines.process.environments import Environments
-from commonage.engines.process.groups import Groups
+from commonage.engines.process.environments.environments import Environments
+from commonage.engines.process.groups.groups import Groups
+from commonage.engines.process.groups.marked import FRESH_S
 from commonage.engines.process.launcher import Launcher
-from commonage.engines.process.marked import FRESH_S
 from commonage.engines.process.processes import send, stat_of
-from commonage.engines.process.table import Run, Table
+from commonage.engines.process.run import Run, Table
 from commonage.engines.rundir.execs import GRACE_S, MARK, NAME, SHELL, new_mark, not_running
 from commonage.engines.rundir.tasks import Tasks
 from commonage.ports.execs import ERR, OUT, ExecStream, Terminal

@@ -11,9 +11,9 @@ import time
 from functools import partial
 
 from commonage.domain.iterations import Iterations
-from commonage.engines.process.groups import Groups
+from commonage.engines.process.groups.groups import Groups
+from commonage.engines.process.run import Run, Table
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.process.table import Run, Table
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.rundir.table import InThread
 

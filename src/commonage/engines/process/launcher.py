@@ -24,14 +24,14 @@ from commonage.domain.reasons.attempts import (
     StoppedBeforeStart,
 )
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.process.environments import PythonPlace
-from commonage.engines.process.groups import Groups
+from commonage.engines.process.environments.environments import PythonPlace
+from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.node import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Place, Program, confined, program_of, url_of
 from commonage.engines.process.volumes import give_volumes
-from commonage.engines.process.warm import WarmSessions
+from commonage.engines.process.warm.sessions import WarmSessions
 from commonage.engines.rundir.runs import Claim, Exit, RunFolder
 from commonage.engines.rundir.unpacking import Unpacker, noted
 from commonage.engines.rundir.workspaces import make_workspace

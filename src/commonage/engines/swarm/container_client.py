@@ -19,16 +19,16 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.box import Box
 from commonage.engines.containers.container_client import Absent, Lives, Look, Over, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.preparing import check
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.files.control_folder import Box
+from commonage.engines.containers.files.prepare import check
+from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.known_nodes import KnownNodes
 from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.nodes.known_nodes import KnownNodes
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.statuses import (
     Circumstances,

@@ -15,11 +15,11 @@ from typing import Literal
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.box import script_of
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.words import LABEL, ours
-from commonage.engines.containers.injected import files_of
-from commonage.engines.containers.preparing import ENTRY
+from commonage.engines.containers.daemon.descriptions import LABEL, ours
+from commonage.engines.containers.files.control_folder import script_of
+from commonage.engines.containers.files.injected import files_of
+from commonage.engines.containers.files.prepare import ENTRY
 from commonage.engines.swarm.client import Client
 
 ENTRY_INSIDE = "/run/commonage/entry"

@@ -10,7 +10,7 @@ from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.examined import Examined
 from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes import SwarmNode, plain_http_on, swarm_nodes_of
+from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, plain_http_on, swarm_nodes_of
 from commonage.ports.agents import AgentReport
 
 # A node is down after three missing heartbeats.

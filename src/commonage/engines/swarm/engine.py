@@ -21,29 +21,29 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
-from commonage.engines.containers.addresses import addresses_here, network_at
+from commonage.engines.containers.daemon.addresses import addresses_here, network_at
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.descriptions import LABEL, ours
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.relays import Relays
-from commonage.engines.containers.daemon.words import LABEL, ours
 from commonage.engines.containers.engine import ContainerEngine
+from commonage.engines.containers.files.prepare import Place
 from commonage.engines.containers.housekeeping import Bounds, House
-from commonage.engines.containers.preparing import Place
-from commonage.engines.containers.program import shared_variables
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.program.program import shared_variables
+from commonage.engines.containers.run import Run
 from commonage.engines.rundir.disk import free_on, tight_disk
 from commonage.engines.rundir.unpacking import Unpacker
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.doctor import notes_of
-from commonage.engines.swarm.known_nodes import KnownNodes
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.networks import Networks
-from commonage.engines.swarm.nodes import NO_SHARED_FOLDER
+from commonage.engines.swarm.nodes.known_nodes import KnownNodes
+from commonage.engines.swarm.nodes.swarm_nodes import NO_SHARED_FOLDER
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
-from commonage.engines.swarm.watching import Watcher
+from commonage.engines.swarm.watcher import Watcher
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal

@@ -17,22 +17,22 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.statuses import StartRequest
+from commonage.engines.containers.daemon.admin_mounts import see_that_nothing_leads_elsewhere
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.descriptions import LABEL, Folders, ours
 from commonage.engines.containers.daemon.errors import Refused
 from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.daemon.shared import see_that_nothing_leads_elsewhere
-from commonage.engines.containers.daemon.words import LABEL, Folders, ours
-from commonage.engines.containers.preparing import Place, have_files, have_folders, ourselves
-from commonage.engines.containers.program import PORT, Inside, Program, program_of
+from commonage.engines.containers.files.prepare import Place, have_files, have_folders, ourselves
+from commonage.engines.containers.program.program import PORT, Inside, Program, program_of
+from commonage.engines.containers.run import Run
 from commonage.engines.containers.start_limiter import StartLimiter
-from commonage.engines.containers.table import Run
 from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.deliveries import Deliveries
-from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes
 from commonage.engines.swarm.mounting import mounted
 from commonage.engines.swarm.networks import Networks
-from commonage.engines.swarm.nodes import SwarmNode
+from commonage.engines.swarm.nodes.known_nodes import AgentAway, KnownNodes
+from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import Surroundings, service_names, service_spec
 from commonage.ports.agents import OnProgress

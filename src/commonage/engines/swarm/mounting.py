@@ -10,11 +10,11 @@ from copy import deepcopy
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers import box
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.program import Program
-from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes
-from commonage.engines.swarm.nodes import SwarmNode
+from commonage.engines.containers.files import control_folder
+from commonage.engines.containers.program.program import Program
+from commonage.engines.swarm.nodes.known_nodes import AgentAway, KnownNodes
+from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
 
 
 async def mounted(
@@ -46,5 +46,5 @@ async def mounted(
 
 def _names(binds: Sequence[Json], program: Program) -> list[str]:
     """The name of each mount on the node."""
-    known = {program.home: "workspace", box.INSIDE: "box", box.LOG_INSIDE: "log"}
+    known = {program.home: "workspace", control_folder.INSIDE: "box", control_folder.LOG_INSIDE: "log"}
     return [known.get(str(one["Target"]), f"volume-{number}") for number, one in enumerate(binds)]

@@ -25,12 +25,12 @@ from commonage.domain.reasons.attempts import (
     WaitingForSwarm,
 )
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.box import Claim, End
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.descriptions import LABEL
 from commonage.engines.containers.daemon.errors import failure_of
 from commonage.engines.containers.daemon.times import instant
-from commonage.engines.containers.daemon.words import LABEL
-from commonage.engines.containers.looking import STOPPED_EARLY, TERMINATED
+from commonage.engines.containers.files.control_folder import Claim, End
+from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.swarm.translate import vram_of
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.words import ours
+from commonage.engines.containers.daemon.descriptions import ours
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.statuses import attempt_of
 

@@ -15,7 +15,7 @@ from typing import Any
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.words import (
+from commonage.engines.containers.daemon.descriptions import (
     CAPABILITIES,
     LABEL,
     MIB,
@@ -28,7 +28,7 @@ from commonage.engines.containers.daemon.words import (
     network_name,
     own_mounts,
 )
-from commonage.engines.containers.program import Program
+from commonage.engines.containers.program.program import Program
 from commonage.engines.swarm.deliveries import ENTRY_INSIDE, SECRETS_INSIDE, Delivery
 from commonage.engines.swarm.settings import SwarmSettings
 

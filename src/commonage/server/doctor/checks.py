@@ -23,8 +23,8 @@ import httpx2
 from commonage.domain.errors import CommonageError, Conflict, EngineFailure
 from commonage.domain.quantities import format_memory
 from commonage.domain.volumes import VolumeKind
-from commonage.engines.containers.daemon.shared import parse_mount
-from commonage.engines.containers.sources import see_that_nobody_can_redirect
+from commonage.engines.containers.daemon.admin_mounts import parse_mount
+from commonage.engines.containers.files.path_checks import see_that_nobody_can_redirect
 from commonage.engines.docker.doctor import examine_daemon
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpu.detect import open_devices

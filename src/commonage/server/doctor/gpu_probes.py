@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commonage.engines.process.cgroups import find_cgroups
-from commonage.engines.process.groups import Groups
+from commonage.engines.process.groups.cgroups import find_cgroups
+from commonage.engines.process.groups.groups import Groups
 
 _JOIN = 'IFS=:; for group in $1; do echo 0 >"$group" || exit 125; done; shift; exec "$@"'
 _WITHIN_S = 120.0

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_cpus, parse_duration, parse_memory
-from commonage.engines.containers.daemon.shared import parse_mount
+from commonage.engines.containers.daemon.admin_mounts import parse_mount
 
 _SMALLEST_RANGE = 22  # has room for two networks
 _NOTHING = ("0", "0.0", "0s", "0m", "0h", "0MiB", "0GiB")

@@ -25,7 +25,7 @@ from commonage.ports.clouds import Cloud
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 KIND = MachineKind(8000, 32768, price_per_h=1.5)

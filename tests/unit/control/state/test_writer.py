@@ -16,8 +16,8 @@ from commonage.domain.reasons.attempts import StoppedBy
 from commonage.domain.workloads import State, StopRequest
 from commonage.ports.store import Batch
 from commonage.testing import factories
-from commonage.testing.fake_clock import FakeClock, settle
-from commonage.testing.memory_store import MemoryStore
+from commonage.testing.fakes.clock import FakeClock, settle
+from commonage.testing.fakes.store import MemoryStore
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from commonage.control.limits import Limits
 from commonage.control.tenants.connections import Connection, Connections
 from commonage.domain.errors import Forbidden, TooMany, Unavailable
 from commonage.domain.principals import Principal, Scope
-from commonage.testing.fake_clock import FakeClock, settle
+from commonage.testing.fakes.clock import FakeClock, settle
 
 pytestmark = pytest.mark.anyio
 ANN = Principal("ann", frozenset({Scope.READ, Scope.SUBMIT}))

@@ -5,7 +5,7 @@ import pytest
 from commonage.control.limits import Limits
 from commonage.control.tenants.rates import RateLimit, requests_of_users
 from commonage.domain.errors import TooMany
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 

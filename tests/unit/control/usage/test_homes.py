@@ -7,7 +7,7 @@ from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
-from commonage.testing.fake_clock import FakeClock
+from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
 ADA = Principal("Ada L.", frozenset({Scope.READ}))

@@ -9,7 +9,7 @@ import pytest
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.api_version import API_VERSIONS, NoCommonVersion
-from commonage.engines.containers.exec_api import ExecApi
+from commonage.engines.containers.exec.api import ExecApi
 from commonage.engines.docker.client import Client
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation
@@ -18,10 +18,10 @@ from commonage.domain.reasons.attempts import RetryingStart, StartFailed, Stoppe
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import launching
-from commonage.engines.containers.box import Claim
 from commonage.engines.containers.container_client import Absent, Away, Gone, Lives, Look, Over, Signal
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit, RunFolder, Runs
 from commonage.ports.agents import OnProgress
 

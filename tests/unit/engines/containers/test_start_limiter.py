@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 
 from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.containers import start_limiter
+from commonage.engines.containers.run import Run, Table
 from commonage.engines.containers.start_limiter import StartLimiter
-from commonage.engines.containers.table import Run, Table
 from commonage.engines.rundir.runs import Runs
 from commonage.ports.agents import ignore_progress
 

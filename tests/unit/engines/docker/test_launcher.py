@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.containers.daemon.networks import Network
-from commonage.engines.containers.preparing import Place
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.files.prepare import Place
+from commonage.engines.containers.run import Run
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.settings import DockerSettings

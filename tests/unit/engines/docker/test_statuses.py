@@ -7,10 +7,10 @@ import pytest
 from aiodocker.exceptions import DockerError
 
 from commonage.domain.reasons import Reason, attempts
-from commonage.engines.containers.box import Claim
 from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused, failure_of, translated
 from commonage.engines.containers.daemon.times import instant
-from commonage.engines.containers.fetching import progress_of
+from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.image_pulls import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
 from commonage.engines.docker.doctor import examined
 from commonage.engines.docker.statuses import Circumstances, end_of

@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.shared import Mount, parse_mount
-from commonage.engines.containers.daemon.words import Folders, network_name
-from commonage.engines.containers.program import Inside, program_of
+from commonage.engines.containers.daemon.admin_mounts import Mount, parse_mount
+from commonage.engines.containers.daemon.descriptions import Folders, network_name
+from commonage.engines.containers.program.program import Inside, program_of
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import Surroundings, container_config
 

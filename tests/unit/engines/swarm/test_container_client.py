@@ -13,12 +13,12 @@ from tests.unit.engines.swarm.test_statuses import task
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.statuses import Phase
-from commonage.engines.containers.box import Claim, Owner
 from commonage.engines.containers.container_client import Over
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.files.control_folder import Claim, Owner
+from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.swarm import container_client
-from commonage.engines.swarm.nodes import swarm_nodes_of
+from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 
 pytestmark = pytest.mark.anyio
 WHY = NodeLost(node="worker1", detail="it does not answer: heartbeat failure")

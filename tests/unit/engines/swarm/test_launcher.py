@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.environments import Environment
@@ -27,17 +27,17 @@ from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import Network
-from commonage.engines.containers.looking import StatusReader
-from commonage.engines.containers.preparing import Place
+from commonage.engines.containers.files.prepare import Place
+from commonage.engines.containers.run import Run
 from commonage.engines.containers.start_limiter import StartLimiter
-from commonage.engines.containers.table import Run
+from commonage.engines.containers.status_reader import StatusReader
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries
-from commonage.engines.swarm.known_nodes import AgentAway, KnownNodes
 from commonage.engines.swarm.launcher import Dependencies, Launcher
-from commonage.engines.swarm.nodes import swarm_nodes_of
+from commonage.engines.swarm.nodes.known_nodes import AgentAway, KnownNodes
+from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.files.beneath import Beneath

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.engines.swarm.nodes.test_swarm_nodes import agent_report
 from tests.unit.engines.swarm.test_launcher import Scene
-from tests.unit.engines.swarm.test_nodes import agent_report
 
 from commonage.domain.statuses import Measurement, Phase, Status
 from commonage.engines.swarm.engine import SwarmEngine

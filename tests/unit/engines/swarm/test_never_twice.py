@@ -15,13 +15,13 @@ from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.engines.swarm.test_nodes import node
+from tests.unit.engines.swarm.nodes.test_swarm_nodes import node
 
 from commonage.agent.fencing.partition import Quorum
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.known_nodes import KnownNodes
+from commonage.engines.swarm.nodes.known_nodes import KnownNodes
 from commonage.ports.agents import AgentReport, Agents
 
 TICK_S, REPORT_S, LINK_S, SWARM_S = 0.5, 2.0, 6.0, 6.0
@@ -78,7 +78,7 @@ class Site:
         return not ({one, other} & phase.off) and (one == other or frozenset((one, other)) not in phase.parted)
 
     async def go_through(self, phases: Iterable[Phase]) -> None:
-        with patch("commonage.engines.swarm.partition_detector.monotonic", lambda: self.now):
+        with patch("commonage.engines.swarm.nodes.partition_detector.monotonic", lambda: self.now):
             for phase in phases:
                 self._begin(phase)
                 until = self.now + phase.seconds

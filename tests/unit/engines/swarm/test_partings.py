@@ -9,12 +9,12 @@ from time import monotonic
 from typing import cast
 from unittest.mock import patch
 
-from tests.unit.engines.swarm.test_nodes import node
+from tests.unit.engines.swarm.nodes.test_swarm_nodes import node
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
-from commonage.engines.swarm.nodes import SwarmNode, Wait, swarm_nodes_of
-from commonage.engines.swarm.partition_detector import PartitionDetector, introduced
+from commonage.engines.swarm.nodes.partition_detector import PartitionDetector, introduced
+from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, Wait, swarm_nodes_of
 from commonage.ports.agents import MAJORITY_GRACE_S, AgentReport, Agents
 
 NAMES = ("manager", "worker1", "worker2", "worker3")
@@ -66,7 +66,7 @@ class Site:
                 name: replace(one, monotonic_at=now + later) if one.connected else one
                 for name, one in self.agent_reports.items()
             }
-            with patch("commonage.engines.swarm.partition_detector.monotonic", return_value=now + later):
+            with patch("commonage.engines.swarm.nodes.partition_detector.monotonic", return_value=now + later):
                 found = asyncio.run(partition_detector.waits(self.swarm_nodes, agent_report))
         return found
 

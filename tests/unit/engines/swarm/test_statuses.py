@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.reasons import attempts
-from commonage.engines.containers.box import Claim, End
+from commonage.engines.containers.files.control_folder import Claim, End
 from commonage.engines.swarm.statuses import (
     Circumstances,
     attempt_of,

@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.test_program import request
+from tests.unit.engines.containers.program.test_program import request
 
 from commonage.agent.containers.containers import CPUS_LABEL
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.shared import Mount
-from commonage.engines.containers.daemon.words import Folders
-from commonage.engines.containers.program import Inside, program_of
+from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.engines.containers.daemon.descriptions import Folders
+from commonage.engines.containers.program.program import Inside, program_of
 from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import (

@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import WaitingForDaemon
 from commonage.engines.containers.container_client import Away
-from commonage.engines.containers.fetching import refusal_of
+from commonage.engines.containers.image_pulls import refusal_of
 
 # The daemon's message, our message, and whether a retry may succeed.
 _WORDS: tuple[tuple[str, str, bool], ...] = (

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.addresses import networks_here
+from commonage.engines.containers.daemon.addresses import networks_here
 from commonage.engines.containers.daemon.connection import Connection, Json
+from commonage.engines.containers.daemon.descriptions import LABEL, ours
 from commonage.engines.containers.daemon.errors import Refused
-from commonage.engines.containers.daemon.words import LABEL, ours
 
 
 @dataclass(frozen=True, slots=True)

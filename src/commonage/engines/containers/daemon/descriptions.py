@@ -1,0 +1,109 @@
+"""Parts of a container description that all engines share, in terms of Docker's API. Pure.
+
+A container is root inside at most, with few capabilities; it sees its owner's workspace, its box and its log, and what
+the admin and its request mount.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commonage.domain.folders import folder_name
+from commonage.domain.statuses import StartRequest
+from commonage.engines.containers.daemon.admin_mounts import Mount, source_of
+from commonage.engines.containers.files import control_folder as box
+from commonage.engines.containers.files import injected
+from commonage.engines.containers.files.volume_mounts import bind_options, docker_mounts
+from commonage.engines.containers.program.program import Program
+
+LABEL = "commonage"
+MIB = 1024 * 1024
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
+"""Enough to install packages and change users inside.
+
+Nothing reaches the settings of the network or the kernel, devices, or other processes' memory.
+"""
+# An image's labels also apply to its containers, unless these override them: an image could make its containers look
+# like parts of a Compose project, even this installation's own, and the admin's `docker-compose exec` would enter them.
+_NOT_OF_IMAGES = ("com.docker.compose.project", "com.docker.stack.namespace")
+SHM_PART = 2
+"""Shared memory is limited to the memory divided by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Paths of an attempt's own folders, as the control plane sees them."""
+
+    workspace: str
+    box: str
+    log: str
+
+
+def network_name(installation: str, tenant: str) -> str:
+    """Name of a tenant's network."""
+    return f"commonage-{installation[:8]}-{folder_name(tenant)}"
+
+
+def ours(installation: str) -> str:
+    """The label of all our objects, as a filter."""
+    return f"{LABEL}.installation={installation}"
+
+
+def network_labels(installation: str, tenant: str) -> dict[str, str]:
+    """Labels of a tenant's network."""
+    return {f"{LABEL}.installation": installation, f"{LABEL}.tenant": tenant}
+
+
+def labels(request: StartRequest, installation: str) -> dict[str, str]:
+    """Labels of an attempt's container."""
+    said = {
+        "installation": installation,
+        "attempt": request.attempt_id,
+        "workload": request.workload_id,
+        "kind": str(request.kind),
+        "name": request.name,
+        "owner": request.owner,
+        "tenant": request.tenant,
+    }
+    return {f"{LABEL}.{name}": value for name, value in said.items()} | dict.fromkeys(_NOT_OF_IMAGES, "")
+
+
+def host_name(request: StartRequest) -> str:
+    """Host name of the container."""
+    return request.workload_id.lower()[-12:]
+
+
+def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
+    """A bind mount of a folder or file of the node."""
+    mode = {"ReadOnly": not writable, "BindOptions": bind_options(writable)}
+    return {"Type": "bind", "Source": source, "Target": target, **mode}
+
+
+def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:
+    """An attempt's own mounts, and the sockets of the MPS daemon that holds its share, if any."""
+    return [
+        bind(folders.workspace, program.home, writable=True),
+        bind(folders.box, box.INSIDE, writable=True),
+        bind(folders.log, box.LOG_INSIDE, writable=True),
+        *([bind(program.mps_pipe, program.mps_pipe, writable=True)] if program.mps_pipe is not None else []),
+    ]
+
+
+def injected_mounts(request: StartRequest, place: str) -> list[dict[str, Any]]:
+    """Mounts of our files that it reads, which lie in `place`."""
+    return [
+        bind(f"{place}/{folder.name}", f"{injected.INSIDE}/{folder.name}", writable=False)
+        for folder in injected.folders_of(request)
+    ]
+
+
+def given_mounts(
+    request: StartRequest, installation: str, shared: Sequence[Mount], *, quota: bool
+) -> list[dict[str, Any]]:
+    """The admin's mounts, and the volumes of the request; `quota`: their size can be limited."""
+    return [
+        *(bind(source_of(mount, request), mount.target, writable=mount.writable) for mount in shared),
+        *docker_mounts(request.mounts, installation, quota=quota),
+    ]

@@ -1,0 +1,107 @@
+"""Volumes as mounts of a container, in the terms of Docker's API, which are the same for containers and services.
+
+`docker_mounts` is pure. `see_to_folders` prepares and checks folders before a container is created, on the control
+plane's node, in threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.volumes import ROOT, Mount, VolumeKind
+from commonage.engines.containers.files.control_folder import Owner, give
+from commonage.engines.containers.files.path_checks import see_that_nobody_can_redirect
+from commonage.engines.rundir.volume_links import link_volumes
+from commonage.files.beneath import Beneath, absolute
+
+_MIB = 1024 * 1024
+
+
+def docker_mounts(mounts: Sequence[Mount], installation: str, *, quota: bool) -> list[dict[str, Any]]:
+    """Return the mounts of a request, outer places first.
+
+    `quota`: the daemon can limit the size of a volume (its files lie on XFS with project quotas). Otherwise a size on
+    disk is omitted, because the daemon would refuse the volume.
+    """
+    return [_docker_mount(one, installation, quota) for one in sorted(mounts, key=lambda one: one.target)]
+
+
+def _docker_mount(mount: Mount, installation: str, quota: bool) -> dict[str, Any]:
+    common = {"Target": mount.target, "ReadOnly": not mount.writable}
+    if mount.kind is VolumeKind.FOLDER:
+        return {"Type": "bind", "Source": mount.source, **common, "BindOptions": bind_options(mount.writable)}
+    options: dict[str, str] = {}
+    if mount.memory:
+        # Not Docker's own tmpfs mounts, from which no program can be run.
+        options = {"type": "tmpfs", "device": "tmpfs", "o": f"size={mount.size_mib}m,mode=1777,nosuid,nodev"}
+    elif mount.size_mib is not None and quota:
+        options = {"size": str(mount.size_mib * _MIB)}
+    kept = {
+        "Labels": {"commonage.installation": installation, "commonage.volume": mount.name},
+        "DriverConfig": {"Name": "local", "Options": options},
+    }
+    # Without a source it is a volume of the container's own, and is removed with it.
+    named = {"Source": docker_volume(mount.source, installation)} if mount.kind is VolumeKind.DOCKER else {}
+    return {"Type": "volume", **named, **common, "VolumeOptions": kept}
+
+
+def bind_options(writable: bool) -> dict[str, Any]:
+    """Mount options of a folder. Mounts below it are included only if they may be written to.
+
+    Docker makes the folder itself read-only, but not what is mounted below it: root inside could write there.
+    """
+    return {"Propagation": "rprivate"} if writable else {"Propagation": "rprivate", "NonRecursive": True}
+
+
+def has_sizes(mounts: Sequence[Mount]) -> bool:
+    """True if any of these needs to know whether the daemon can limit the size of a volume."""
+    return any(one.size_mib is not None and not one.memory for one in mounts)
+
+
+def docker_volume(source: str, installation: str) -> str:
+    """Name of our Docker volume: no user reaches another's by choosing a name."""
+    return f"commonage-{installation[:8]}-{source}"
+
+
+def see_to_folders(mounts: Sequence[Mount], home: Beneath, owner: Owner, *, here: bool) -> None:
+    """Create the folders that belong to users, check that no link redirects them, and link to all from `home`.
+
+    `here`: the container will run on this node, so a missing folder is an error; of other nodes' folders only what is
+    visible from here can be checked. Raises EngineFailure.
+    """
+    for mount in mounts:
+        if mount.kind is VolumeKind.FOLDER:
+            _see_to_folder(mount, owner, here)
+    places = {one.name: one.target for one in mounts if one.target == f"{ROOT}/{one.name}"}
+    link_volumes(home, places, owner.outside_uid, owner.outside_gid)
+
+
+def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
+    source = os.path.normpath(mount.source)
+    what = f"the volume {mount.name} ({source})"
+    see_that_nobody_can_redirect(source, what)
+    if mount.made:
+        try:
+            _make(absolute(Path(source)), owner)
+        except FileNotFoundError:
+            pass  # checked below
+        except OSError as error:
+            raise EngineFailure(f"{what} cannot be made: {error.strerror}; tell the admin", retryable=True) from error
+        see_that_nobody_can_redirect(source, what)
+    if here and not os.path.isdir(source):
+        raise EngineFailure(f"{what} is not on this machine; tell the admin, who may have to mount it", retryable=True)
+
+
+def _make(place: Beneath, owner: Owner) -> None:
+    """Create the last two folders if they are missing: the last is the owner's, no link is followed."""
+    if place.is_folder():
+        return
+    if not place.above.is_folder():
+        # A tenant's folder above its users' own; folders above that are created by the admin.
+        place.above.make_folder(0o711)
+    if place.make_folder():
+        give(place, owner)

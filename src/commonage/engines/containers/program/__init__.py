@@ -1,0 +1,1 @@
+"""What runs in a container: arguments, variables (GPU shares among them), secrets."""

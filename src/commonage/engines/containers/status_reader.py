@@ -1,0 +1,126 @@
+"""Determines the status of an attempt from its run folder, its box and its engine.
+
+Used by the engine.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.attempts import StoppedBeforeStart
+from commonage.domain.statuses import Phase, Status
+from commonage.engines.containers.container_client import Absent, ContainerClient, Lives, Look, Over, Waiting
+from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.run import Run
+from commonage.engines.rundir.runs import Exit, RunFolder
+from commonage.engines.rundir.table import InThread
+
+STOPPED_EARLY = StoppedBeforeStart()
+TERMINATED = 143
+
+
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """It was not started yet, and is not forbidden to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Nothing new is known now."""
+
+
+class StatusReader:
+    """Looks, and writes ends to disk."""
+
+    def __init__(self, container_client: ContainerClient, in_thread: InThread) -> None:
+        self._container_client = container_client
+        self._in_thread = in_thread
+
+    async def look(self, run: Run) -> Status | Unstarted | Unclear:
+        """Return its status. Raises EngineFailure while that cannot be seen, or the disk fails."""
+        try:
+            return await self._read(run, await self._container_client.look(run))
+        except OSError as error:
+            raise EngineFailure(f"its run folder cannot be read or written: {error}", retryable=True) from error
+
+    async def _read(self, run: Run, seen: Look) -> Status | Unstarted | Unclear:
+        written = await self._written(run)
+        if written is None:
+            if isinstance(seen, Lives):
+                return self._running(run, seen)
+            if isinstance(seen, Over):
+                end, now = await seen.end(), time.time()
+                ended_at = _within(end.at, _began(run, seen, now) or run.request.allocation.at, now)
+                written = await self._write(run, replace(end, at=ended_at))
+            else:
+                unread = await self._of_what_did_not_run(run, seen)
+                if not isinstance(unread, Exit):
+                    return unread
+                written = await self._write(run, unread)
+        return self._ended(run, written, _began(run, seen, written.at))
+
+    async def _written(self, run: Run) -> Exit | None:
+        written = await self._in_thread(run.folder.exit)
+        if written is None:
+            early = await self._in_thread(run.folder.claim)
+            if early is not None:
+                written = await self._write(run, Exit(TERMINATED, STOPPED_EARLY, early.at))
+        return written
+
+    async def _of_what_did_not_run(self, run: Run, seen: Look) -> Exit | Status | Unstarted | Unclear:
+        claim = await self._in_thread(run.box.claim)
+        if claim is Claim.NEVER:
+            return Exit(TERMINATED, STOPPED_EARLY, time.time())
+        if isinstance(seen, Waiting):
+            return self._waiting(run, seen)
+        if claim is Claim.NOBODY:
+            return Unstarted()
+        # Otherwise it was started a moment ago, and that is not visible yet.
+        return Exit(None, seen.reason, time.time()) if isinstance(seen, Absent) else Unclear()
+
+    def _waiting(self, run: Run, seen: Waiting) -> Status:
+        node = self._container_client.node_of(run.request)
+        return Status(run.id, Phase.STARTING, time.time(), node, seen.reason, seen.progress)
+
+    def _running(self, run: Run, seen: Lives) -> Status:
+        now = time.time()
+        node = self._container_client.node_of(run.request)
+        return Status(run.id, Phase.RUNNING, now, node, url=seen.url, started_at=_began(run, seen, now) or now)
+
+    def _ended(self, run: Run, end: Exit, started_at: float | None) -> Status:
+        return Status(
+            run.id, Phase.ENDED, end.at, self._container_client.node_of(run.request), end.reason,
+            exit_code=end.code, oom=end.oom, started_at=started_at,
+        )  # fmt: skip
+
+    async def _write(self, run: Run, end: Exit) -> Exit:
+        await self._in_thread(lambda: write_end(run.folder, end))
+        await self._container_client.release(run)
+        return end
+
+
+def write_end(folder: RunFolder, end: Exit) -> None:
+    """Write how it ended; on a full disk into the space reserved for that. Raises OSError."""
+    try:
+        folder.write_exit(end)
+    except OSError:
+        folder.give_room()
+        folder.write_exit(end)
+    folder.tidy()
+
+
+def _began(run: Run, seen: Look, latest: float) -> float | None:
+    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation
+    (allocation).
+    """
+    reported = seen.started_at if isinstance(seen, Lives | Over) else None
+    if reported is None or run.status.started_at is not None:
+        return run.status.started_at
+    return _within(reported, run.request.allocation.at, latest)
+
+
+def _within(moment: float, earliest: float, latest: float) -> float:
+    """Clamp a time that comes from another clock, or from files that its owner can write to."""
+    return min(max(moment, earliest), latest)

@@ -1,0 +1,1 @@
+"""Python environments of a process site, built with uv."""

@@ -1,0 +1,1 @@
+"""Sessions that are forked from a preloaded process."""

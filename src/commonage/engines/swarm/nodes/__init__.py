@@ -1,0 +1,1 @@
+"""Nodes of a Swarm: state, partition detection, fencing of lost nodes, membership."""

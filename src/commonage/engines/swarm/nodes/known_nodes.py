@@ -1,0 +1,262 @@
+"""Nodes of the site, as of the last query to the Swarm and the agents. Used by the engine's parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from ipaddress import IPv4Address
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
+from commonage.engines.containers.container_client import Away, Gone
+from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.nodes.partition_detector import ENDING, PartitionDetector, introduced
+from commonage.engines.swarm.nodes.swarm_nodes import (
+    NO_AGENT,
+    OLD_AGENT,
+    SwarmNode,
+    Wait,
+    notes_on,
+    report_of,
+    swarm_nodes_of,
+)
+from commonage.ports.agents import AgentReport, Agents
+
+
+class AgentAway(Away):
+    """The node's agent does not answer."""
+
+    waiting = WaitingForAgent()
+
+
+class KnownNodes:
+    """The nodes of the site.
+
+    `without_agents`: nodes without an agent take work, too.
+    """
+
+    def __init__(self, client: Client, agents: Agents | None, *, without_agents: bool = False) -> None:
+        self._client = client
+        self._without_agents = without_agents
+        self.agents = agents
+        self.swarm_nodes: Mapping[str, SwarmNode] = {}
+        self.by_id: Mapping[str, SwarmNode] = {}
+        self.agent_reports: Mapping[str, AgentReport] = {}
+        self._fault = ""
+        self._partition_detector = PartitionDetector(agents)
+        self._waits: Mapping[str, Wait] = {}
+        self._ending: dict[str, str] = {}
+        self._given_up: set[str] = set()
+        self._introduced: tuple[tuple[str, str], ...] = ()
+        self._changed = False
+
+    @property
+    def fault(self) -> str:
+        """Why the Swarm does not answer its watcher; empty while it does."""
+        return self._fault
+
+    def answers(self) -> None:
+        """Record that the Swarm answers its watcher."""
+        self._fault = ""
+
+    def is_away(self, why: str) -> None:
+        """Record that the Swarm does not answer its watcher."""
+        self._fault = why
+
+    async def look(self) -> bool:
+        """Query both; True if a node changed since the last look. Raises EngineFailure."""
+        await self.refresh()
+        changed, self._changed = self._changed, False
+        return changed
+
+    async def refresh(self) -> None:
+        """Query both, and keep the changes for the next look. Raises EngineFailure."""
+        bound = None if self.agents is None else await self.agents.bindings()
+        swarm_nodes = swarm_nodes_of(await self._client.nodes(), bound)
+        agent_report = _by_node(swarm_nodes, () if self.agents is None else self.agents.agent_reports())
+        waits = await self._partition_detector.waits(swarm_nodes, agent_report)
+        now, before = (
+            (swarm_nodes, _node_warnings(agent_report), waits),
+            (self.swarm_nodes, _node_warnings(self.agent_reports), self._waits),
+        )
+        self._changed = self._changed or now != before
+        self.swarm_nodes, self.agent_reports, self._waits = swarm_nodes, agent_report, waits
+        self.by_id = {one.id: one for one in swarm_nodes.values()}
+        self._ending = {
+            one: node for one, node in self._ending.items() if node in swarm_nodes and swarm_nodes[node].is_down
+        }
+        self._set_neighbors()
+
+    def _set_neighbors(self) -> None:
+        """Send agents the list of nodes by which they detect that they are cut off, whenever it changes."""
+        found = introduced(self.swarm_nodes, self.agent_reports, self._waits)
+        self._partition_detector.told(tuple(name for name, _ in found))
+        if self.agents is not None and found != self._introduced:
+            self.agents.set_neighbors(found)
+            self._introduced = found
+
+    def swarm_node(self, name: str) -> SwarmNode:
+        """The node of this name. Raises Gone."""
+        found = self.swarm_nodes.get(name)
+        if found is None:
+            there = ", ".join(sorted(self.swarm_nodes)) or "none"
+            raise Gone(f"there is no node {name} in the Swarm any more (there are: {there})")
+        if found.is_down:
+            raise Gone(f"its node {name} does not answer: {found.why_down}")
+        if found.mismatch:
+            raise Gone(f"its node {name} takes no work: {found.mismatch}")
+        return found
+
+    def agent_of(self, name: str) -> Agents | None:
+        """The agents, if the one on this node answers; it is addressed by `id_of` the node."""
+        agent_report = self.agent_reports.get(name)
+        return self.agents if agent_report is not None and agent_report.connected else None
+
+    def id_of(self, name: str) -> str:
+        """The Swarm node id of a node whose agent has reported."""
+        return self.agent_reports[name].node_id
+
+    def gateway_of(self, name: str) -> str | None:
+        """Address by which containers of this node reach its agent; None if the agent does not relay for them."""
+        agent_report = self.agent_reports.get(name)
+        try:
+            return str(IPv4Address(agent_report.gateway)) if agent_report is not None else None
+        except ValueError:
+            return None
+
+    def has_address(self, address: str) -> bool:
+        """True for the address of a site's node that is not down: its containers connect from there."""
+        return any(one.address == address and not one.is_down and not one.mismatch for one in self.swarm_nodes.values())
+
+    def is_down(self, node_id: str) -> bool:
+        """True once the Swarm has marked this node as down."""
+        swarm_node = self.by_id.get(node_id)
+        return swarm_node is not None and swarm_node.is_down
+
+    def why_lost(self, attempt_id: str, node_id: str, node: str) -> Reason | None:
+        """Why the attempts of this node must be given up; None while they need not be."""
+        swarm_node = self.by_id.get(node_id)
+        if swarm_node is None and node_id:
+            return NodeLost(node=node, detail="it is not in the Swarm any more")
+        if self.was_fenced(attempt_id, node):
+            return NodeLost(node=node, detail="its Docker daemon did not answer, and its agent ended what ran there")
+        if swarm_node is not None and swarm_node.is_down and node not in self._waits:
+            return NodeLost(node=node, detail=f"it does not answer: {swarm_node.why_down}")
+        return None
+
+    def was_fenced(self, attempt_id: str, node: str) -> bool:
+        """True if the node's agent ended it, because the daemon there could not."""
+        agent_report = self.agent_reports.get(node)
+        return agent_report is not None and attempt_id in agent_report.fenced
+
+    async def have_ended(self, attempt_id: str, node: str) -> bool:
+        """Have the node's agent end the attempt before it is given up. If the agent is away, the attempt is paused by
+        now.
+
+        Returns False for a node that left the Swarm, because its state is unknown. Raises EngineFailure while the
+        attempt may run there: it must not start elsewhere yet.
+        """
+        agents = self.agent_of(node)
+        if self.was_fenced(attempt_id, node):
+            return True
+        if agents is None:
+            if node in self._waits:  # its link was lost since
+                raise EngineFailure(f"on {node}, {self._waits[node].why}", retryable=True)
+            self._given_up.add(attempt_id)
+            return node in self.swarm_nodes
+        self._ending[attempt_id] = node
+        try:
+            gone = await agents.fence(self.id_of(node), [attempt_id])
+        except EngineFailure as error:
+            raise EngineFailure(
+                f"it is being ended on {node} first: {error.message}", retryable=True, native=error.native
+            ) from error
+        if attempt_id not in gone:
+            raise EngineFailure(f"it is being ended on {node} first: its processes do not end", retryable=True)
+        self._ending.pop(attempt_id, None)
+        return True
+
+    async def answer_paused(self, live: Collection[str]) -> None:
+        """Tell agents that paused attempts while cut off whether each continues or must end, as it may run elsewhere.
+
+        `live` are the attempts that have not ended. An attempt that was given up does not continue, even before that is
+        written to disk.
+        """
+        self._given_up &= set(live)
+        if not self._fault:
+            paused = [name for name, one in self.agent_reports.items() if one.paused]
+            await asyncio.gather(*(self._answer(name, self.agent_reports[name], live) for name in paused))
+
+    async def _answer(self, name: str, agent_report: AgentReport, live: Collection[str]) -> None:
+        agents, swarm_node = self.agent_of(name), self.swarm_nodes.get(name)
+        if agents is None or swarm_node is None:
+            return
+        over = [one for one in agent_report.paused if one not in live]
+        going = [
+            one for one in agent_report.paused if one in live and one not in self._given_up and not swarm_node.is_down
+        ]
+        with suppress(EngineFailure):  # it reports its paused attempts again
+            if going:
+                await agents.unpause(agent_report.node_id, going)
+            if over:
+                await agents.fence(agent_report.node_id, over)
+
+    def reports(self) -> list[NodeReport]:
+        """Current report of each node."""
+        waits = {**dict.fromkeys(self._ending.values(), ENDING), **self._waits}
+        return [
+            report_of(swarm_node, self.agent_reports.get(name), waits.get(name), self.why_unmounted(name))
+            for name, swarm_node in sorted(self.swarm_nodes.items())
+        ]
+
+    def why_unmounted(self, name: str) -> str:
+        """Why the folders of workloads cannot be mounted on this node, so that it takes no work; empty if they can.
+
+        The only node of a Swarm needs no mounting agent: no other node could change where a path leads.
+        """
+        agent_report = self.agent_reports.get(name)
+        if agent_report is not None:
+            return "" if agent_report.mounts else OLD_AGENT
+        return "" if self._without_agents or len(self.swarm_nodes) == 1 else NO_AGENT
+
+    def notes(self) -> tuple[str, ...]:
+        """Notes about the nodes for an admin, in sentences."""
+        return notes_on(self.swarm_nodes, self.agent_reports)
+
+    @property
+    def has_agents(self) -> bool:
+        """True if every node that may get work has an agent, whose firewall isolates tenants from each other."""
+        return {name for name, one in self.swarm_nodes.items() if not one.mismatch} <= self.agent_reports.keys()
+
+    def bounds_volumes(self, name: str) -> bool:
+        """True if its agent reports that the daemon there limits volume sizes."""
+        agent_report = self.agent_reports.get(name)
+        return agent_report is not None and agent_report.bounds_volumes
+
+    def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Nodes that take work: those that limit volume sizes, and those that do not."""
+        working = sorted(name for name, one in self.swarm_nodes.items() if one.takes_work)
+        bounded = tuple(filter(self.bounds_volumes, working))
+        return bounded, tuple(one for one in working if one not in bounded)
+
+    def with_agents(self) -> list[str]:
+        """Nodes that take work and whose agents answer."""
+        return [name for name, one in self.swarm_nodes.items() if one.takes_work and self.agent_of(name) is not None]
+
+
+def _by_node(swarm_nodes: Mapping[str, SwarmNode], agent_report: Iterable[AgentReport]) -> dict[str, AgentReport]:
+    """The last report of each node, by its name: matched by Swarm node id, whatever names are reported.
+
+    A report of a node that left the Swarm is kept under its name until another node has that name.
+    """
+    by_id = {one.node_id: one for one in agent_report}
+    found = {name: by_id.pop(one.id) for name, one in swarm_nodes.items() if one.id in by_id}
+    gone = {one.node: one for one in by_id.values() if one.node not in swarm_nodes}
+    return {**gone, **found}
+
+
+def _node_warnings(agent_report: Mapping[str, AgentReport]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
+    return {name: (one.connected, one.engine_fault, one.fenced) for name, one in agent_report.items()}

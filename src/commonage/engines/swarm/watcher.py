@@ -1,0 +1,123 @@
+"""Watches boxes, tasks and nodes for changes, forever. Used by the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from commonage.domain.errors import EngineFailure
+from commonage.domain.iterations import Iterations
+from commonage.domain.statuses import Phase
+from commonage.engines.containers.run import Run, Table
+from commonage.engines.rundir.table import InThread
+from commonage.engines.swarm.container_client import SwarmContainerClient
+from commonage.engines.swarm.nodes.known_nodes import KnownNodes
+from commonage.engines.swarm.tasks import Tasks
+
+_SOON_S, _REST_S = 0.1, 0.25
+# Boxes show starts and ends; Swarm shows tasks that cannot start, and tasks that are gone.
+_TASKS_SOON_S, _TASKS_STARTING_S, _TASKS_REST_S = 0.25, 1.0, 2.0
+# The more expensive a query is, the less often it runs; more often after a known change.
+_COST_FACTOR, _HURRY_FACTOR = 4, 2
+_HURRY_FOR_S = 10.0
+_NODES_S = 1.0
+_AGAIN_S = 2.0
+_AWAY_S = 1.0
+_SWEEP_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """The watcher. `settle` determines the state of one attempt; `back` is called when Swarm answers again."""
+
+    def __init__(self, table: Table, tasks: Tasks, known_nodes: KnownNodes, in_thread: InThread) -> None:
+        self._table = table
+        self._tasks = tasks
+        self._known_nodes = known_nodes
+        self._in_thread = in_thread
+        self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
+        self._endings: dict[str, float] = {}  # when the box of a running attempt first showed an end
+
+    async def sweep(self, container_client: SwarmContainerClient, iterations: Iterations) -> None:
+        """Remove leftovers of jobs whenever nothing is about to start, until cancelled."""
+        while True:
+            with iterations.rest():
+                await asyncio.sleep(_SWEEP_S)
+            try:
+                await container_client.sweep(at_once=not any(run.status.phase is Phase.STARTING for run in self._table))
+            except EngineFailure as error:
+                _log.warning("cannot remove services that ended, will try again: %s", error)
+
+    async def answer_paused(self, iterations: Iterations) -> None:
+        """Tell nodes that were cut off and returned how to treat the attempts they paused, until cancelled."""
+        while True:
+            with iterations.rest():
+                await asyncio.sleep(_NODES_S)
+            await self._known_nodes.answer_paused(
+                {run.id for run in self._table if run.status.phase is not Phase.ENDED}
+            )
+
+    async def keep(
+        self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], iterations: Iterations
+    ) -> None:
+        """Watch until cancelled."""
+        while True:
+            try:
+                if self._known_nodes.fault:
+                    await back()
+                    _log.warning("Docker Swarm answers again")
+                    self._known_nodes.answers()
+                pause = await self._turn(settle)
+            except EngineFailure as error:
+                if not self._known_nodes.fault:
+                    _log.error("%s", error)
+                self._known_nodes.is_away(str(error))
+                pause = _AWAY_S
+            with iterations.rest(), suppress(TimeoutError):
+                await asyncio.wait_for(self._tasks.hurried.wait(), pause)
+
+    async def _turn(self, settle: Callable[[Run], None]) -> float:
+        """Look once; return the seconds until the next time."""
+        now = asyncio.get_running_loop().time
+        live = [run for run in self._table if run.status.phase is not Phase.ENDED]
+        began, ended = await self._in_thread(lambda: _what_boxes_tell(live))
+        moved = {run.id for run in began}
+        self._endings = {one: self._endings.get(one, now()) for one in ended}
+        # The contents of a box are not trusted forever.
+        ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
+        if now() >= self._nodes_at:
+            if await self._known_nodes.look():
+                moved |= {run.id for run in live}
+            self._nodes_at = now() + _NODES_S
+        if self._tasks.hurried.is_set() or ending:
+            self._tasks_at = min(self._tasks_at, self._hurry_at)
+        self._tasks.hurried.clear()
+        if now() >= self._tasks_at:
+            started = now()
+            moved |= await self._tasks.ask()
+            cost = now() - started
+            self._hurry_at = now() + cost * _HURRY_FACTOR
+            self._tasks_at = now() + max(_pause(live, ending), cost * _COST_FACTOR)
+        if now() >= self._again_at:
+            # An attempt that waits for an agent, or for room, is looked at again without a change of its own.
+            moved |= {run.id for run in live if not run.is_running and not run.is_launching}
+            self._again_at = now() + _AGAIN_S
+        for run in live:
+            if run.id in moved:
+                settle(run)
+        return _SOON_S if any(not run.is_running for run in live) else _REST_S
+
+
+def _pause(live: list[Run], ending: bool) -> float:
+    """Seconds until Swarm's tasks are queried again."""
+    if ending or any(run.ending is not None for run in live):
+        return _TASKS_SOON_S
+    return _TASKS_REST_S if all(run.is_running for run in live) else _TASKS_STARTING_S
+
+
+def _what_boxes_tell(live: list[Run]) -> tuple[list[Run], list[str]]:
+    """Attempts that began to run, and ids of running ones about to end: faster and cheaper than asking Swarm."""
+    began = [run for run in live if not run.is_running and run.box.ran_at() is not None]
+    return began, [run.id for run in live if run.is_running and run.box.has_end()]

@@ -1,0 +1,1 @@
+"""In-memory implementations of ports: engine, clock, store, metrics."""

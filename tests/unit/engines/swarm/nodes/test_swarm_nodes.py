@@ -1,0 +1,221 @@
+"""The nodes of a Swarm, in its words and ours."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from commonage.domain.nodes import Device, NodeReport
+from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain
+from commonage.engines.swarm.doctor import examined, notes_of
+from commonage.engines.swarm.nodes.swarm_nodes import Wait, notes_on, report_of, swarm_nodes_of
+from commonage.ports.agents import AgentReport
+
+
+def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[str, Any]:
+    """As Swarm tells of one."""
+    vram = [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": 24576}}]
+    return {
+        "ID": id,
+        "Spec": {
+            "Availability": more.get("availability", "active"),
+            "Labels": {"zone": "cellar"},
+            "Role": "manager" if more.get("manager") else "worker",
+        },
+        "Description": {
+            "Hostname": name,
+            "Platform": {"Architecture": "x86_64"},
+            "Resources": {
+                "NanoCPUs": 8_000_000_000,
+                "MemoryBytes": 64 * 2**30,
+                "GenericResources": more.get("generic", vram),
+            },
+        },
+        "Status": {"State": state, "Message": "heartbeat failure" if state == "down" else "", "Addr": "10.98.0.2"},
+        **({"ManagerStatus": {"Addr": "10.98.0.1:2377"}} if more.get("manager") else {}),
+    }
+
+
+NODE_IDS = {"a": "1", "b": "2"}
+"""Those of the nodes that most tests here have."""
+
+
+def agent_report(name: str, **more: Any) -> AgentReport:
+    report = NodeReport(name, 6000, 1024, (Device("GPU-1", 0, "A100", 40960),), 500, (("rack", "7"),), ("hot",))
+    about = {"connected": True, "gateway": "172.18.0.1", "node_id": NODE_IDS.get(name, name), **more}
+    return AgentReport(name, report, 0.0, 0.0, **about)
+
+
+def test_a_node_is_what_swarm_says() -> None:
+    [one] = swarm_nodes_of([node("a")]).values()
+    assert (one.cpus_milli, one.memory_mib, one.vram_mib, one.address) == (8000, 65536, 24576, "10.98.0.2")
+    assert swarm_nodes_of([node("a", generic=None)])["a"].vram_mib is None
+
+
+def test_a_manager_says_where_it_is_in_another_place() -> None:
+    found = node("m", manager=True)
+    found["Status"]["Addr"] = "0.0.0.0"
+    assert swarm_nodes_of([found])["m"].address == "10.98.0.1"
+
+
+def test_of_one_that_joined_anew_the_one_that_is_there_counts() -> None:
+    found = swarm_nodes_of([node("a", "old", "down"), node("a", "new"), node("b", "other")])
+    assert {name: one.id for name, one in found.items()} == {"a": "new", "b": "other"}
+    doubled = swarm_nodes_of([node("a", "first1"), node("a", "second")])
+    assert set(doubled) == {"a", "a-second"}
+
+
+def test_one_that_is_just_joining_is_not_there_yet() -> None:
+    nameless = node("a", "new", "unknown") | {"Description": {}}
+    assert list(swarm_nodes_of([nameless, node("b", "2")])) == ["b"]
+    assert swarm_nodes_of([{**nameless, "Description": None}]) == {}
+
+
+def test_a_host_name_gives_no_name_that_is_bound_to_another_node() -> None:
+    bound = {"n1": "a", "n2": "b"}
+    found = swarm_nodes_of([node("b", "n1"), node("b", "n2")], bound)
+    assert {name: one.id for name, one in found.items()} == {"a": "n1", "b": "n2"}
+    assert "its certificate is that of a" in found["a"].mismatch and not found["a"].takes_work
+    assert not found["b"].mismatch and found["b"].takes_work
+    [fault] = report_of(found["a"], None).faults
+    assert "reports the host name b" in fault
+    down = swarm_nodes_of([node("a", "n0"), node("a", "n1", "down")], bound)
+    assert {name: one.id for name, one in down.items()} == {"a": "n1", "a-n0": "n0"}, "nor while the node is down"
+    assert "that of another node" in down["a-n0"].mismatch
+    suffixed = swarm_nodes_of([node("x", "n1"), node("a", "aaaaaaaaa"), node("x", "n3")], {"n1": "a-aaaaaa"})
+    assert suffixed["a-aaaaaa"].id == "n1", "nor by a name that is made here"
+
+
+def test_a_worker_without_a_certificate_takes_no_work_and_a_manager_does() -> None:
+    found = swarm_nodes_of([node("hub", "m1", manager=True), node("a", "n1")], {})
+    assert found["hub"].takes_work
+    assert "no certificate of this site is bound to its Swarm node n1" in found["a"].mismatch
+    assert not found["a"].takes_work
+    assert swarm_nodes_of([node("a", "n1")], None)["a"].takes_work, "a site without certificates has host names alone"
+
+
+def test_a_worker_that_calls_itself_as_a_manager_does_not_take_its_name() -> None:
+    found = swarm_nodes_of([node("hub", "a0"), node("hub", "m1", manager=True)], {})
+    assert found["hub"].id == "m1" and found["hub"].takes_work
+    assert not found["hub-a0"].takes_work
+
+
+def test_down_is_given_up_and_unknown_is_waited_for() -> None:
+    found = swarm_nodes_of([node("a", "1", "down"), node("b", "2", "unknown"), node("c", "3", availability="drain")])
+    assert found["a"].is_down
+    assert not found["b"].is_down
+    said = {name: report_of(one, None).faults for name, one in found.items()}
+    assert said["a"] == ("Docker Swarm does not reach it: heartbeat failure",)
+    assert {name for name, one in found.items() if report_of(one, agent_report(name)).gone} == {"a"}
+    assert "waits for it" in said["b"][0]
+    assert "availability drain" in said["c"][0]
+
+
+def test_an_agent_knows_more() -> None:
+    swarm_node = swarm_nodes_of([node("a")])["a"]
+    alone = report_of(swarm_node, None)
+    assert (alone.devices, alone.faults) == ((), ())
+    report = report_of(swarm_node, agent_report("a", engine_fault="its Docker daemon does not answer"))
+    assert (report.cpus_milli, report.memory_mib, report.disk_free_mib) == (6000, 1024, 500)
+    assert dict(report.labels) == {"arch": "x86_64", "os": "linux", "rack": "7", "zone": "cellar"}
+    assert report.faults == ("hot", "its Docker daemon does not answer")
+    assert "its agent does not answer" in report_of(swarm_node, agent_report("a", connected=False)).faults
+
+
+def test_what_still_ends_on_a_node_that_is_down_is_told_and_it_is_not_given_up_yet() -> None:
+    down = swarm_nodes_of([node("a", state="down")])["a"]
+    waiting = report_of(down, agent_report("a"), Wait("what runs there is ended there first"))
+    assert waiting.faults == (
+        "Docker Swarm does not reach it: heartbeat failure", "what runs there is ended there first", "hot"
+    )  # fmt: skip
+    assert not waiting.gone
+    assert report_of(down, agent_report("a"), Wait("it may be us", for_long=True)).gone
+
+
+def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
+    def faults(generic: Any, *gpus: Device) -> list[tuple[str, ...]]:
+        swarm_node = swarm_nodes_of([node("a", generic=generic)])["a"]
+        told = agent_report("a")
+        told = replace(told, report=replace(told.report, devices=gpus))
+        report = report_of(swarm_node, told)
+        assert report.faults == ("hot",), "what needs no GPU starts there"
+        return [gpu.faults for gpu in report.devices]
+
+    def vram(mib: int) -> Any:
+        return [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": mib}}]
+
+    gpus = [Device(f"GPU-{number}", number, "A100", 40960) for number in (0, 1)]
+    [[why], _] = faults(None, *gpus)
+    assert why.startswith("cannot be reserved, as Docker there declares no VRAM for GPUs of 81920 MiB")
+    assert "commonage node join" in why
+    assert faults(vram(81920), *gpus) == [(), ()]
+    [first, [second]] = faults(vram(40960), *gpus)
+    assert first == ()
+    assert "declares 40960 MiB of VRAM for GPUs of 81920 MiB" in second
+    simulated = Device("GPU-9", 9, "Simulated", 24576, simulated=True)
+    assert faults(None, simulated) == [()]
+
+
+def test_an_admin_is_told_of_nodes_without_an_agent_and_what_their_agents_notice() -> None:
+    swarm_nodes = swarm_nodes_of([node(name, name) for name in "abc"])
+    assert notes_on({"a": swarm_nodes["a"]}, {"a": agent_report("a")}) == ()
+    noticed, without = notes_on(swarm_nodes, {"a": agent_report("a", notices=("its containers may gain privileges",))})
+    assert noticed == "a: its containers may gain privileges."
+    assert without.startswith("b, c without an agent: no work runs there unless")
+
+
+def test_an_admin_is_told_where_containers_reach_the_hub_by_plain_http() -> None:
+    told = {
+        "a": agent_report("a"),
+        "b": agent_report("b", gateway=""),
+        "c": agent_report("c", gateway="", connected=False),
+    }
+    [note] = notes_on(swarm_nodes_of([node(name, name) for name in "abc"]), told)
+    assert note.startswith("b: containers reach the hub by plain HTTP")
+    info = {"ServerVersion": "26.1", "SecurityOptions": ["name=seccomp,profile=default"]}
+    advice = examined(info, [node("a"), node("b", "n2")], 2.0, Path("/srv/site"), told).advice
+    assert "b with an agent of an earlier version, so that containers there reach the hub by plain HTTP" in advice
+    assert "a with an agent of an earlier version" not in advice
+
+
+def test_the_doctor_says_what_would_be_better() -> None:
+    info = {"ServerVersion": "20.10.24", "SwapLimit": False, "SecurityOptions": ["name=seccomp,profile=default"]}
+    nodes = [node("a", generic=None), node("b", "n2", "down", generic=None)]
+    found = examined(info, nodes, 5.0, Path("/srv/site"), {"b": agent_report("b")})
+    assert "2 nodes, 1 there (not: b)" in found.said
+    assert "/srv/site must be mounted on all" in found.said
+    assert "--dispatcher-heartbeat 2s" in found.advice
+    assert "a without an agent, so without work, firewall" in found.advice
+    assert "b with GPUs, but no VRAM declared" in found.advice
+    assert "seccomp" not in found.advice
+    told = {"a": agent_report("a")}
+    assert examined(info, [node("a")], 2.0, Path("/srv/site"), told).advice == ""
+    unfit = {**info, "Name": "hub", "SecurityOptions": ["name=userns"]}
+    advice = examined(unfit, [node("a")], 2.0, Path("/srv/site"), told).advice
+    assert "hub: its Docker maps users (userns-remap)" in advice
+    assert "hub: its Docker has no seccomp profile" in advice
+    notes = " ".join(notes_of(info, 5.0, Path("/srv/site")))
+    assert "after 15 s" in notes
+    assert "does not limit swap" in notes
+
+
+def test_the_doctor_names_nodes_whose_containers_may_gain_privileges() -> None:
+    def advice(version: str, *options: str, **told: tuple[str, ...]) -> str:
+        info = {"Name": "hub", "ServerVersion": version, "SecurityOptions": ["name=seccomp,profile=default", *options]}
+        nodes = [node(name, f"id-{name}") for name in ("hub", "a", "b")]
+        said = {name: agent_report(name, notices=told.get(name, ())) for name in ("hub", "a", "b", "gone")}
+        return examined(info, nodes, 2.0, Path("/srv/site"), said).advice
+
+    assert advice("20.10.24") == "", "it does not say"
+    found = advice("20.10.24", a=(MAY_GAIN,), gone=(MAY_GAIN,))
+    assert found == f"a: {MAY_GAIN}"
+    assert "commonage node join" in found and '"no-new-privileges": true in /etc/docker/daemon.json' in found
+    assert advice("28.1.1", hub=(MAY_GAIN,)) == f"hub: {MAY_GAIN}", "said once"
+    assert advice("28.1.1", b=(MAY_GAIN,)) == f"b: {MAY_GAIN}; hub: {MAY_GAIN}"
+    assert advice("28.1.1", "name=no-new-privileges") == ""
+
+
+def test_whether_containers_may_gain_privileges_is_what_the_daemon_says_or_unknown() -> None:
+    assert may_gain({"ServerVersion": "24.0.5", "SecurityOptions": ["name=no-new-privileges"]}) is False
+    assert may_gain({"ServerVersion": "27.0.3", "SecurityOptions": ["name=cgroupns"]}) is True
+    for unknown in ({}, {"ServerVersion": "20.10.24+dfsg1", "SecurityOptions": None}, {"ServerVersion": "dev"}):
+        assert may_gain(unknown) is None

@@ -1,0 +1,36 @@
+"""Who notices that a Swarm that was away answers again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.unit.engines.swarm.test_launcher import Scene
+
+from commonage.domain.iterations import Iterations
+from commonage.engines.containers.run import Run, Table
+from commonage.engines.swarm.watcher import Watcher
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tmp_path: Path) -> None:
+    """What is ours there is then found anew: also when the nodes were asked for before the watcher's turn came."""
+    scene, back = Scene(tmp_path), asyncio.Event()
+
+    def settle(_: Run) -> None:
+        """There is nothing on the live state."""
+
+    async def is_back() -> None:
+        back.set()
+
+    scene.known_nodes.is_away("the Docker daemon does not answer")
+    await scene.known_nodes.refresh()
+    watcher, iterations = (
+        Watcher(Table(), scene.tasks, scene.known_nodes, asyncio.to_thread),
+        Iterations("watch tasks", lambda: 0.0),
+    )
+    watching = asyncio.create_task(watcher.keep(settle, is_back, iterations))
+    async with asyncio.timeout(5):
+        await back.wait()
+    assert scene.known_nodes.fault == ""
+    watching.cancel()
