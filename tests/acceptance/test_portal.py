@@ -21,7 +21,7 @@ from tests.acceptance.browser import (
 )
 from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, served
 
-from commonage.server.unavailable import answer_to
+from commonage.server.processes.unavailable import answer_to
 from commonage.wire.workloads import SubmitIn
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(900)]

@@ -22,15 +22,15 @@ from commonage.domain.environments import left_out
 from commonage.domain.images import ImageName, SourceFile
 from commonage.images import buildah, failures, recipe
 from commonage.images.buildah import BuildahFailed, ImageError, Line
+from commonage.images.package_sources import PackageSources
 from commonage.images.provenance import commit_of, context_files, digest_of, labels, source_file
 from commonage.images.recipe import Kernel, Recipe
-from commonage.images.surroundings import Surroundings
 
 _SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class BuildTools:
     """The tools of a build: buildah's isolation, the sources of packages, and access to registries that need a
     password.
 
@@ -38,13 +38,13 @@ class Tools:
     """
 
     isolation: str
-    around: Surroundings
+    sources: PackageSources
     access: tuple[str, ...] = ()
     again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListBuild:
     """A build from lists: the requirements files of each kernel, and whether sessions run in the image."""
 
     base: str
@@ -59,7 +59,7 @@ def local_name(name: ImageName) -> str:
     return f"localhost/{name.tagged}"
 
 
-def build_lists(name: ImageName, wanted: Wanted, tools: Tools, line: Line) -> str:
+def build_lists(name: ImageName, wanted: ListBuild, tools: BuildTools, line: Line) -> str:
     """Build from lists of requirements. Returns the image's name on this machine. Raises ImageError, RecipeError."""
     with tempfile.TemporaryDirectory(prefix="commonage-build-") as made:
         folder = Path(made)
@@ -67,14 +67,14 @@ def build_lists(name: ImageName, wanted: Wanted, tools: Tools, line: Line) -> st
         files = [one for paths in wanted.kernels.values() for path in paths for one in _checked(path)]
         kernels = tuple(_put_kernel(folder, kernel, paths) for kernel, paths in wanted.kernels.items())
         server = _put_server(folder, wanted.offline, kernels) if wanted.server else ""
-        steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.around.places, wanted.offline)
+        steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.sources.places, wanted.offline)
         (folder / "Containerfile").write_text(recipe.containerfile(steps), encoding="utf-8")
         home = next(iter(paths[0] for paths in wanted.kernels.values() if paths), Path()).absolute().parent
         with _explained():
             return _build(name, folder / "Containerfile", folder, _labels(home, files), tools, line)
 
 
-def build_file(name: ImageName, file: Path, context: Path, tools: Tools, line: Line) -> str:
+def build_file(name: ImageName, file: Path, context: Path, tools: BuildTools, line: Line) -> str:
     """Build from a Containerfile and the folder it takes files from. Returns and raises as `build_lists`."""
     inside = file.absolute().is_relative_to(context.absolute())
     try:
@@ -92,13 +92,13 @@ def _labels(home: Path, files: Sequence[SourceFile]) -> dict[str, str]:
     return labels(buildah.version(), time.time(), files, commit_of(home))
 
 
-def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], tools: Tools, line: Line) -> str:
+def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], tools: BuildTools, line: Line) -> str:
     image = local_name(name)
-    with secrets_of(tools.around) as secrets:
+    with secrets_of(tools.sources) as secrets:
         arguments = ["bud", "--isolation", tools.isolation, "--pull=false", "--force-rm", "--format", "oci"]
         arguments += ["--no-cache"] if tools.again else ["--layers"]
         arguments += ["--tag", image, *tools.access, *secrets]
-        for number, place in enumerate(tools.around.places):
+        for number, place in enumerate(tools.sources.places):
             arguments += ["--build-context", f"place{number}={place}"]
         for key, value in said.items():
             arguments += ["--label", f"{key}={value}"]
@@ -116,11 +116,11 @@ def _explained(file: str = "", context: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def secrets_of(around: Surroundings) -> Iterator[list[str]]:
+def secrets_of(sources: PackageSources) -> Iterator[list[str]]:
     """buildah's options for the secrets of a build: `uv`, `pip` and `ca`. Their files are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="commonage-secrets-") as made:
         options = []
-        contents = {"uv": recipe.told(dict(around.variables)), "pip": around.pip_conf, "ca": around.certificates}
+        contents = {"uv": recipe.told(dict(sources.variables)), "pip": sources.pip_conf, "ca": sources.certificates}
         for name, content in contents.items():
             path = Path(made) / name
             path.write_text(content, encoding="utf-8")

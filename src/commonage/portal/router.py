@@ -11,10 +11,11 @@ from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, NotFound
-from commonage.portal import images, launch, nodes, overview, reservations, usage, work, workload
 from commonage.portal.auth import HOME, PortalAuth, Visitor
 from commonage.portal.docs import Docs
 from commonage.portal.site import Site
+from commonage.portal.views import images, launch, nodes, overview, reservations, usage, workload
+from commonage.portal.views import workloads as work
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
 
 _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]

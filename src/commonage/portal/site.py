@@ -21,9 +21,9 @@ from commonage.control.control import Control
 from commonage.control.tenants.connections import Connection
 from commonage.domain import errors
 from commonage.domain.principals import Principal
-from commonage.portal.assets import Assets
 from commonage.portal.auth import HOME, PortalAuth, SignInNeeded, Visitor
 from commonage.portal.live import LongResponse
+from commonage.portal.static_files import Assets
 from commonage.portal.templating import make_templates
 
 log = logging.getLogger(__name__)

@@ -22,9 +22,9 @@ from commonage.domain.quantities import format_cpus, format_duration, format_mem
 from commonage.messages import explanations
 from commonage.messages.notes import unattributed as unattributed_in_words
 from commonage.messages.waiting import resources
-from commonage.portal import words
-from commonage.portal.assets import Assets
-from commonage.portal.launch_form import command_text, gpus_text
+from commonage.portal import labels
+from commonage.portal.static_files import Assets
+from commonage.portal.views.launch_form import command_text, gpus_text
 from commonage.wire.docs import DOCS_PATH, docs_page
 
 FOLDER = Path(__file__).parent / "templates"
@@ -67,19 +67,19 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
     environment.globals.update(
         asset=assets.url,
         docs_page=docs_page,
-        sign_of=words.sign_of,
-        title_of=words.title_of,
-        link_to=partial(words.link_to, settings=settings),
+        sign_of=labels.sign_of,
+        title_of=labels.title_of,
+        link_to=partial(labels.link_to, settings=settings),
         reason_for=reason_for,
-        service_address=words.service_address,
-        reaches=partial(words.reaches, settings=settings),
-        ssh_forward=words.ssh_forward,
-        kind_signs=words.KINDS,
-        state_signs=words.STATES,
-        isolation_words=words.ISOLATION,
-        environment_signs=words.ENVIRONMENTS,
-        image_signs=words.IMAGES,
-        node_signs=words.NODES,
+        service_address=labels.service_address,
+        reaches=partial(labels.reaches, settings=settings),
+        ssh_forward=labels.ssh_forward,
+        kind_signs=labels.KINDS,
+        state_signs=labels.STATES,
+        isolation_words=labels.ISOLATION,
+        environment_signs=labels.ENVIRONMENTS,
+        image_signs=labels.IMAGES,
+        node_signs=labels.NODES,
     )
     return environment
 

@@ -35,6 +35,7 @@ from commonage.ports.engine import Engine
 from commonage.server.agents import agents_of
 from commonage.server.authority import authority_of
 from commonage.server.clock import SystemClock
+from commonage.server.control_settings import priority_classes_of, rules_of, volumes_of
 from commonage.server.data_dir import DataDir, Ports
 from commonage.server.engines import SITE, homes_dir, make_engine, shared_dir
 from commonage.server.identity import HubIdentity
@@ -44,10 +45,9 @@ from commonage.server.processes.components import ExternalComponent
 from commonage.server.processes.hub import HubPlan
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
-from commonage.server.rules import priority_classes_of, rules_of, volumes_of
 from commonage.server.secrets import Secrets
 from commonage.server.settings.settings import Settings
-from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
+from commonage.server.web.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
 from commonage.storage.homes import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore

@@ -18,7 +18,7 @@ from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.registry import RegistryAccount
 from commonage.server.settings.settings import Settings
-from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess
+from commonage.server.web.workload_gateway import NO_ACCESS, WorkloadAccess
 
 SITE = "local"
 

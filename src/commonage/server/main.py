@@ -45,8 +45,8 @@ from commonage.server.reserve import Reserve
 from commonage.server.secrets import Secrets, SecretsError, load_secrets
 from commonage.server.settings.settings import Settings
 from commonage.server.terminal import Terminal
-from commonage.server.web import Web
-from commonage.server.workload_gateway import WorkloadAccess
+from commonage.server.web.server import Web
+from commonage.server.web.workload_gateway import WorkloadAccess
 from commonage.store.upgrade import upgrade
 from commonage.wire.docs import docs_page
 from commonage.wire.hub import API_PATH

@@ -11,8 +11,8 @@ import pytest
 from commonage.domain.images import parse_image_name
 from commonage.images import base, buildah, builder
 from commonage.images.buildah import ImageError
-from commonage.images.builder import Tools, build_file
-from commonage.images.surroundings import surroundings
+from commonage.images.builder import BuildTools, build_file
+from commonage.images.package_sources import package_sources
 
 
 def test_a_file_of_the_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_a_file_of_the_folder_that_cannot_be_read_is_named(tmp_path: Path, monke
         raise PermissionError(13, "Permission denied", str(folder / "secret"))
 
     monkeypatch.setattr(builder, "context_files", refuse)
-    tools = Tools("chroot", surroundings({}))
+    tools = BuildTools("chroot", package_sources({}))
     with pytest.raises(ImageError, match=r"secret cannot be read: Permission denied; .* name a smaller folder"):
         build_file(parse_image_name("lab/x"), tmp_path / "Containerfile", tmp_path, tools, print)
 

@@ -9,9 +9,9 @@ from commonage.control.node_pool import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.waiting import Resources
-from commonage.portal.device_rows import node_rows, totals
-from commonage.portal.nodes import HEIGHT, WIDTH, sparkline
 from commonage.portal.templating import hours, instant, money, percent
+from commonage.portal.views.device_rows import node_rows, totals
+from commonage.portal.views.nodes import HEIGHT, WIDTH, sparkline
 from commonage.ports.metrics import Point
 from commonage.testing import factories
 

@@ -15,7 +15,7 @@ from commonage.control.settings import ControlSettings
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import Kind, State
 from commonage.portal.auth import Visitor
-from commonage.portal.words import link_to, ssh_forward
+from commonage.portal.labels import link_to, ssh_forward
 from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from commonage.domain.principals import Principal
 from commonage.domain.requests import parse_gpus
 from commonage.domain.volumes import VolumeRequest
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, Spec, Workload
-from commonage.portal.launch_form import Earlier, LaunchForm
+from commonage.portal.views.launch_form import Earlier, LaunchForm
 from commonage.ports.store import Filter
 from commonage.testing import factories
 from commonage.testing.fakes.clock import FakeClock

@@ -16,9 +16,9 @@ from commonage.domain.images import ImageName, parse_image_name
 from commonage.engines.process.environments.uv import Progress
 from commonage.images.base import DEBIAN, debian_base, debian_suites, own_suite
 from commonage.images.buildah import ImageError
-from commonage.images.builder import Tools, Wanted, build_file, build_lists
+from commonage.images.builder import BuildTools, ListBuild, build_file, build_lists
+from commonage.images.package_sources import has_packages, package_sources
 from commonage.images.recipe import DEFAULT_KERNEL, RecipeError, check_kernel, check_package, step_title
-from commonage.images.surroundings import readable, surroundings
 from commonage.server.commands.common import Failure
 from commonage.server.commands.image_registry import registry_access
 from commonage.server.commands.image_steps import Steps
@@ -93,20 +93,20 @@ def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], se
         )
     if options["file"] is not None:
         _check_file(options["file"], options)
-    empty = next((one for one in options["wheels"] if not readable(one)), None)
+    empty = next((one for one in options["wheels"] if not has_packages(one)), None)
     if empty is not None:
         raise Failure(f"there is no package in {empty}; --wheels takes a folder with .whl or .tar.gz files")
-    around = surroundings(os.environ, options["wheels"])
+    sources = package_sources(os.environ, options["wheels"])
     line = _Lines(steps)
     with registry_access(server, name, needed=False) as access:
-        tools = Tools(options["isolation"], around, access.options, options["again"])
+        tools = BuildTools(options["isolation"], sources, access.options, options["again"])
         if options["file"] is not None:
             for suite in debian_suites(options["file"].read_text(encoding="utf-8", errors="replace")):
                 _debian(suite, options, steps, line)
             return build_file(name, options["file"], context or options["file"].absolute().parent, tools, line)
         base = _base(options, steps, line)
         packages = tuple(check_package(one) for one in options["packages"])
-        wanted = Wanted(base, kernels, not options["no_server"], packages, bool(options["wheels"]))
+        wanted = ListBuild(base, kernels, not options["no_server"], packages, bool(options["wheels"]))
         return build_lists(name, wanted, tools, line)
 
 

@@ -19,7 +19,7 @@ from commonage.domain.quantities import parse_memory
 from commonage.images import buildah
 from commonage.images.buildah import ImageError
 from commonage.images.builder import local_name
-from commonage.images.look import Found, look_into
+from commonage.images.inspection import ImageContents, inspect_image
 from commonage.images.provenance import provenance
 from commonage.server.commands.common import Failure, as_json
 from commonage.server.commands.image_build import isolation_option
@@ -77,7 +77,7 @@ def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], 
         )
     with registry_access(server, name) as access:
         with steps.step("looking into the image"):
-            found = look_into(image, options["isolation"])
+            found = inspect_image(image, options["isolation"])
         with steps.step(f"pushing to {access.address}"), tempfile.TemporaryDirectory() as folder:
             target = f"{access.address}/{name.tagged}"
             digest = buildah.push(image, target, access.options, Path(folder), steps.detail)
@@ -89,7 +89,7 @@ def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], 
 
 
 def described(
-    name: ImageName, reference: str, found: Found, options: dict[str, Any], size_bytes: int | None
+    name: ImageName, reference: str, found: ImageContents, options: dict[str, Any], size_bytes: int | None
 ) -> ImageIn:
     """The catalogue entry of an image in which this was found."""
     known = provenance(found.labels, found.annotations)

@@ -30,8 +30,8 @@ from commonage.replay.records import Records, read_trace
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.server.bootstrap import catalogue_of, database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
+from commonage.server.control_settings import rules_of
 from commonage.server.engines import SITE
-from commonage.server.rules import rules_of
 from commonage.server.settings.rules import BoundsEntry
 from commonage.server.settings.sources import Resolved
 from commonage.store.sql_store import SqlStore

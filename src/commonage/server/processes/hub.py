@@ -137,7 +137,7 @@ def _proxy(plan: HubPlan) -> Child:
     return Child(
         name="proxy",
         argv=[
-            *(sys.executable, "-m", "commonage.server.unavailable"),
+            *(sys.executable, "-m", "commonage.server.processes.unavailable"),
             *(str(plan.rules_file.parent), ",".join(plan.addresses)),
             *(found, "--configfile", str(static)),
         ],

@@ -26,9 +26,9 @@ import yaml
 from commonage.domain.errors import Conflict, EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.domain.registry import DELETE, PULL, Access
-from commonage.images.files import Stored, needed, size_bytes, stored, unneeded
 from commonage.images.needed import last_needed, note_needed
-from commonage.images.tokens import ISSUER, LASTS_S, Signer
+from commonage.images.registry_storage import Stored, needed, size_bytes, stored, unneeded
+from commonage.images.registry_tokens import ISSUER, LASTS_S, Signer
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.registry import (
     NODE,

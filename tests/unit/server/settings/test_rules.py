@@ -7,7 +7,7 @@ import pytest
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.server.bootstrap import control_settings
-from commonage.server.rules import priority_classes_of, rules_of, volumes_of
+from commonage.server.control_settings import priority_classes_of, rules_of, volumes_of
 from commonage.server.settings.lines import line_of
 from commonage.server.settings.settings import Settings
 from commonage.server.settings.sources import SettingsError, resolve

@@ -15,9 +15,10 @@ from commonage.control.nodes.device_alarms import device_of
 from commonage.control.reservations.windows import deadline_of
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal
-from commonage.portal import device_rows, live
+from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text, notice
+from commonage.portal.views import device_rows
 from commonage.ports.metrics import Point
 
 _PARTS = "parts/nodes.html"

@@ -6,7 +6,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from commonage.domain.registry import Access
-from commonage.images.tokens import LASTS_S, Signer, key_id
+from commonage.images.registry_tokens import LASTS_S, Signer, key_id
 
 NOW = 1_790_000_000.0
 

@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from commonage.domain.usage import Usage
 from commonage.portal.auth import Visitor
-from commonage.portal.recent import titles
 from commonage.portal.site import Site
+from commonage.portal.views.recent_events import titles
 
 _MOST_ROWS = 50
 PERIODS: Mapping[str, str] = {"day": "24 hours", "week": "7 days", "month": "30 days", "year": "12 months"}

@@ -12,10 +12,11 @@ from commonage.control.control import Control
 from commonage.control.queries.notices import notices
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import State
-from commonage.portal import device_rows, live
+from commonage.portal import live
 from commonage.portal.auth import Visitor
-from commonage.portal.recent import recent_events, titles
 from commonage.portal.site import Site
+from commonage.portal.views import device_rows
+from commonage.portal.views.recent_events import recent_events, titles
 from commonage.ports.store import Filter
 
 _WAITING = 8

@@ -1,7 +1,8 @@
 """Runs traefik, and serves the page that it shows while hub or control plane do not answer.
 
 A proxy cannot make a page itself, and the page must be there when everything else is down, so the two live and end
-together: `python -m commonage.server.unavailable RULES_FOLDER ENTRY_POINTS TRAEFIK ARGUMENT...` (see `server.hub`).
+together: `python -m commonage.server.processes.unavailable RULES_FOLDER ENTRY_POINTS TRAEFIK ARGUMENT...` (see
+`server.hub`).
 This module imports only the standard library.
 """
 

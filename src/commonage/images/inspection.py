@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ImageContents:
     """The contents of an image. `server_prefix` is None if no session can run in it; empty: the server is on its own
     path.
     """
@@ -44,7 +44,7 @@ class Found:
     annotations: Mapping[str, str]
 
 
-def look_into(image: str, isolation: str) -> Found:
+def inspect_image(image: str, isolation: str) -> ImageContents:
     """Inspect an image on this machine. Raises ImageError."""
     described = buildah.inspect(image)
     config = described.get("OCIv1", {}).get("config", {})
@@ -57,7 +57,7 @@ def look_into(image: str, isolation: str) -> Found:
     finally:
         buildah.call("rm", container)
     kernels, server = parse(said)
-    return Found(kernels, server, path, config.get("Labels") or {}, described.get("ImageAnnotations") or {})
+    return ImageContents(kernels, server, path, config.get("Labels") or {}, described.get("ImageAnnotations") or {})
 
 
 def parse(said: str) -> tuple[tuple[Kernel, ...], str | None]:

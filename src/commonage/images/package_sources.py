@@ -31,7 +31,7 @@ _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PackageSources:
     """Variables for uv, a pip.conf, the certificates to trust (PEM), folders of this machine with packages."""
 
     variables: Mapping[str, str]
@@ -40,7 +40,7 @@ class Surroundings:
     places: tuple[str, ...]
 
 
-def surroundings(environ: Mapping[str, str], wheels: Sequence[Path] = ()) -> Surroundings:
+def package_sources(environ: Mapping[str, str], wheels: Sequence[Path] = ()) -> PackageSources:
     """The surroundings of this machine. With folders of `wheels`, packages come only from there, and no network is
     needed.
     """
@@ -50,7 +50,7 @@ def surroundings(environ: Mapping[str, str], wheels: Sequence[Path] = ()) -> Sur
         variables = {name: value for name, value in variables.items() if name not in _PLACES}
         variables["UV_FIND_LINKS"] = ",".join(str(one.absolute()) for one in wheels)
     variables["SSL_CERT_FILE"] = CERTIFICATES
-    return Surroundings(variables, _pip_conf(environ), _certificates(told), _places(variables))
+    return PackageSources(variables, _pip_conf(environ), _certificates(told), _places(variables))
 
 
 def _certificates(told: Mapping[str, str]) -> str:
@@ -90,6 +90,6 @@ def _pip_conf(environ: Mapping[str, str]) -> str:
     return written.getvalue()
 
 
-def readable(folder: Path) -> bool:
+def has_packages(folder: Path) -> bool:
     """True if it is a folder with at least one wheel or source archive."""
     return folder.is_dir() and any(name.endswith((".whl", ".tar.gz")) for name in os.listdir(folder))

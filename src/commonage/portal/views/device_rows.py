@@ -13,8 +13,8 @@ from commonage.control.node_pool import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.quantities import format_cpus, format_memory
-from commonage.portal.device_facts import Fact, facts_of
 from commonage.portal.templating import percent
+from commonage.portal.views.device_facts import Fact, facts_of
 
 _COLOURS = 6
 _NARROW = 14.0  # percent of a GPU below which a segment has no space for words

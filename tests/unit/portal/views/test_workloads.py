@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
-from commonage.portal.work import PAGE, Wanted
+from commonage.portal.views.workloads import PAGE, Wanted
 from commonage.ports.store import Batch
 from commonage.testing import factories
 

@@ -22,9 +22,9 @@ from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Attempt
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
-from commonage.portal.log_text import batches, shown
+from commonage.portal.labels import title_of
 from commonage.portal.site import Site, notice
-from commonage.portal.words import title_of
+from commonage.portal.views.log_text import batches, shown
 
 _PARTS = "parts/workload.html"
 _FIGURES = re.compile(r"\d+(\.\d+)?")

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from commonage.server.processes import listen
-from commonage.server.web import Web
-from commonage.server.workload_gateway import WorkloadGateway
+from commonage.server.web.server import Web
+from commonage.server.web.workload_gateway import WorkloadGateway
 from commonage.wire.hub import API_PATH
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 
 from commonage.domain.errors import NotFound
 from commonage.domain.statuses import LogLine
-from commonage.portal.log_text import LONGEST_LINE, batches, shown
+from commonage.portal.views.log_text import LONGEST_LINE, batches, shown
 from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio

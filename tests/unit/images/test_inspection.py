@@ -3,7 +3,7 @@
 import json
 
 from commonage.domain.images import Kernel
-from commonage.images.look import parse
+from commonage.images.inspection import parse
 
 
 def said(*kernels: tuple[str, object], server: str = "") -> str:

@@ -12,8 +12,8 @@ from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.domain.reasons import Reason
 from commonage.portal.auth import HOME, Visitor
-from commonage.portal.reservation_form import FIELDS, ReservationForm
 from commonage.portal.site import Site, form_text
+from commonage.portal.views.reservation_form import FIELDS, ReservationForm
 
 
 def routes(site: Site) -> list[Route]:

@@ -3,8 +3,8 @@
 import configparser
 from pathlib import Path
 
+from commonage.images.package_sources import PIP_CERTIFICATES, has_packages, package_sources
 from commonage.images.recipe import CERTIFICATES
-from commonage.images.surroundings import PIP_CERTIFICATES, readable, surroundings
 
 
 def test_pip_s_settings_reach_uv_and_pip(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_pip_s_settings_reach_uv_and_pip(tmp_path: Path) -> None:
         "PIP_CONFIG_FILE": str(config), "PIP_CERT": str(bundle), "https_proxy": "http://proxy:3128", "SECRET": "x",
         "HOME": str(tmp_path), "UV_PUBLISH_TOKEN": "x",
     }  # fmt: skip
-    found = surroundings(environ)
+    found = package_sources(environ)
     assert found.variables["UV_DEFAULT_INDEX"] == f"file://{tmp_path}/simple"
     assert found.variables["https_proxy"] == "http://proxy:3128"
     assert found.variables["SSL_CERT_FILE"] == CERTIFICATES
@@ -34,14 +34,14 @@ def test_pip_s_settings_reach_uv_and_pip(tmp_path: Path) -> None:
 def test_with_wheels_nothing_else_is_asked(tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
-    found = surroundings({"UV_DEFAULT_INDEX": "https://index.example/simple", "HOME": str(tmp_path)}, [wheels])
+    found = package_sources({"UV_DEFAULT_INDEX": "https://index.example/simple", "HOME": str(tmp_path)}, [wheels])
     assert found.variables["UV_FIND_LINKS"] == str(wheels)
     assert "UV_DEFAULT_INDEX" not in found.variables
     assert found.places == (str(wheels),)
 
 
 def test_a_folder_without_packages_is_none(tmp_path: Path) -> None:
-    assert not readable(tmp_path)
-    assert not readable(tmp_path / "missing")
+    assert not has_packages(tmp_path)
+    assert not has_packages(tmp_path / "missing")
     (tmp_path / "a-1-py3-none-any.whl").touch()
-    assert readable(tmp_path)
+    assert has_packages(tmp_path)

@@ -15,8 +15,8 @@ from uvicorn.protocols.utils import ClientDisconnected
 from websockets.frames import Frame, Opcode
 
 from commonage.server.processes import listen
-from commonage.server.web import Web
-from commonage.server.websockets import WEBSOCKETS, WebSocketProtocol
+from commonage.server.web.server import Web
+from commonage.server.web.websockets import WEBSOCKETS, WebSocketProtocol
 
 pytestmark = pytest.mark.anyio
 HERE = "127.0.0.1"

@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from commonage.server.websockets import WEBSOCKETS
+from commonage.server.web.websockets import WEBSOCKETS
 
 _HEAD_BYTES = 64 * 1024  # of the request line and all headers
 _LAST_ANSWERS_S = 1  # live streams never end by themselves; at shutdown they are cut off after this time

@@ -11,7 +11,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import NotFound
 from commonage.domain.events import Event
 from commonage.domain.principals import Principal
-from commonage.portal.words import title_of
+from commonage.portal.labels import title_of
 
 _STEPS = (200, 2_000, 20_000)
 _PAGE = 500

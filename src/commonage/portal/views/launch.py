@@ -18,8 +18,8 @@ from commonage.domain.principals import Principal
 from commonage.domain.suggestions import Suggestion
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
-from commonage.portal.launch_form import FIELDS, Earlier, LaunchForm
 from commonage.portal.site import Site, form_text
+from commonage.portal.views.launch_form import FIELDS, Earlier, LaunchForm
 
 _PARTS = "parts/launch.html"
 _SECRET = "secret-"  # noqa: S105 - what the names of the fields begin with in which secrets are entered

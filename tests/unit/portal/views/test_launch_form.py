@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.workloads import Kind
-from commonage.portal.launch_form import LaunchForm, command_text, command_words, gpus_text
+from commonage.portal.views.launch_form import LaunchForm, command_text, command_words, gpus_text
 from commonage.testing import factories as make
 
 

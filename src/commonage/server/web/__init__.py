@@ -1,0 +1,1 @@
+"""HTTP of the control plane: uvicorn, WebSockets, and the gateway for workloads."""
