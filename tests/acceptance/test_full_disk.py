@@ -116,7 +116,7 @@ def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> N
 
 
 def test_when_nothing_is_left_at_all_the_platform_lives_on(installation: Served) -> None:
-    alice, bob = (Client(installation.url, installation.token(one), patience_s=0) for one in ("alice", "bob"))
+    alice, bob = (Client(installation.url, installation.token(one), reconnect_timeout_s=0) for one in ("alice", "bob"))
     with closing(_session(installation, "alice")) as jupyter, closing(alice), closing(bob):
         assert alice.info().user == "alice"
         home = installation.data / "workspaces" / "alice"

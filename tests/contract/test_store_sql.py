@@ -136,7 +136,7 @@ async def test_path_that_cannot_be(path: Path) -> None:
 async def test_lock_of_another_program(store: SqlStore, path: Path) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    database = connect(database_url(sqlite_url(path)), patience_s=0.05)
+    database = connect(database_url(sqlite_url(path)), reconnect_timeout_s=0.05)
     with pytest.raises(Unavailable, match="locked by another program") as caught:
         await database.write(lambda connection: connection.execute(text("DELETE FROM nodes")))
     assert caught.value.is_retryable

@@ -49,8 +49,8 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 
 
 @contextmanager
-def connect(server: Server, patience_s: float = 3.0) -> Iterator[Client]:
-    """A client of the server; it goes on trying for `patience_s` when the server goes away."""
+def connect(server: Server, reconnect_timeout_s: float = 3.0) -> Iterator[Client]:
+    """A client of the server; it goes on trying for `reconnect_timeout_s` when the server goes away."""
     if server.token is None:
         raise Failure(
             f"no token for {server.url}; keep one with `commonage login {server.url}`, or give one with --token",
@@ -58,7 +58,7 @@ def connect(server: Server, patience_s: float = 3.0) -> Iterator[Client]:
         )
     from commonage.sdk import Client
 
-    with Client(server.url, server.token, patience_s=patience_s) as client:
+    with Client(server.url, server.token, reconnect_timeout_s=reconnect_timeout_s) as client:
         yield client
 
 

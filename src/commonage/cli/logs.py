@@ -30,7 +30,7 @@ def logs(server: Server, workload: str, go_on: bool, tail: int | None, attempt: 
       commonage logs -f 7k2v
       commonage logs --tail 20 train
     """
-    with connect(server, patience_s=60.0 if go_on else 3.0) as client:
+    with connect(server, reconnect_timeout_s=60.0 if go_on else 3.0) as client:
         found = find_workload(client, workload)
         try:
             with closing(client.logs(found.id, follow=go_on, attempt=attempt, tail=tail)) as lines:
@@ -52,5 +52,5 @@ def attach(server: Server, workload: str) -> None:
     Example:
       commonage attach 7k2v
     """
-    with connect(server, patience_s=120.0) as client:
+    with connect(server, reconnect_timeout_s=120.0) as client:
         sys.exit(follow(client, find_workload(client, workload)))

@@ -61,7 +61,7 @@ def profile(
         "key": f"cli-{uuid.uuid4().hex}",
     }
     message(values)  # before any file is sent
-    with connect(server, patience_s=120.0) as client:
+    with connect(server, reconnect_timeout_s=120.0) as client:
         values = {**_without_limits(client), **values}
         if not no_files:
             values["bundle"] = send_files(client, Path.cwd(), files)

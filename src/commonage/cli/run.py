@@ -70,7 +70,7 @@ def run(
     as_json = ask.pop("as_json")
     values = asked(ask, list(command))
     message(values)  # before any file is sent
-    with connect(server, patience_s=120.0 if not detach else 5.0) as client:
+    with connect(server, reconnect_timeout_s=120.0 if not detach else 5.0) as client:
         if not no_files:
             values["bundle"] = send_files(client, Path.cwd(), files)
         hint = usage_reports.hint(client, message(values))

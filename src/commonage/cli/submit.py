@@ -45,7 +45,7 @@ def submit(server: Server, file: Path, no_files: bool, dry_run: bool, as_json: b
     from commonage.cli.job_file import read
 
     entries = read(file)
-    with connect(server, patience_s=10.0) as client:
+    with connect(server, reconnect_timeout_s=10.0) as client:
         if dry_run:
             _say_dry_runs(client, entries, as_json)
             return

@@ -35,7 +35,7 @@ def top(server: Server, once: bool, every: float, as_json: bool) -> None:
       commonage top
       commonage top --once --json
     """
-    with connect(server, patience_s=60.0 if not once else 3.0) as client:
+    with connect(server, reconnect_timeout_s=60.0 if not once else 3.0) as client:
         if as_json:
             found = list(islice(client.workloads(state=list(LIVE)), 1000))
             show.print_json(

@@ -173,7 +173,7 @@ class CommonageSpawner(Spawner):
         client = _clients.get(self.api_url)
         if client is None:
             token = Path(self.api_token_file).read_text(encoding="utf-8").strip()
-            client = _clients[self.api_url] = AsyncClient(self.api_url, token, patience_s=_PATIENCE_S)
+            client = _clients[self.api_url] = AsyncClient(self.api_url, token, reconnect_timeout_s=_PATIENCE_S)
         return client
 
     @property

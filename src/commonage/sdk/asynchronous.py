@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 class AsyncClient:
     """`url` is the address of the installation (`http://127.0.0.1:8000`), `token` a hub token.
 
-    Every call raises ApiError: a refusal with its `code`, or Unreachable after `patience_s` seconds of retries.
+    Every call raises ApiError: a refusal with its `code`, or Unreachable after `reconnect_timeout_s` seconds of
+    retries.
     Only calls that may safely be sent twice are retried. Use it as `async with`, or call `aclose` at the end.
     """
 
@@ -65,11 +66,11 @@ class AsyncClient:
         url: str,
         token: str | None,
         *,
-        patience_s: float = 10.0,
+        reconnect_timeout_s: float = 10.0,
         timeout_s: float = 60.0,
         http: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._patience_s = patience_s
+        self._reconnect_timeout_s = reconnect_timeout_s
         self._http = httpx2.AsyncClient(transport=http, **transport.options(url, token, timeout_s))
 
     async def __aenter__(self) -> Self:
@@ -367,7 +368,7 @@ class AsyncClient:
         return await self._retry(call, transport.request(call))
 
     async def _retry(self, call: Call[Answer], request: dict[str, Any]) -> Answer:
-        patience = Patience(self._patience_s)
+        patience = Patience(self._reconnect_timeout_s)
         while True:
             reached = True
             try:
@@ -385,7 +386,7 @@ class AsyncClient:
         self, path: str, query: dict[str, Any], last_id: str | None
     ) -> AsyncGenerator[httpx2.ServerSentEvent]:
         """The events of a stream until the server sends `end`; a broken stream resumes after the last event."""
-        patience = Patience(self._patience_s)
+        patience = Patience(self._reconnect_timeout_s)
         while True:
             try:
                 async with self._http.stream(**transport.stream_request(path, query, last_id)) as response:

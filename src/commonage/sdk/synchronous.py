@@ -54,7 +54,8 @@ from commonage.wire.workloads import (
 class Client:
     """`url` is the address of the installation (`http://127.0.0.1:8000`), `token` a hub token.
 
-    Every call raises ApiError: a refusal with its `code`, or Unreachable after `patience_s` seconds of retries.
+    Every call raises ApiError: a refusal with its `code`, or Unreachable after `reconnect_timeout_s` seconds of
+    retries.
     Only calls that may safely be sent twice are retried. Use it in a `with`, or call `close` at the end.
     """
 
@@ -63,11 +64,11 @@ class Client:
         url: str,
         token: str | None,
         *,
-        patience_s: float = 10.0,
+        reconnect_timeout_s: float = 10.0,
         timeout_s: float = 60.0,
         http: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._patience_s = patience_s
+        self._reconnect_timeout_s = reconnect_timeout_s
         self._http = httpx2.Client(transport=http, **transport.options(url, token, timeout_s))
 
     def __enter__(self) -> Self:
@@ -346,7 +347,7 @@ class Client:
         return self._retry(call, transport.request(call))
 
     def _retry(self, call: Call[Answer], request: dict[str, Any]) -> Answer:
-        patience = Patience(self._patience_s)
+        patience = Patience(self._reconnect_timeout_s)
         while True:
             reached = True
             try:
@@ -364,7 +365,7 @@ class Client:
         self, path: str, query: dict[str, Any], last_id: str | None
     ) -> Generator[httpx2.ServerSentEvent, None, None]:
         """The events of a stream until the server sends `end`; a broken stream resumes after the last event."""
-        patience = Patience(self._patience_s)
+        patience = Patience(self._reconnect_timeout_s)
         while True:
             try:
                 with self._http.stream(**transport.stream_request(path, query, last_id)) as response:

@@ -97,24 +97,24 @@ class Database(ABC):
     async def _dispose(self) -> None: ...
 
 
-def connect(url: URL, *, patience_s: float = _PATIENCE_S) -> Database:
+def connect(url: URL, *, reconnect_timeout_s: float = _PATIENCE_S) -> Database:
     """The database at `url`; connections open on first use."""
     if url.drivername.startswith("postgresql"):
-        return _Postgres(url, patience_s)
-    return _Sqlite(url, patience_s)
+        return _Postgres(url, reconnect_timeout_s)
+    return _Sqlite(url, reconnect_timeout_s)
 
 
 class _Postgres(Database):
-    def __init__(self, url: URL, patience_s: float) -> None:
+    def __init__(self, url: URL, reconnect_timeout_s: float) -> None:
         super().__init__(url)
         self._engine = create_async_engine(
             url,
             pool_size=2 * _READERS,
             max_overflow=0,
-            pool_timeout=patience_s,
+            pool_timeout=reconnect_timeout_s,
             pool_pre_ping=True,
             hide_parameters=True,  # secrets are among them, and errors are logged
-            connect_args={"timeout": patience_s, "command_timeout": max(60.0, patience_s)},
+            connect_args={"timeout": reconnect_timeout_s, "command_timeout": max(60.0, reconnect_timeout_s)},
         )
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -135,11 +135,11 @@ class _Postgres(Database):
 
 
 class _Sqlite(Database):
-    def __init__(self, url: URL, patience_s: float) -> None:
+    def __init__(self, url: URL, reconnect_timeout_s: float) -> None:
         super().__init__(url)
         url = url.set(drivername="sqlite+pysqlite")
-        self._writer = _sqlite_engine(url, patience_s, writes=True)
-        self._reader = _sqlite_engine(url, patience_s, writes=False)
+        self._writer = _sqlite_engine(url, reconnect_timeout_s, writes=True)
+        self._reader = _sqlite_engine(url, reconnect_timeout_s, writes=False)
         # SQLite has one writer anyway: waiting in this thread's queue is fair and cheap, waiting for the lock is not.
         self._writer_thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._reader_threads = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
@@ -173,12 +173,12 @@ async def _in(threads: Executor, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
-def _sqlite_engine(url: URL, patience_s: float, *, writes: bool) -> Engine:
+def _sqlite_engine(url: URL, reconnect_timeout_s: float, *, writes: bool) -> Engine:
     engine = create_engine(
         url,
         pool_size=1 if writes else _READERS,
         max_overflow=0,
-        pool_timeout=patience_s,
+        pool_timeout=reconnect_timeout_s,
         hide_parameters=True,  # secrets are among them, and errors are logged
         connect_args={"check_same_thread": False},
         **({} if writes else {"isolation_level": "AUTOCOMMIT"}),
@@ -186,7 +186,7 @@ def _sqlite_engine(url: URL, patience_s: float, *, writes: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: ConnectionPoolEntry) -> None:
-        _set_up_sqlite(connection, patience_s, writes)
+        _set_up_sqlite(connection, reconnect_timeout_s, writes)
 
     if writes:
 
@@ -198,10 +198,10 @@ def _sqlite_engine(url: URL, patience_s: float, *, writes: bool) -> Engine:
     return engine
 
 
-def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
+def _set_up_sqlite(connection: Any, reconnect_timeout_s: float, writes: bool) -> None:
     connection.isolation_level = None  # the driver must not begin transactions of its own
     pragmas = [
-        f"busy_timeout={int(patience_s * 1000)}",
+        f"busy_timeout={int(reconnect_timeout_s * 1000)}",
         "synchronous=FULL",  # acknowledged writes survive a power cut
         "foreign_keys=ON",
         "secure_delete=FAST",  # a deleted secret does not stay in the file
@@ -210,14 +210,14 @@ def _set_up_sqlite(connection: Any, patience_s: float, writes: bool) -> None:
     ]
     if not writes:
         pragmas.append("query_only=ON")
-    _write_ahead(connection, patience_s)
+    _write_ahead(connection, reconnect_timeout_s)
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}").close()
 
 
-def _write_ahead(connection: Any, patience_s: float) -> None:
+def _write_ahead(connection: Any, reconnect_timeout_s: float) -> None:
     """Switch to write-ahead logging. SQLite does not wait for the lock here, regardless of busy_timeout."""
-    give_up_at = time.monotonic() + patience_s
+    give_up_at = time.monotonic() + reconnect_timeout_s
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL").close()

@@ -87,7 +87,7 @@ def _behind(revision: str | None) -> str:
 
 
 async def _in_transaction(address: URL, work: Callable[[Connection], T]) -> T:
-    database = connect(address, patience_s=_PATIENCE_S)
+    database = connect(address, reconnect_timeout_s=_PATIENCE_S)
     try:
         return await database.write(work)
     finally:

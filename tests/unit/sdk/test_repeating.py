@@ -51,8 +51,8 @@ class Script:
         return next(self.answers)(request)
 
 
-def client(script: Script, patience_s: float = 1.0) -> Client:
-    return Client("http://c", "t", http=httpx2.MockTransport(script), patience_s=patience_s)
+def client(script: Script, reconnect_timeout_s: float = 1.0) -> Client:
+    return Client("http://c", "t", http=httpx2.MockTransport(script), reconnect_timeout_s=reconnect_timeout_s)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_what_only_reads_is_asked_again_until_it_is_answered(quick: list[float]) -> None:
     script = Script(refused, gateway, busy, broken, info)
-    assert client(script, patience_s=10).info().user == "ann"
+    assert client(script, reconnect_timeout_s=10).info().user == "ann"
     assert len(script.asked) == 5
     assert quick == [0.1, 0.2, 0.4, 0.8]
 
@@ -176,7 +176,7 @@ async def test_events_go_on_behind_the_last_one(monkeypatch: pytest.MonkeyPatch)
 
     script = Script(stream(event(8)), gateway, stream(), stream(event(9)), refused)
     seen = []
-    async with AsyncClient("http://c", "t", http=httpx2.MockTransport(script), patience_s=1) as commonage:
+    async with AsyncClient("http://c", "t", http=httpx2.MockTransport(script), reconnect_timeout_s=1) as commonage:
         events = commonage.events(after=7)
         seen = [(await anext(events)).seq, (await anext(events)).seq]
         await events.aclose()

@@ -239,8 +239,8 @@ class NodePools:
                     rented.gave_back_at = now
                     await one.cloud.destroy(rented.machine)
             elif rented.lost_since is not None:
-                patience_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy() else LOST_FOR_S
-                if now - rented.lost_since >= patience_s:
+                reconnect_timeout_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy() else LOST_FOR_S
+                if now - rented.lost_since >= reconnect_timeout_s:
                     node = self._live_state.nodes.get(rented.machine.name)
                     why = notes.PoolNodeForgotten() if node is None else notes.PoolNodeLost(detail=node.reason)
                     await self._give_back(one, rented, why)

@@ -12,7 +12,7 @@ from commonage.control.loops.again import is_to_start_again, tries_of, was_taken
 from commonage.control.queries.look import Look
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.notes import SessionEnded, SessionInTrouble, SessionRestarted
+from commonage.domain.reasons.notes import SessionEnded, SessionNodeFaulty, SessionRestarted
 from commonage.domain.workloads import Kind, Workload
 from commonage.ports.store import Filter
 
@@ -46,7 +46,7 @@ def _of(look: Look, sessions: Sequence[Workload]) -> Notice | None:
     name = newest.spec.name
     if not newest.state.is_terminal:
         if trouble := look.trouble(newest):
-            return Notice(SessionInTrouble(name=name, cause=trouble), newest, False)
+            return Notice(SessionNodeFaulty(name=name, cause=trouble), newest, False)
         before = next((one for one in sessions[1:] if was_taken_away(one)), None)
         if before is None or not tries_of(newest) or now - newest.submitted_at > LONGEST_S:
             return None

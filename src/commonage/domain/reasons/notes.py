@@ -95,7 +95,7 @@ class RestartedTooOften(Reason):
 
 
 @reason
-class SessionInTrouble(Reason):
+class SessionNodeFaulty(Reason):
     """Something is wrong with the node of the session."""
 
     name: str

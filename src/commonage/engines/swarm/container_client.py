@@ -84,7 +84,7 @@ class SwarmContainerClient:
         self._tasks = tasks
         self._launcher = launcher
         self._in_thread = in_thread
-        self._patience_s, self._ports = settings.patience_s, settings.ports
+        self._reconnect_timeout_s, self._ports = settings.reconnect_timeout_s, settings.ports
         self._services: dict[str, Service] = {}
         self._ended: dict[str, Service] = {}
         self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
@@ -177,7 +177,7 @@ class SwarmContainerClient:
         if is_refused_room(task) and service is not None:
             down = swarm_node is None or swarm_node.is_down
             waited = asyncio.get_running_loop().time() - service.since
-            if (down or waited > self._patience_s) and await self._in_thread(run.box.claim_never):
+            if (down or waited > self._reconnect_timeout_s) and await self._in_thread(run.box.claim_never):
                 return Over(None, partial(_given_back, reason))
         return Waiting(reason)
 

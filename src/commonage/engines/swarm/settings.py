@@ -23,7 +23,8 @@ class SwarmSettings:
     first to the last, that sessions and services get one of; `sources` are addresses or networks that may connect there
     beside this machine. `without_agents`: nodes without an agent take work, too, though root of any other node
     could have Docker mount what it likes there.
-    `patience_s`: how long an attempt waits for room that Swarm does not see, before it is given back to the planner.
+    `reconnect_timeout_s`: how long an attempt waits for room that Swarm does not see, before it is given back to the
+    planner.
     `grace_s`: what Swarm gives a container that it ends itself.
     `processes_max`, `max_log_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as with the
     Docker engine.
@@ -42,7 +43,7 @@ class SwarmSettings:
     ports: tuple[int, int] = (20000, 29999)
     sources: tuple[str, ...] = ()
     without_agents: bool = False
-    patience_s: float = 60.0
+    reconnect_timeout_s: float = 60.0
     grace_s: int = 10
     processes_max: int = 4096
     max_log_mib: int = 512

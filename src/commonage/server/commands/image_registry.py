@@ -38,7 +38,7 @@ def registry_access(server: Server, name: ImageName, *, needed: bool = True) -> 
     Raises ApiError if no image may be pushed under that name: before one is built, or brought there.
     """
     try:
-        with connect(server, patience_s=0) as client:
+        with connect(server, reconnect_timeout_s=0) as client:
             client.check_image_name(str(name))
             found, who = client.registry(), client.info().user
     except (ApiError, Failure) as error:

@@ -295,7 +295,7 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
     waits = await status_reader.look(run)
     assert isinstance(waits, Status)
     assert (waits.phase, type(waits.reason)) == (Phase.STARTING, SwarmSeesNoGpuMemory)
-    monkeypatch.setattr(scene.container_client, "_patience_s", -1.0)
+    monkeypatch.setattr(scene.container_client, "_reconnect_timeout_s", -1.0)
     end = await status_reader.look(run)
     assert isinstance(end, Status)
     assert (end.phase, end.exit_code, end.reason, end.started_at) == (Phase.ENDED, None, waits.reason, None)
