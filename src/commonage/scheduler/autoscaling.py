@@ -1,7 +1,7 @@
-"""Decides the number of nodes of a node pool: a pure function of the queue, the existing nodes and the policy.
+"""Decides the number of nodes of a node pool: a pure function of the queue, the existing nodes and the pool's policy.
 
-Waiting requests are placed on nodes of the pool's kind as the planner would place them, one after the other; those that
-fit on no coming node need a new one.
+It places pending requests on simulated nodes of the pool's kind, one after the other. A request that fits on no node
+that is being created needs a new one. Called by the node pool loop; the API asks which requests a pool could serve.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from commonage.domain.node_pools import Coming, NodePoolPolicy
+from commonage.domain.node_pools import NodePoolPolicy, PendingNode
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.reasons.waiting import NodeRequested
@@ -25,7 +25,7 @@ _IDLE = notes.PoolIdle()
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A waiting request, its start of waiting, and whether more nodes of the kind help (no quota refuses it)."""
+    """A queued request that more nodes would help, and the time since which it waits, in unix seconds."""
 
     request: Request
     since: float
@@ -33,8 +33,8 @@ class PendingRequest:
 
 @dataclass(frozen=True, slots=True)
 class PoolNode:
-    """A node of the pool in the cloud. `coming`: it is being created. `leaving`: it takes no work and will be
-    removed. `idle_since` is None while it runs something, or before it has joined.
+    """A node of the pool. `coming`: it is being created. `leaving`: it is draining and will be removed. `idle_since` is
+    None while the node is busy, or before it has joined.
     """
 
     name: str
@@ -45,7 +45,7 @@ class PoolNode:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """The next step: nodes to add, or nodes to remove; and the reason."""
+    """Nodes to add, or nodes to remove, and the reason."""
 
     add: int = 0
     remove: tuple[str, ...] = ()
@@ -55,9 +55,7 @@ class ScalingDecision:
 def decide_scaling(
     policy: NodePoolPolicy, members: Sequence[PoolNode], waiting: Sequence[PendingRequest], now: float
 ) -> ScalingDecision:
-    """The next step. It keeps the policy's minimum, never exceeds its maximum (leaving nodes count), and never adds
-    and removes in one step.
-    """
+    """Keeps the policy's minimum, never exceeds its maximum (leaving nodes count), never adds and removes at once."""
     staying = [one for one in members if not one.leaving]
     count, room = len(staying), max(0, policy.most - len(members))
     if count < policy.least and room:
@@ -78,35 +76,31 @@ def decide_scaling(
 
 
 def nodes_needed(requests: Sequence[Request], policy: NodePoolPolicy, coming: int, most: int) -> tuple[int, int]:
-    """The number of new machines for these requests in addition to `coming` ones, at most `most`; and the number of
-    requests that they serve.
-    """
+    """(new machines that the requests need next to `coming` ones, at most `most`; requests that the new ones serve)."""
     grid = Grid([_node(policy, number) for number in range(coming)])
     served = 0
     for number, request in enumerate(requests):
-        on = _laid(grid, request, number)
+        on = _place(grid, request, number)
         if on is None and len(grid.nodes) - coming < most and node_could_run(policy, request):
             grid.put([_node(policy, len(grid.nodes))])
-            on = _laid(grid, request, number)
+            on = _place(grid, request, number)
         served += on is not None and on >= coming
     return len(grid.nodes) - coming, served
 
 
 def max_nodes_for(policies: Sequence[NodePoolPolicy], request: Request) -> int:
-    """The number of nodes able to run this that may be rented at once."""
+    """The number of nodes, over all pools, that could run the request."""
     return sum(policy.most for policy in policies if node_could_run(policy, request))
 
 
 @lru_cache(maxsize=4096)
 def node_could_run(policy: NodePoolPolicy, request: Request) -> bool:
-    """True if it fits on an empty node of this kind."""
-    return _laid(Grid([_node(policy, 0)]), request, 0) is not None
+    """Whether the request fits on an empty node of the pool."""
+    return _place(Grid([_node(policy, 0)]), request, 0) is not None
 
 
-def expected_node(coming: Sequence[Coming], request: Request, now: float) -> NodeRequested | None:
-    """The coming node that arrives first of those that could run it; None if there is no such node. Times are
-    rounded to whole minutes.
-    """
+def expected_node(coming: Sequence[PendingNode], request: Request, now: float) -> NodeRequested | None:
+    """The first node being created that could run the request; None without one. Rounds up to whole minutes."""
     expected = [(one.since + (one.took_s or one.policy.join_s) - now, one) for one in coming]
     able = [(left, one) for left, one in expected if node_could_run(one.policy, request)]
     if not able:
@@ -123,8 +117,8 @@ def _node(policy: NodePoolPolicy, number: int) -> Node:
     return policy.kind.node(f"{policy.name}-{number}", policy.site, policy.engine)
 
 
-def _laid(grid: Grid, request: Request, number: int) -> int | None:
-    """The number of the node on which it was placed: the first with room."""
+def _place(grid: Grid, request: Request, number: int) -> int | None:
+    """Place the request on the first node that fits; returns its number."""
     shape = grid.shape(request)
     fitting = np.flatnonzero(grid.fits(shape, np.arange(len(grid.nodes))))
     if not fitting.size:
@@ -137,7 +131,7 @@ def _laid(grid: Grid, request: Request, number: int) -> int | None:
 
 def _why_not(policy: NodePoolPolicy, members: Sequence[PoolNode], coming: int, is_patient: bool) -> Reason:
     if coming:
-        return notes.PoolNodesComing(nodes=coming)
+        return notes.PoolNodesPending(nodes=coming)
     if is_patient and len(members) >= policy.most:
         return notes.PoolAtMaximum(maximum=policy.most, leaving=sum(one.leaving for one in members))
     return notes.PoolWaits(wait_s=policy.wait_s)

@@ -1,4 +1,4 @@
-"""Random clusters and queues, and a world in which everything uses up its time limit, for the tests of the planner."""
+"""Strategies for random clusters and queues, and a simulation in which all time limits are used up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Rules
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
@@ -30,13 +30,13 @@ class Scene:
 
     now: float
     nodes: Sequence[Node]
-    held: Sequence[Held]
+    allocated: Sequence[AllocatedRequest]
     queue: Sequence[QueuedRequest]
     rules: Rules = field(default=PATIENT)
 
     def snapshot(self) -> Snapshot:
         made = Snapshot(self.nodes, self.rules)
-        for one in self.held:
+        for one in self.allocated:
             made.allocate(one)
         for queued in self.queue:
             made.enqueue(queued)
@@ -48,9 +48,9 @@ class Scene:
     def explain(self, queued: QueuedRequest) -> Explanation:
         return explain(self.snapshot(), queued, self.now)
 
-    def grid(self, held: Sequence[Held] | None = None) -> Grid:
+    def grid(self, allocated: Sequence[AllocatedRequest] | None = None) -> Grid:
         grid = Grid(self.nodes)
-        for one in self.held if held is None else held:
+        for one in self.allocated if allocated is None else allocated:
             grid.take(one.allocation)
         return grid
 
@@ -58,12 +58,14 @@ class Scene:
         """The world once a plan is carried out."""
         waiting = [queued for queued in self.queue if queued.workload_id not in outcome.started]
         evicted = {one.workload_id for one in outcome.evictions}
-        held = [one for one in self.held if one.workload_id not in evicted]
-        return replace(self, held=[*held, *outcome.started.values()], queue=waiting)
+        allocated = [one for one in self.allocated if one.workload_id not in evicted]
+        return replace(self, allocated=[*allocated, *outcome.started.values()], queue=waiting)
 
     def later(self, now: float) -> Scene:
         """The world at `now`: what had a time limit has used it up."""
-        return replace(self, now=now, held=[one for one in self.held if one.ends_at is None or one.ends_at > now])
+        return replace(
+            self, now=now, allocated=[one for one in self.allocated if one.ends_at is None or one.ends_at > now]
+        )
 
 
 def by_age(queue: Sequence[QueuedRequest]) -> list[QueuedRequest]:
@@ -158,10 +160,15 @@ def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
     return by_age(queued_requests)
 
 
-def _old(held: Held) -> Held:
-    allocation = replace(held.allocation, attempt_id="h" + held.allocation.attempt_id[1:])
+def _old(allocated: AllocatedRequest) -> AllocatedRequest:
+    allocation = replace(allocated.allocation, attempt_id="h" + allocated.allocation.attempt_id[1:])
     return replace(
-        held, allocation=allocation, workload_id="h" + held.workload_id[1:], name="old", owner="ann", gang=None
+        allocated,
+        allocation=allocation,
+        workload_id="h" + allocated.workload_id[1:],
+        name="old",
+        owner="ann",
+        gang=None,
     )
 
 
@@ -170,8 +177,8 @@ def scenes(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
     """A cluster on which something runs already (placed by the planner itself), and a queue."""
     nodes = draw(clusters())
     running = Scene(NOW - 50, nodes, [], draw(queues(6, users=users))).plan()
-    held = [_old(one) for one in running.started.values() if one.ends_at is None or one.ends_at > NOW]
-    return Scene(NOW, nodes, held, draw(queues(most, users=users, gangs=gangs)))
+    allocated = [_old(one) for one in running.started.values() if one.ends_at is None or one.ends_at > NOW]
+    return Scene(NOW, nodes, allocated, draw(queues(most, users=users, gangs=gangs)))
 
 
 def play(scene: Scene) -> dict[str, float]:
@@ -181,7 +188,7 @@ def play(scene: Scene) -> dict[str, float]:
         outcome = scene.plan()
         starts |= dict.fromkeys(outcome.started, scene.now)
         scene = scene.after(outcome)
-        ends = [one.ends_at for one in scene.held if one.ends_at is not None]
+        ends = [one.ends_at for one in scene.allocated if one.ends_at is not None]
         if not ends:
             return starts
         scene = scene.later(max(scene.now, min(ends)))
@@ -196,7 +203,7 @@ def overdrawn(scene: Scene) -> list[str]:
     """Of what more is held than there is, counted allocation by allocation and by nothing of the planner's own."""
     found = []
     for node in scene.nodes:
-        allocations = [one.allocation for one in scene.held if one.allocation.node == node.name]
+        allocations = [one.allocation for one in scene.allocated if one.allocation.node == node.name]
         if sum(allocation.cpus_milli for allocation in allocations) > node.report.cpus_milli:
             found.append(f"cpus of {node.name}")
         if sum(allocation.memory_mib for allocation in allocations) > node.report.memory_mib:

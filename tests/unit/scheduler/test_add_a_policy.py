@@ -1,4 +1,4 @@
-"""The page on adding a policy, followed to the letter: its code, its line in the registry, and what it then does."""
+"""Follows docs/contribute/add-a-policy.md: its code, its line in the registry, and the result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def two_nodes() -> Grid:
     )
 
 
-def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_of_the_page_prefers_nodes_with_fewest_workloads(quiet: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     name, made_by = re.fullmatch(r'\s*"(\w+)": (\w+),\s*', BLOCKS[1]).groups()  # type: ignore[union-attr]  # it is there
     assert made_by == quiet.__name__
     monkeypatch.setitem(registry.POLICIES, name, quiet)
@@ -58,7 +58,7 @@ def test_the_policy_of_the_page_goes_where_the_fewest_are(quiet: Maker, monkeypa
     assert places == ["near", "far", "near", "far", "near"]
 
 
-def test_it_names_only_files_that_are_there() -> None:
+def test_page_names_only_existing_files() -> None:
     text = (ROOT / "docs/contribute/add-a-policy.md").read_text()
     named = set(re.findall(r"`(placement/[\w/]+\.py)`", text)) | set(re.findall(r"`(tests/[\w/]+(?:\.py|/))`", text))
     named = {name if name.startswith("tests") else f"src/commonage/{name}" for name in named}

@@ -1,4 +1,4 @@
-"""What holds in every life of a cluster, and that these tests would notice if it did not."""
+"""Invariants of simulated clusters, and proof that the tests detect violations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GIB, NOW, Scene, by_age, scenes
-from tests.unit.scheduler.life import LONGEST_S, RULES, Life, Sort
+from tests.unit.scheduler.life import LONGEST_S, RULES, Life, LifeOptions
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
@@ -30,15 +30,15 @@ SEEDS = st.integers(0, 2**32)
 SLOWLY = settings(max_examples=15, deadline=None)
 
 
-def live(seed: int, sort: Sort | None = None, steps: int = 25) -> Life:
+def live(seed: int, options: LifeOptions | None = None, steps: int = 25) -> Life:
     """A life with all checks after each pass, until everybody who could start has."""
-    life = Life(seed, sort)
+    life = Life(seed, options)
     for _ in range(steps):
         life.step()
     for node in list(life.nodes.values()):
         life.put(factories.node(node.name, node.report.devices, cpus_milli=node.report.cpus_milli))
     for _ in range(20 * len(life.asked)):
-        if not life.held and not life.plan().started:
+        if not life.allocated and not life.plan().started:
             break
         life.step(arrivals=False)
     for queued in life.waiting.values():
@@ -51,21 +51,21 @@ def live(seed: int, sort: Sort | None = None, steps: int = 25) -> Life:
 
 @SLOWLY
 @given(SEEDS)
-def test_nothing_is_given_twice_nobody_starves_and_gangs_are_whole(seed: int) -> None:
+def test_no_overcommit_no_starvation_and_whole_gangs(seed: int) -> None:
     live(seed)
 
 
 @SLOWLY
 @given(SEEDS, st.sampled_from(["expected-waste", "spread"]))
-def test_so_it_is_with_other_policies_where_all_time_limits_are_known(seed: int, policy: str) -> None:
-    live(seed, Sort(replace(RULES, policy=policy), endless=False), 15)
+def test_invariants_hold_for_other_policies_with_time_limits(seed: int, policy: str) -> None:
+    live(seed, LifeOptions(replace(RULES, policy=policy), endless=False), 15)
 
 
-def first_start(seed: int, sort: Sort) -> float:
+def first_start(seed: int, options: LifeOptions) -> float:
     """When one starts that needs the whole node, in a stream of small ones that never ends."""
-    life = Life(seed, sort)
+    life = Life(seed, options)
     life.nodes = {"n": factories.node("n", 4, cpus_milli=64_000)}
-    life.snapshot = Snapshot(list(life.nodes.values()), sort.rules)
+    life.snapshot = Snapshot(list(life.nodes.values()), options.rules)
     small = {"request": Request(1000, GIB, parse_gpus("0.5")), "priority": 0, "owner": "ann", "tenant": "lab"}
     life.enqueue(8, **small)
     life.plan()
@@ -77,25 +77,25 @@ def first_start(seed: int, sort: Sort) -> float:
 
 
 def large_starts(seed: int, endless: bool = True) -> None:
-    sort = Sort(replace(RULES, entry_penalty_s=0.0, age_credit=1.0), endless, gangs=False, losses=False)
-    assert first_start(seed, sort) <= RULES.head_of_queue_timeout_s + 2 * LONGEST_S + 20
+    options = LifeOptions(replace(RULES, entry_penalty_s=0.0, age_credit=1.0), endless, gangs=False, losses=False)
+    assert first_start(seed, options) <= RULES.head_of_queue_timeout_s + 2 * LONGEST_S + 20
 
 
 @SLOWLY
 @given(SEEDS, st.booleans())
-def test_small_ones_do_not_pass_a_large_one_for_ever(seed: int, endless: bool) -> None:
+def test_large_request_does_not_starve(seed: int, endless: bool) -> None:
     large_starts(seed, endless)
 
 
 @SLOWLY
 @given(SEEDS)
-def test_a_reservation_is_honoured(seed: int) -> None:
+def test_reservation_is_honoured(seed: int) -> None:
     honoured(seed)
 
 
 def honoured(seed: int) -> None:
     """A class of a tenant that comes when its window begins, all at once, into a cluster that was busy until then."""
-    life = Life(seed, Sort(losses=False, preemptible=False, gangs=False))
+    life = Life(seed, LifeOptions(losses=False, preemptible=False, gangs=False))
     for _ in range(10):
         life.step()
     one = Request(500, GIB, parse_gpus("0.25"))
@@ -117,21 +117,21 @@ def honoured(seed: int) -> None:
 def earliest(snapshot: Snapshot, request: Request) -> float:
     """When a request fits if time limits end what runs, and nobody else comes. Where it fits now and waits all the
     same, that is the next time that something ends there."""
-    by_node = snapshot.ahead.earliest(snapshot.grid.shape(request))
-    by_node = np.where(by_node < NOW, snapshot.ahead.first_ends(), by_node)
+    by_node = snapshot.profiles.earliest(snapshot.grid.shape(request))
+    by_node = np.where(by_node < NOW, snapshot.profiles.first_ends(), by_node)
     return float(np.maximum(by_node, NOW).min(initial=np.inf))
 
 
 @SLOWLY
 @given(scenes(users=2))
-def test_backfill_delays_nobody_who_was_promised_nothing(scene: Scene) -> None:
+def test_backfill_does_not_delay_requests_without_a_promise(scene: Scene) -> None:
     delays_nobody(scene)
 
 
 def delays_nobody(scene: Scene) -> None:
     """Of each that waits: what starts behind it leaves its earliest start as it was, wherever that is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "MOST_PROMISES", 0)
+        patch.setattr(planner, "MAX_PROMISES", 0)
         snapshot = scene.snapshot()
         outcome = plan(snapshot, NOW)
         order = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots]
@@ -149,18 +149,18 @@ def delays_nobody(scene: Scene) -> None:
 
 @SLOWLY
 @given(scenes(6), SEEDS)
-def test_who_is_told_that_it_would_start_does_start(scene: Scene, seed: int) -> None:
+def test_considered_request_that_starts_now_starts_when_submitted(scene: Scene, seed: int) -> None:
     (queued,) = Life(seed).enqueue()
     queued = replace(queued, workload_id="z-new")
-    told = scene.explain(replace(queued, workload_id=""))
+    explanation = scene.explain(replace(queued, workload_id=""))
     real = replace(scene, queue=by_age([*scene.queue, queued])).plan()
-    assert told.startable_now == (queued.workload_id in real.started)
+    assert explanation.startable_now == (queued.workload_id in real.started)
 
 
 # --- do they notice? --------------------------------------------------------------------------------------------------
 
 
-def _no_gate(_self: Backfill, _queued: object, _shape: object, fit: Any) -> Any:
+def _no_backfill_rules(_self: Backfill, _queued: object, _shape: object, fit: Any) -> Any:
     return fit
 
 
@@ -169,7 +169,7 @@ def _alone(self: SchedulingPass, index: int) -> Any:
 
 
 @contextmanager
-def _for_good(_self: Snapshot) -> Iterator[None]:
+def _never_undone(_self: Snapshot) -> Iterator[None]:
     yield
 
 
@@ -178,7 +178,7 @@ def _known_streams(seed: int) -> None:
 
 
 def _scenes(seed: int) -> None:
-    life = Life(seed, Sort(endless=False, gangs=False))
+    life = Life(seed, LifeOptions(endless=False, gangs=False))
     for _ in range(12):
         life.enqueue()
     life.plan()
@@ -189,18 +189,18 @@ def _scenes(seed: int) -> None:
 
 BROKEN = {
     "allocations take nothing": (Grid, "_apply", lambda *_: None, live),
-    "promises bind nobody": (CapacityClaims, "promise", lambda *_: None, _known_streams),
-    "backfill without its gate": (Backfill, "mask", _no_gate, _scenes),
-    "no node is kept": (Backfill, "keep", lambda *_: None, large_starts),
-    "members of gangs start alone": (SchedulingPass, "unit", _alone, live),
-    "a plan leaves traces": (Snapshot, "trial", _for_good, live),
-    "old memories of what ends when": (AvailabilityProfiles, "_follow", lambda _self: None, live),
-    "reservations are nothing": (ReservedCapacity, "update", lambda *_: None, honoured),
+    "promises claim nothing": (CapacityClaims, "promise", lambda *_: None, _known_streams),
+    "backfill lets everything start": (Backfill, "mask", _no_backfill_rules, _scenes),
+    "no node is reserved for the head": (Backfill, "reserve_node", lambda *_: None, large_starts),
+    "members of gangs start alone": (SchedulingPass, "members_at", _alone, live),
+    "a trial is not undone": (Snapshot, "trial", _never_undone, live),
+    "availability profiles are stale": (AvailabilityProfiles, "_refresh", lambda _self: None, live),
+    "reservations are ignored": (ReservedCapacity, "update", lambda *_: None, honoured),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_planner_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariants_detect_a_broken_planner(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, broken, play = BROKEN[what]
     monkeypatch.setattr(where, name, broken)
     assert any(_fails(play, seed) for seed in range(60)), "60 lives, and nobody noticed"

@@ -11,7 +11,7 @@ from commonage.domain.nodes import NodeState
 from commonage.domain.parts import part_of
 from commonage.domain.requests import Request, parse_gpus
 from commonage.scheduler.fit.filters import refusal
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import plan
 from commonage.testing import factories
 
@@ -32,13 +32,13 @@ def queued(
     return QueuedRequest(name, attempt_id(name, 1), request, priority, NOW + number / 1000, limit)
 
 
-def held(
+def allocated(
     number: int, node: str, gpus_mib: dict[str, int] | None = None, *, ends_at: float | None = None, cpus: int = 1000
-) -> Held:
+) -> AllocatedRequest:
     name = f"h{number:012}"
     shares = [factories.share(factories.device(0, uuid=uuid), memory_mib=mib) for uuid, mib in (gpus_mib or {}).items()]
     allocation = factories.allocation(attempt_id(name, 1), node=node, shares=shares, cpus_milli=cpus)
-    return Held(allocation, name, "train", "ann", "job", ends_at)
+    return AllocatedRequest(allocation, name, "train", "ann", "job", ends_at)
 
 
 def starts(scene: Scene) -> dict[str, str]:
@@ -54,7 +54,7 @@ def test_capacity_is_never_exceeded(scene: Scene) -> None:
 
 @SLOWLY
 @given(scenes(gangs=True))
-def test_a_start_gets_what_it_asked_for_where_work_is_taken(scene: Scene) -> None:
+def test_start_gets_its_request_on_a_schedulable_node(scene: Scene) -> None:
     asked = {one.workload_id: one for one in scene.queue}
     nodes = {node.name: node for node in scene.nodes}
     for workload_id, allocation in scene.plan().starts:
@@ -81,30 +81,30 @@ def test_a_start_gets_what_it_asked_for_where_work_is_taken(scene: Scene) -> Non
 
 @SLOWLY
 @given(scenes(users=3, gangs=True))
-def test_the_same_snapshot_gives_the_same_plan(scene: Scene) -> None:
+def test_plan_is_deterministic_for_a_snapshot(scene: Scene) -> None:
     snapshot = scene.snapshot()
     first, again = plan(snapshot, NOW), plan(snapshot, NOW)
-    backwards = replace(scene, held=list(reversed(scene.held)), queue=list(reversed(scene.queue))).plan()
+    backwards = replace(scene, allocated=list(reversed(scene.allocated)), queue=list(reversed(scene.queue))).plan()
     assert essence(first) == essence(again) == essence(backwards)
 
 
 @SLOWLY
 @given(scenes())
-def test_equal_asks_start_in_their_order(scene: Scene) -> None:
+def test_equal_requests_start_in_queue_order(scene: Scene) -> None:
     started, waiting = scene.plan().started, set()
     for one in scene.queue:
-        sort = (one.request, one.time_limit_s)
+        request_class = (one.request, one.time_limit_s)
         if one.workload_id in started:
-            assert sort not in waiting
+            assert request_class not in waiting
         else:
-            waiting.add(sort)
+            waiting.add(request_class)
 
 
 @SLOWLY
 @given(scenes())
-def test_nothing_that_could_start_is_left_waiting_but_for_who_waits_longer(scene: Scene) -> None:
+def test_request_that_fits_waits_only_for_earlier_requests(scene: Scene) -> None:
     outcome = scene.plan()
-    left = scene.grid(scene.after(outcome).held)
+    left = scene.grid(scene.after(outcome).allocated)
     promised = {allocation.node for promise in outcome.promises.values() for allocation in promise.allocations}
     for one in scene.queue:
         if one.workload_id not in outcome.started:
@@ -114,21 +114,21 @@ def test_nothing_that_could_start_is_left_waiting_but_for_who_waits_longer(scene
 
 @SLOWLY
 @given(scenes(gangs=True))
-def test_a_second_pass_starts_nothing(scene: Scene) -> None:
+def test_second_pass_starts_nothing(scene: Scene) -> None:
     assert scene.after(scene.plan()).plan().starts == ()
 
 
 @SLOWLY
 @given(scenes(8, gangs=True), st.integers(0, 7))
-def test_nobody_behind_delays_what_was_promised(scene: Scene, length: int) -> None:
+def test_later_requests_do_not_delay_promises(scene: Scene, length: int) -> None:
     """The promises of the first are the same, whoever stands behind them; and what starts behind leaves them so."""
     alone = replace(scene, queue=scene.queue[:length])
-    told = {name: promise.at for name, promise in alone.plan().promises.items()}
+    promised = {name: promise.at for name, promise in alone.plan().promises.items()}
     outcome = scene.plan()
     whole = {one.gang or one.workload_id for one in scene.queue[length:]}
-    kept = {name: promise.at for name, promise in outcome.promises.items() if name in told}
-    assert kept == {name: at for name, at in told.items() if name not in outcome.started and name in kept}
-    assert all(name in outcome.promises or name[:13] in whole for name in told)
+    kept = {name: promise.at for name, promise in outcome.promises.items() if name in promised}
+    assert kept == {name: at for name, at in promised.items() if name not in outcome.started and name in kept}
+    assert all(name in outcome.promises or name[:13] in whole for name in promised)
     later = scene.after(outcome).plan()
     assert all(later.promises[name].at <= at for name, at in kept.items() if at is not None)
 
@@ -140,7 +140,7 @@ def _younger(one: QueuedRequest, count: int, priority: int, now: float) -> Queue
 
 @SLOWLY
 @given(scenes(), st.data())
-def test_the_first_promise_is_kept(scene: Scene, data: st.DataObject) -> None:
+def test_first_promise_is_kept(scene: Scene, data: st.DataObject) -> None:
     """Whatever younger work arrives, the first that was promised a start has it by then."""
     outcome = scene.plan()
     if not outcome.promises:
@@ -152,7 +152,7 @@ def test_the_first_promise_is_kept(scene: Scene, data: st.DataObject) -> None:
     place = [one.workload_id for one in scene.queue].index(promised)
     # What stands before it could never be promised anything; without it the promised one is the head.
     scene, first = replace(scene, queue=scene.queue[place:]), scene.queue[place]
-    ends = {one.ends_at for one in scene.held if one.ends_at is not None and one.ends_at < due}
+    ends = {one.ends_at for one in scene.allocated if one.ends_at is not None and one.ends_at < due}
     for count, now in enumerate(sorted({*ends, scene.now + 1, due})):
         if now > due:
             break
@@ -170,26 +170,26 @@ def test_the_first_promise_is_kept(scene: Scene, data: st.DataObject) -> None:
 
 @SLOWLY
 @given(scenes(), REQUESTS)
-def test_fitting_is_to_meet_no_refusal(scene: Scene, request_: Request) -> None:
+def test_request_fits_exactly_if_no_filter_refuses(scene: Scene, request_: Request) -> None:
     grid = scene.grid()
     shape = grid.shape(request_)
     for number, fit in enumerate(grid.fits(shape, np.arange(len(grid.nodes)))):
         assert bool(fit) == (refusal(grid, shape, number) is None)
 
 
-def test_best_fit_over_vram_keeps_the_larger_hole() -> None:
+def test_best_fit_keeps_the_device_with_more_free_vram() -> None:
     node = factories.node("n", 2)
-    before = held(0, "n", {"GPU-n-1": 12 * GIB})
+    before = allocated(0, "n", {"GPU-n-1": 12 * GIB})
     outcome = Scene(NOW, [node], [before], [queued(1, "8GiB")]).plan()
     assert [share.device_uuid for share in outcome.starts[0][1].shares] == ["GPU-n-1"]
 
 
-def test_work_without_a_gpu_keeps_away_from_free_devices() -> None:
+def test_request_without_gpu_avoids_nodes_with_free_devices() -> None:
     nodes = [factories.node("a", 2), factories.node("b")]
     assert starts(Scene(NOW, nodes, [], [queued(1)])) == {"w000000000001": "b"}
 
 
-def test_models_are_matched_by_any_part_of_their_name() -> None:
+def test_model_matches_any_part_of_the_name() -> None:
     devices = [
         factories.device(0, uuid="a", model="NVIDIA A100-SXM4-80GB"),
         factories.device(1, uuid="b", model="NVIDIA L4"),
@@ -199,52 +199,52 @@ def test_models_are_matched_by_any_part_of_their_name() -> None:
     assert [allocation.shares[0].device_uuid for _, allocation in outcome.starts] == ["a", "b"]
 
 
-def test_priority_then_age() -> None:
+def test_order_is_by_priority_then_age() -> None:
     node = factories.node("n", 1)
     queue = [queued(1, "1"), queued(2, "1", priority=5), queued(3, "1", priority=-5)]
     assert starts(Scene(NOW, [node], [], queue)) == {"w000000000002": "n"}
 
 
-def test_a_small_one_passes_a_large_one_where_nothing_tells_when_that_starts() -> None:
+def test_small_request_backfills_while_start_of_large_one_is_unknown() -> None:
     node = factories.node("n", 1)
-    before = held(0, "n", {"GPU-n-0": 16 * GIB})
+    before = allocated(0, "n", {"GPU-n-0": 16 * GIB})
     assert starts(Scene(NOW, [node], [before], [queued(1, "12GiB"), queued(2, "8GiB")])) == {"w000000000002": "n"}
 
 
-def test_a_small_one_passes_only_if_it_ends_before_the_large_one_starts() -> None:
+def test_small_request_backfills_only_if_it_ends_before_the_promise() -> None:
     node = factories.node("n", 1)
-    before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
+    before = allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
     queue = [queued(1, "20GiB"), queued(2, "8GiB"), queued(3, "8GiB", limit=200), queued(4, "8GiB", limit=100)]
     assert starts(Scene(NOW, [node], [before], queue)) == {"w000000000004": "n"}
 
 
-def test_what_fits_beside_the_promise_starts() -> None:
+def test_request_that_fits_next_to_the_promise_starts() -> None:
     node = factories.node("n", 1)
-    before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
+    before = allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
     queue = [queued(1, "20GiB"), queued(2, "4GiB"), queued(3, "4GiB")]
     assert starts(Scene(NOW, [node], [before], queue)) == {"w000000000002": "n"}
 
 
-def test_another_device_is_taken_where_the_best_one_is_promised() -> None:
+def test_backfill_takes_another_device_than_the_promised_one() -> None:
     node = factories.node("n", 2)
-    before = [held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), held(1, "n", {"GPU-n-1": 8 * GIB})]
+    before = [allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), allocated(1, "n", {"GPU-n-1": 8 * GIB})]
     outcome = Scene(NOW, [node], before, [queued(1, "20GiB"), queued(2, "6GiB")]).plan()
     assert [allocation.shares[0].device_uuid for _, allocation in outcome.starts] == ["GPU-n-1"]
 
 
-def test_a_limit_that_is_over_already_promises_from_now() -> None:
+def test_promise_starts_now_if_the_time_limit_has_passed() -> None:
     node = factories.node("n", 1)
-    before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW - 5)
+    before = allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW - 5)
     outcome = Scene(NOW, [node], [before], [queued(1, "20GiB")]).plan()
     assert outcome.promises["w000000000001"].at == NOW
 
 
-def test_a_node_that_shrank_takes_nothing_until_it_has_room() -> None:
+def test_shrunken_node_takes_nothing_until_it_has_room() -> None:
     node = factories.node("n", cpus_milli=2000)
-    assert starts(Scene(NOW, [node], [held(0, "n", cpus=4000)], [queued(1)])) == {}
+    assert starts(Scene(NOW, [node], [allocated(0, "n", cpus=4000)], [queued(1)])) == {}
 
 
-def test_allocations_on_nodes_nobody_knows_do_no_harm() -> None:
-    assert starts(Scene(NOW, [factories.node("n")], [held(0, "gone", ends_at=NOW + 5)], [queued(1)])) == {
+def test_allocations_on_unknown_nodes_are_ignored() -> None:
+    assert starts(Scene(NOW, [factories.node("n")], [allocated(0, "gone", ends_at=NOW + 5)], [queued(1)])) == {
         "w000000000001": "n"
     }

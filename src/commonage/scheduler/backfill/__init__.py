@@ -1,1 +1,1 @@
-"""What may start beside requests that wait longer: promises, reservations, time limits."""
+"""Backfill, promised starts, reservations, and the future availability of nodes."""

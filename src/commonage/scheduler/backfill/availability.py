@@ -1,7 +1,7 @@
-"""Predicts the resources that time limits will free on each node, and when, for promises and for backfill.
+"""Availability profiles: the resources that time limits will free on each node, and when. For promises and backfill.
 
-The snapshot keeps it in step with grid and holdings. Only allocations count here; promises and reservations are added
-in claims.py. The rows are those of space.py.
+The snapshot keeps them in step with the grid and the allocations. Only allocations count here; claims.py adds promises
+and reservations. Rows are those of model/space.py.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from commonage.scheduler.model.shapes import Floats, Ints, Shape
 from commonage.scheduler.model.space import fits_in, free_rows
 
 Path = tuple[Floats, Ints]
-"""([L + 1], [L + 1, W]): the instants at which something ends (the first is -inf), and the free row from each on."""
+"""([L + 1], [L + 1, W]): times at which something ends (the first is -inf), and the free row from each on."""
 
 
 class AvailabilityProfiles:
-    """The future path of each node, cached until something changes on the node."""
+    """The profile of each node, cached until the node changes."""
 
     def __init__(self, grid: Grid, allocations: AllocationTable) -> None:
         self._grid, self._allocations = grid, allocations
@@ -28,30 +28,30 @@ class AvailabilityProfiles:
         self._earliest = Rows(grid, self._earliest_of)
 
     def path(self, number: int) -> Path:
-        """The free rows of a node as time limits end its allocations; an allocation without a time limit never ends."""
-        self._follow()
+        """The future free rows of a node; an allocation without a time limit never ends."""
+        self._refresh()
         found = self._paths.get(number)
         if found is None:
-            found = self._paths[number] = self._made(number)
+            found = self._paths[number] = self._build(number)
         return found
 
     def first_ends(self) -> Floats:
-        """[N], read-only: when the first time limit ends something on each node, inf where none does."""
+        """[N], read-only: when a time limit first ends an allocation on each node; inf if none does."""
         ends: Floats = self._first.of(self._first_of)
         return ends
 
     def earliest(self, shape: Shape) -> Floats:
-        """[N]: when the shape fits without eviction: -inf if it fits now, inf if time limits do not tell."""
+        """[N]: when the shape fits without eviction: -inf if it fits now, inf if unknown."""
         found: Floats = self._earliest.of(shape)
         return found
 
     def free_at(self, number: int, at: float) -> Ints:
-        """[W]: the free row of a node once everything that ends by `at` has ended."""
+        """[W]: the free row of a node at `at`."""
         times, rows = self.path(number)
         row: Ints = rows[int(np.searchsorted(times, at, side="right")) - 1]
         return row
 
-    def _follow(self) -> None:
+    def _refresh(self) -> None:
         grid = self._grid
         if self._epoch != grid.epoch:
             self._allocations.sync()
@@ -62,8 +62,8 @@ class AvailabilityProfiles:
                 self._paths.pop(number, None)
         self._at = len(grid.changed)
 
-    def _made(self, number: int) -> Path:
-        slots = [self._allocations.slot[allocation.attempt_id] for allocation in self._grid.held_on(number)]
+    def _build(self, number: int) -> Path:
+        slots = [self._allocations.slot[allocation.attempt_id] for allocation in self._grid.allocated_on(number)]
         free = free_rows(self._grid, np.array([number]))
         ends = self._allocations.ends_at[slots]
         order = np.argsort(ends)[: np.count_nonzero(np.isfinite(ends))]

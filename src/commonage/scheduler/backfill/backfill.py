@@ -1,14 +1,13 @@
-"""Decides what may start while others wait longer, and when those start: a later request never delays an earlier one.
+"""Backfill: decides which requests may start while others wait longer, so that no later request delays an earlier one.
 
-The first requests that wait for room are promised the earliest place and time that time limits tell (`CapacityClaims`).
-A
-request behind them may start there if it ends in time or fits next to the claim. For requests further back a safe rule
-holds: on a node that one of them could use, only what ends before anything else there ends may start; until then no
-waiting request can start there. Where time limits tell nothing, a node is kept for the first request that has waited
-long. Reservations are handled in reservations.py.
+The first waiting requests get a promise: the earliest start that time limits allow, as a claim on capacity (claims.py).
+A later request may start on such a node if it ends before the claim, or fits next to it. Behind the promises a stricter
+rule protects waiting requests: on a node that one of them could use, only a request that ends before any current
+allocation there may start. If no start can be promised, a node is reserved for the head of the queue after
+`head_of_queue_timeout_s`. Reservations of tenants are in reservations.py.
 
-Called by the pass, and by explanations for the same answers. Backfill around the reservation of the first: EASY (Lifka
-1995); around those of many: conservative backfill (Mu'alem and Feitelson 2001).
+Called by the pass, and by explanations for the same answers. One promise: EASY backfill (Lifka 1995); many promises:
+conservative backfill (Mu'alem and Feitelson 2001).
 """
 
 from __future__ import annotations
@@ -24,51 +23,51 @@ from commonage.scheduler.backfill.availability import AvailabilityProfiles
 from commonage.scheduler.backfill.claims import CapacityClaim, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.scheduler.model.space import fits_in, free_rows, pick_devices, row_of
 
-MOST_PROMISES = 16
-"""The number of queued requests, from the front, that get a place and a time. More would backfill slightly more work
-and cost more time in each pass; requests behind are no worse off, because the safe rule is stricter.
+MAX_PROMISES = 16
+"""Requests, from the front, that get a promise. More promises backfill slightly more work, but slow down each pass.
+Requests behind them are not delayed, because the rule for protected nodes is stricter.
 """
-ROUNDING_S = 1e-3  # precision of sums of instants and durations
+ROUNDING_S = 1e-3  # tolerance when times and durations are added
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """`allocations`, one for each member of a gang, start at `at` at the latest; None: once enough has ended there."""
+    """The promised start of a request or gang, at `at` at the latest; None: when enough has ended on its nodes."""
 
     workload_id: str
     at: float | None
     allocations: tuple[Allocation, ...]
 
 
-When = tuple[float, list[int]]
-"""An instant, and the numbers of the nodes that have room then, one for each workload that starts together."""
+PossibleStart = tuple[float, list[int]]
+"""A start time, and the node of each member of a gang."""
 
 
 class Backfill:
-    """Decides what may start on which node within one pass."""
+    """The backfill decisions of one pass, and its claims."""
 
     def __init__(
         self,
         grid: Grid,
         profiles: AvailabilityProfiles,
-        kept: ReservedCapacity,
+        reserved: ReservedCapacity,
         reservations: Sequence[Reservation],
         now: float,
     ) -> None:
         self.now = now
-        self._grid, self._profiles, self._reserved = grid, profiles, kept
+        self._grid, self._profiles, self._reserved = grid, profiles, reserved
         self._reservations = reservations
         self.claims = CapacityClaims(grid, profiles, now)
-        self.guarded: Bools = np.zeros(len(grid.nodes), np.bool_)
-        for number, reservation, (begins, ends), row in kept.windows():
+        self.protected: Bools = np.zeros(len(grid.nodes), np.bool_)
+        for number, reservation, (begins, ends), row in reserved.windows():
             self.claims.add(number, row, CapacityClaim(max(begins, now), ends, reservation))
 
     def exempt(self, queued: QueuedRequest) -> tuple[str, ...]:
-        """The reservations that keep room for this request; their room does not block it."""
+        """The reservations that the request may use; their capacity does not block it."""
         return tuple(
             one.id
             for one in self._reservations
@@ -78,79 +77,84 @@ class Backfill:
     # --- now ------------------------------------------------------------------------------------------------------
 
     def mask(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
-        """[N]: the nodes, of those on which it fits, where it may start now, including room kept for it."""
-        home = self._reserved.home(queued, shape)
-        kept = self._reserved.mask(queued, shape)
-        if home is not None and np.count_nonzero(fit & home) >= queued.gang_size:
-            return fit & home if kept is None else fit & home & kept  # nobody who waits longer could use that room
+        """[N]: the nodes, of those in `fit`, on which the request may start now without delaying earlier ones."""
+        own_nodes = self._reserved.own_nodes(queued, shape)
+        not_reserved = self._reserved.mask(queued, shape)
+        if own_nodes is not None and np.count_nonzero(fit & own_nodes) >= queued.gang_size:
+            # Earlier requests do not matter: no other request could use this capacity.
+            return fit & own_nodes if not_reserved is None else fit & own_nodes & not_reserved
         allowed = fit.copy()
-        if kept is not None:
-            allowed &= kept
-        if self.guarded.any():
-            allowed &= ~self.guarded | (self.until(queued) <= self._profiles.first_ends())
+        if not_reserved is not None:
+            allowed &= not_reserved
+        if self.protected.any():
+            allowed &= ~self.protected | (self.until(queued) <= self._profiles.first_ends())
         claimed = [number for number in self.claims.nodes if allowed[number]]
         if claimed:
-            allowed[claimed] = self._fits_beside(queued, shape, np.array(claimed))
+            allowed[claimed] = self._fits_next_to_claims(queued, shape, np.array(claimed))
         return allowed
 
-    def latest(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> float:
-        """The latest end that something like the request may have if it starts now; -inf: it cannot start at all.
+    def latest_end(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> float:
+        """The latest end with which an equal request could start now; -inf: none could.
 
-        A refusal because of a long run applies to every request that runs as long: there is no need to try those.
+        The refusal of a long run holds for every request that runs as long, so the pass skips those.
         """
-        if self._reservations:  # each affects requests differently: only the same length is sure to fail
+        if self._reservations:  # reservations differ by request: only an equal run is sure to fail
             return self.until(queued) - ROUNDING_S
-        ends = np.where(self.guarded, self._profiles.first_ends(), np.inf)
+        ends = np.where(self.protected, self._profiles.first_ends(), np.inf)
         ends[~fit] = -np.inf
-        special = [number for number in self.claims.nodes if fit[number]]
-        bounds = ends[special]
-        ends[special] = -np.inf
-        latest = float(ends.max(initial=-np.inf))
-        for number, bound in zip(special, bounds.tolist(), strict=True):
-            if bound > latest:
-                latest = max(latest, min(bound, self.claims.latest(shape, number)))
-        return latest + ROUNDING_S
+        claimed = [number for number in self.claims.nodes if fit[number]]
+        bounds = ends[claimed]
+        ends[claimed] = -np.inf
+        latest_end = float(ends.max(initial=-np.inf))
+        for number, bound in zip(claimed, bounds.tolist(), strict=True):
+            if bound > latest_end:
+                latest_end = max(latest_end, min(bound, self.claims.latest(shape, number)))
+        return latest_end + ROUNDING_S
 
     def devices(self, queued: QueuedRequest, shape: Shape, number: int) -> Sequence[int] | None:
-        """The devices for a request on a node with claims; None without claims: any device will do."""
+        """The devices for a request on a node with claims; None without claims: the policy chooses."""
         within = self._reserved.devices(queued, shape, number)
         if within is not None or number not in self.claims.nodes:
             return within
-        with self._reserved.aside(queued, shape, number):
+        with self._reserved.without_reserved(queued, shape, number):
             return pick_devices(self._grid, shape, number, self.claims.room(number, self.until(queued)))
 
     def until(self, queued: QueuedRequest) -> float:
-        """Its end if it starts now; inf without a time limit."""
+        """The end of the request if it starts now; inf without a time limit."""
         return np.inf if queued.time_limit_s is None else self.now + queued.time_limit_s
 
-    def _fits_beside(self, queued: QueuedRequest, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: on which of these nodes it fits next to the claims."""
+    def _fits_next_to_claims(self, queued: QueuedRequest, shape: Shape, nodes: Ints) -> Bools:
+        """[n]: the nodes on which the request fits next to the claims."""
         if not self._reservations:
             return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(queued)))
         fit = np.zeros(len(nodes), np.bool_)
         for index, number in enumerate(nodes.tolist()):
-            with self._reserved.aside(queued, shape, number):
+            with self._reserved.without_reserved(queued, shape, number):
                 room = self.claims.room(number, self.until(queued))
                 fit[index] = fits_in(self._grid, shape, nodes[index : index + 1], room[None])[0]
         return fit
 
     # --- later ----------------------------------------------------------------------------------------------------
 
-    def guard(self, nodes: Bools) -> None:
-        """Mark nodes that a waiting request could use: from now on only what cannot delay it starts there."""
-        self.guarded |= nodes
+    def protect(self, nodes: Bools) -> None:
+        """Protect nodes that a waiting request could use: later requests must not delay it there."""
+        self.protected |= nodes
 
-    def promise(self, queued_requests: Sequence[QueuedRequest], shape: Shape, when: When) -> Promise:
-        """Promise the request, or all of its gang, the time and the nodes that `when` found."""
-        queued, exempt, (at, nodes) = queued_requests[0], self.exempt(queued_requests[0]), when
-        length = _length(queued)
+    def promise(self, queued_requests: Sequence[QueuedRequest], shape: Shape, earliest_start: PossibleStart) -> Promise:
+        """Promise the start that `earliest_start` found."""
+        queued, exempt, (at, nodes) = queued_requests[0], self.exempt(queued_requests[0]), earliest_start
+        length = _duration_s(queued)
         rows = [self.claims.between(number, at, at + length, exempt) for number in nodes]
-        return self._claim(queued_requests, shape, when, rows)
+        return self._claim(queued_requests, shape, earliest_start, rows)
 
-    def make_room(
-        self, queued_requests: Sequence[QueuedRequest], shape: Shape, nodes: Sequence[int], victims: Sequence[Held]
+    def promise_after_eviction(
+        self,
+        queued_requests: Sequence[QueuedRequest],
+        shape: Shape,
+        nodes: Sequence[int],
+        victims: Sequence[AllocatedRequest],
     ) -> Promise:
-        """Promise the nodes on which victims are evicted, from now on, so that no other workload takes them."""
+        """Claim the nodes on which victims are evicted, so that no other workload takes them."""
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
             for one in victims:
@@ -159,52 +163,56 @@ class Backfill:
         return self._claim(queued_requests, shape, (self.now, list(nodes)), rows)
 
     def _claim(
-        self, queued_requests: Sequence[QueuedRequest], shape: Shape, when: When, rows: Sequence[Ints]
+        self,
+        queued_requests: Sequence[QueuedRequest],
+        shape: Shape,
+        earliest_start: PossibleStart,
+        rows: Sequence[Ints],
     ) -> Promise:
-        (at, nodes), allocations = when, []
+        (at, nodes), allocations = earliest_start, []
         for member, number, row in zip(queued_requests, nodes, rows, strict=True):
             devices = pick_devices(self._grid, shape, number, row)
             allocations.append(self._grid.allocation(shape, number, devices, member.attempt_id, at))
         for allocation in allocations:
-            self.claims.promise(allocation, at, at + _length(queued_requests[0]))
+            self.claims.promise(allocation, at, at + _duration_s(queued_requests[0]))
         return Promise(queued_requests[0].workload_id, at, tuple(allocations))
 
-    def when(self, queued_requests: Sequence[QueuedRequest], shape: Shape) -> When | None:
-        """The earliest time at which a node has room for each, and these nodes; None: unknown."""
-        count, length, exempt = len(queued_requests), _length(queued_requests[0]), self.exempt(queued_requests[0])
+    def earliest_start(self, queued_requests: Sequence[QueuedRequest], shape: Shape) -> PossibleStart | None:
+        """The earliest time at which all members fit, and their nodes; None if unknown."""
+        count, length, exempt = len(queued_requests), _duration_s(queued_requests[0]), self.exempt(queued_requests[0])
         if count > len(self._grid.nodes):
             return None
         earliest: Floats = np.maximum(self._profiles.earliest(shape), self.now)
         known = np.zeros(len(earliest), np.bool_)
-        special = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
-        known[special] = True
+        claimed = [number for number in self.claims.nodes if np.isfinite(earliest[number])]
+        known[claimed] = True
         earliest = earliest.copy()
-        while True:  # claims only delay, so a node is evaluated with its claims only when it is among the first
+        while True:  # claims only delay: evaluate them only for the earliest nodes
             first = np.argsort(earliest, kind="stable")[:count] if count > 1 else np.argmin(earliest, keepdims=True)
             if len(first) < count or not np.isfinite(earliest[first[-1]]):
                 return None
-            unsure = [number for number in first.tolist() if known[number]]
-            if not unsure:
+            unchecked = [number for number in first.tolist() if known[number]]
+            if not unchecked:
                 break
-            for number in unsure:
+            for number in unchecked:
                 earliest[number] = self.claims.earliest(shape, number, length, exempt)
                 known[number] = False
         at = float(earliest[first[-1]])
         if count > 1:
-            return self._together(shape, (count, at, length), exempt, earliest)
+            return self._earliest_for_gang(shape, (count, at, length), exempt, earliest)
         return at, first.tolist()
 
-    def open_to(self, queued: QueuedRequest, shape: Shape) -> Bools:
-        """[N]: the nodes without promises or room kept from the request: where others may be evicted for it."""
-        clear = self._reserved.clear(queued, shape)
-        nodes = np.ones(len(self._grid.nodes), np.bool_) if clear is None else clear
+    def preemptible_nodes(self, queued: QueuedRequest, shape: Shape) -> Bools:
+        """[N]: the nodes without claims and without capacity reserved for others: where the request may preempt."""
+        unreserved = self._reserved.unreserved(queued, shape)
+        nodes = np.ones(len(self._grid.nodes), np.bool_) if unreserved is None else unreserved
         nodes[self.claims.nodes] = False
         return nodes
 
-    def _together(
+    def _earliest_for_gang(
         self, shape: Shape, wanted: tuple[int, float, float], exempt: tuple[str, ...], earliest: Floats
-    ) -> When | None:
-        """For a gang: with later claims, the node that has room first may have none when all the others do."""
+    ) -> PossibleStart | None:
+        """The earliest common start of a gang: because of claims, a node may be full again when others are free."""
         count, at, length = wanted
         for instant in np.unique(earliest[(earliest >= at) & np.isfinite(earliest)]).tolist():
             nodes = []
@@ -216,9 +224,9 @@ class Backfill:
                     return float(instant), nodes
         return None
 
-    def keep(self, queued_requests: Sequence[QueuedRequest], shape: Shape, could: Bools) -> Promise | None:
-        """Keep the nodes where least must end before the requests fit; `could` [N]: where they fit on empty nodes."""
-        nodes = [number for number in np.flatnonzero(could).tolist() if not self.claims.reserved(number)]
+    def reserve_node(self, queued_requests: Sequence[QueuedRequest], shape: Shape, could: Bools) -> Promise | None:
+        """Reserve the nodes on which least must end before the members fit; `could` [N]: they fit there when empty."""
+        nodes = [number for number in np.flatnonzero(could).tolist() if not self.claims.is_reserved_for_head(number)]
         if len(nodes) < len(queued_requests):
             return None
         missing = self._missing(shape, np.array(nodes))
@@ -227,26 +235,29 @@ class Backfill:
             number = nodes[index]
             devices = _least_missing(self._grid, shape, number)
             allocation = self._grid.allocation(shape, number, devices, member.attempt_id, self.now)
-            self.claims.keep(number, self._room_without(number, allocation) - row_of(self._grid, allocation))
+            spare = self._room_without(number, allocation) - row_of(self._grid, allocation)
+            self.claims.reserve_for_head(number, spare)
             allocations.append(allocation)
         return Promise(queued_requests[0].workload_id, None, tuple(allocations))
 
     def _missing(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n]: how much must end before the shape fits, in parts of a node and in devices."""
+        """[n]: how much must end before the shape fits, in parts of a node plus devices."""
         grid = self._grid
         cpus = np.maximum(0, shape.cpus_milli - grid.cpus[nodes]) / np.maximum(1, grid.cpus_total[nodes])
         memory = np.maximum(0, shape.memory_mib - grid.memory[nodes]) / np.maximum(1, grid.memory_total[nodes])
         if not shape.devices:
             return np.asarray(cpus + memory, np.float64)
-        devices = np.array([_short(grid, shape, number)[_least_missing(grid, shape, number)].sum() for number in nodes])
+        devices = np.array(
+            [_missing_parts(grid, shape, number)[_least_missing(grid, shape, number)].sum() for number in nodes]
+        )
         return np.asarray(cpus + memory + devices, np.float64)
 
     def _room_without(self, number: int, allocation: Allocation) -> Ints:
-        """[W]: the free row once the holders of its devices have ended, and as many others as it also needs."""
+        """[W]: the free row after the workloads on its devices have ended, and others as needed."""
         grid = self._grid
         room: Ints = free_rows(grid, np.array([number]))[0]
         wanted = row_of(grid, allocation)
-        holding = sorted(grid.held_on(number), key=lambda one: (-one.at, one.attempt_id))
+        holding = sorted(grid.allocated_on(number), key=lambda one: (-one.at, one.attempt_id))
         for whole in (True, False):
             for one in list(holding):
                 row = row_of(grid, one)
@@ -259,12 +270,12 @@ class Backfill:
         return room
 
 
-def _length(queued: QueuedRequest) -> float:
+def _duration_s(queued: QueuedRequest) -> float:
     return np.inf if queued.time_limit_s is None else float(queued.time_limit_s)
 
 
-def _short(grid: Grid, shape: Shape, number: int) -> Floats:
-    """[C]: how much of each device must be freed, in parts of the device; inf if the device does not match."""
+def _missing_parts(grid: Grid, shape: Shape, number: int) -> Floats:
+    """[C]: the part of each device that must be freed; inf if the device does not match."""
     kind = grid.kind[number]
     need_mib, need_milli = shape.need_mib[kind], shape.need_milli[kind]
     mib = np.maximum(0, need_mib - grid.free_mib[number]) / np.maximum(1, grid.total_mib[number])
@@ -274,10 +285,10 @@ def _short(grid: Grid, shape: Shape, number: int) -> Floats:
 
 
 def _least_missing(grid: Grid, shape: Shape, number: int) -> list[int]:
-    """The suitable devices of a node on which least must be freed."""
+    """The devices of a node on which least must be freed."""
     if not shape.devices:
         return []
-    short = _short(grid, shape, number)
+    short = _missing_parts(grid, shape, number)
     groups = [np.arange(len(short))]
     if shape.request.one_numa and shape.devices > 1:
         groups = [np.flatnonzero(grid.numa[number] == place) for place in np.unique(grid.numa[number])]

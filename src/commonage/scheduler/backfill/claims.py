@@ -1,7 +1,7 @@
-"""Room promised to waiting workloads: the node, the time window, and the room that remains next to it.
+"""Claims on the future capacity of nodes, each with a time window: of promised starts and of reservations.
 
-backfill.py makes the claims afresh in each pass. A claim on room that is free at a later instant does not block
-workloads that give the room back by then.
+backfill.py makes the claims in each pass. A claim on capacity that is free later does not block workloads that end
+before it begins.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commonage.scheduler.model.space import fits_in, free_rows, row_of
 
 @dataclass(frozen=True, slots=True)
 class CapacityClaim:
-    """The window of a claim; `reservation` is the reservation that keeps it, empty for a promise."""
+    """The window of a claim, and the id of its reservation; empty for a promise."""
 
     from_at: float
     until_at: float
@@ -29,19 +29,19 @@ class CapacityClaim:
 
 
 class CapacityClaims:
-    """All claims of a pass by node; `nodes` are those with claims."""
+    """All claims of a pass, by node."""
 
     def __init__(self, grid: Grid, profiles: AvailabilityProfiles, now: float) -> None:
         self._grid, self._profiles, self.now = grid, profiles, now
         self._of: defaultdict[int, list[tuple[CapacityClaim, Ints]]] = defaultdict(list)
-        self._spare: dict[int, Ints] = {}
+        self._head_spare: dict[int, Ints] = {}
         self._tables: defaultdict[int, dict[tuple[str, ...], tuple[Floats, Ints]]] = defaultdict(dict)
         self._rooms: defaultdict[int, dict[int, Ints]] = defaultdict(dict)
 
     @property
     def nodes(self) -> list[int]:
-        """The numbers of the nodes on which something is claimed or kept."""
-        return [*self._of, *(number for number in self._spare if number not in self._of)]
+        """The numbers of the nodes with claims, or reserved for the head of the queue."""
+        return [*self._of, *(number for number in self._head_spare if number not in self._of)]
 
     def add(self, number: int, row: Ints, claim: CapacityClaim) -> None:
         """Claim `row` [W] of a node."""
@@ -49,38 +49,38 @@ class CapacityClaims:
         self._forget(number)
 
     def promise(self, allocation: Allocation, from_at: float, until_at: float) -> None:
-        """Claim the allocation of a promise."""
+        """Claim a promised allocation."""
         number = self._grid.number.get(allocation.node)
         if number is not None:
             self.add(number, row_of(self._grid, allocation), CapacityClaim(from_at, until_at))
 
-    def keep(self, number: int, spare: Ints) -> None:
-        """Start only what fits into `spare` [W] on a node, however soon it ends."""
-        self._spare[number] = spare
+    def reserve_for_head(self, number: int, spare: Ints) -> None:
+        """Reserve a node for the head of the queue: other requests may only use `spare` [W], even if they end soon."""
+        self._head_spare[number] = spare
         self._forget(number)
 
-    def reserved(self, number: int) -> bool:
-        """True if a node is kept for a request whose start time is unknown."""
-        return number in self._spare
+    def is_reserved_for_head(self, number: int) -> bool:
+        """Whether a node is reserved for a request whose start time is unknown."""
+        return number in self._head_spare
 
-    def taken(self, allocation: Allocation) -> None:
-        """Note that something started."""
+    def started(self, allocation: Allocation) -> None:
+        """Record a start."""
         number = self._grid.number[allocation.node]
-        if number in self._spare:
-            self._spare[number] = self._spare[number] - row_of(self._grid, allocation)
+        if number in self._head_spare:
+            self._head_spare[number] = self._head_spare[number] - row_of(self._grid, allocation)
         self._forget(number)
 
     def room(self, number: int, until: float) -> Ints:
-        """[W]: the room of a node from now until `until` next to the promises, ignoring reservations."""
+        """[W]: the unclaimed room of a node from now until `until`, regardless of reservations."""
         least: Ints = free_rows(self._grid, np.array([number]))[0]
         for at in self._instants(number, self.now, until):
             least = np.minimum(least, self._left(number, at, None))
-        if number in self._spare:
-            least = np.minimum(least, self._spare[number])
+        if number in self._head_spare:
+            least = np.minimum(least, self._head_spare[number])
         return least
 
     def rooms(self, nodes: Ints, until: float) -> Ints:
-        """[n, W]: the same for several nodes, cached until something starts there."""
+        """[n, W]: `room` of several nodes, cached until something starts there."""
         rows = []
         for number in nodes.tolist():
             begun = sum(claim.from_at < until for claim, _ in self._of.get(number, ()))
@@ -91,7 +91,7 @@ class CapacityClaims:
         return np.array(rows)
 
     def earliest(self, shape: Shape, number: int, length_s: float, exempt: Sequence[str]) -> float:
-        """The earliest time at which a shape fits on a node for this length next to all claims; inf: unknown."""
+        """The earliest time at which a shape fits on a node for `length_s` next to all claims; inf if unknown."""
         instants, left = self._table(number, tuple(exempt))
         until = np.searchsorted(instants, instants + length_s)
         spans = np.column_stack((np.arange(len(instants)), np.maximum(until, np.arange(len(instants)) + 1))).ravel()
@@ -100,7 +100,7 @@ class CapacityClaims:
         return float(instants[int(np.argmax(fit))]) if fit.any() else np.inf
 
     def latest(self, shape: Shape, number: int) -> float:
-        """The latest time until which a shape that fits now may stay next to the promises; -inf: not at all."""
+        """The latest end of a shape that starts now next to the promises; -inf: it cannot start."""
         nodes = np.array([number])
         for claim, _ in sorted(self._of.get(number, ()), key=lambda one: one[0].from_at):
             if not fits_in(self._grid, shape, nodes, self.room(number, np.nextafter(claim.from_at, np.inf))[None])[0]:
@@ -108,9 +108,7 @@ class CapacityClaims:
         return np.inf if fits_in(self._grid, shape, nodes, self.room(number, np.inf)[None])[0] else -np.inf
 
     def _table(self, number: int, exempt: tuple[str, ...]) -> tuple[Floats, Ints]:
-        """([T], [T + 1, W]): the instants at which room changes, and the room left from each on; a last row of plenty
-        is for spans without an end.
-        """
+        """([T], [T + 1, W]): times at which the room changes, and the room from each on; the last row is unlimited."""
         found = self._tables[number].get(exempt)
         if found is None:
             times, _ = self._profiles.path(number)
@@ -120,8 +118,8 @@ class CapacityClaims:
             instants = sorted(known)
             rows = [self._left(number, at, exempt) for at in instants]
             left = np.array([*rows, np.full(len(rows[0]), NEVER)])
-            if number in self._spare:
-                left = np.minimum(left, self._spare[number])
+            if number in self._head_spare:
+                left = np.minimum(left, self._head_spare[number])
             found = self._tables[number][exempt] = (np.array(instants), left)
         return found
 
@@ -134,15 +132,15 @@ class CapacityClaims:
         least = self._left(number, since, exempt)
         for at in self._instants(number, since, until):
             least = np.minimum(least, self._left(number, at, exempt))
-        return np.minimum(least, self._spare[number]) if number in self._spare else least
+        return np.minimum(least, self._head_spare[number]) if number in self._head_spare else least
 
     def _instants(self, number: int, since: float, until: float) -> list[float]:
-        """The instants in [since, until) at which claims on a node take room: nothing else takes any."""
+        """The times in [since, until) at which claims on a node begin: only these reduce the room."""
         found = (max(since, claim.from_at) for claim, _ in self._of.get(number, ()) if claim.until_at > since)
         return sorted({at for at in found if at < until})
 
     def _left(self, number: int, at: float, exempt: Sequence[str] | None) -> Ints:
-        """[W]: the room that is free and unclaimed then; `exempt` reservations (None: all) claim nothing."""
+        """[W]: the free and unclaimed room at `at`, regardless of `exempt` reservations (None: of all)."""
         row = self._profiles.free_at(number, at)
         for claim, claimed in self._of.get(number, ()):
             counts = not claim.reservation or (exempt is not None and claim.reservation not in exempt)

@@ -1,16 +1,14 @@
-"""Keeps room free for reservations, and decides which requests may use which nodes next to it.
+"""Reservations: keeps capacity free for them, and decides which requests may use which nodes next to it.
 
-The pass owns a `ReservedCapacity` together with its grid and holdings: call `update` at the beginning of a pass and
-when the nodes
-changed, `take` and `give` after those of the grid and holdings. For each request it reads `mask` (where it may start),
-`home` (the room kept for it: the first choice) and picks devices within `aside`. The API calls `feasible` before it
-admits a reservation.
+The snapshot owns a `ReservedCapacity`: call `update` at the beginning of a pass, `take` and `give` after those of the
+grid and the allocations. For each request backfill reads `mask` (nodes on which it may start) and `own_nodes` (nodes of
+its own reservation), and picks devices within `without_reserved`. The API calls `feasible` before it admits a
+reservation.
 
-A reservation is `count` places: allocations on chosen nodes that begin with its window. Places go where most is free
-now, then where time limits free enough in time, and stay there as long as that holds. A workload that runs into a
-window without ending before it must fit next to the places. Within the window the owner's workloads start in the
-places, and a used place is not kept until it is free again. Allocations within a reservation are in `counted`: quotas
-do not count them and they are never evicted.
+A reservation is `count` places on chosen nodes (reservation_places.py). A workload that does not end before the window
+must fit next to the places. Within the window, the owner's workloads start in the places; a used place is not reserved
+again until its workload has ended. Allocations within a reservation are in `counted`: quotas do not count them, and
+they are never evicted.
 """
 
 from __future__ import annotations
@@ -26,32 +24,39 @@ import numpy as np
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, refusals
 from commonage.domain.tenants import Reservation
-from commonage.scheduler.backfill.reservation_places import ReservationPlaces, State, likeness, places_of
+from commonage.scheduler.backfill.reservation_places import (
+    ReservationPlaces,
+    ReservationState,
+    estimated_places,
+    places_of,
+)
 from commonage.scheduler.backfill.timeline import BEGUN, Window
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid, Rows
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows, width
 
-MOST_VIEWS = 64
-"""The number of sorts of requests (by the reservations that begin before they end) that are distinguished at a time."""
+MAX_VIEWS = 64
+"""Cached views: requests share a view if the same reservations begin before they end."""
 
 
 @dataclass(slots=True, eq=False)
 class _View:
-    """The room that one sort of request must leave free: `less` [N, W]. Its requests stay beyond `until`, the last
-    beginning of a reservation before they end; `mine` is the reservation for which they qualify.
+    """The reserved room for a group of requests: `unavailable` [N, W].
+
+    The requests stay beyond `until`, the last beginning of a reservation before they end. `own` is the reservation that
+    they may use.
     """
 
-    less: Ints
+    unavailable: Ints
     until: float
-    mine: str | None
+    own: str | None
     rows: Rows
 
 
 class ReservedCapacity:
-    """The room that reservations keep, as of the last update. `counted`: attempts held within a reservation."""
+    """Capacity reserved as of the last update. `counted`: ids of attempts within a reservation."""
 
     def __init__(
         self, grid: Grid, allocations: AllocationTable, reservations: Iterable[Reservation] = (), now: float = 0.0
@@ -60,39 +65,37 @@ class ReservedCapacity:
         self.now = now
         self._grid, self._allocations = grid, allocations
         self._views: dict[tuple[float, str | None], _View] = {}
-        self._places = ReservationPlaces(allocations, self._reckon)
+        self._places = ReservationPlaces(allocations, self._update_views)
         self._declared: list[Reservation] = []
         self._starts: list[float] = []
         self._phase = (-1, -1)
         self._missing: dict[str, int] = {}
         self.update(reservations, now)
 
-    # --- keeping in step ----------------------------------------------------------------------------------------------
+    # --- updates ----------------------------------------------------------------------------------------------
 
     def update(self, reservations: Iterable[Reservation], now: float) -> None:
-        """Begin a pass: drop expired reservations, begin due ones, and choose places for those without or with lost
-        ones.
-        """
+        """Begin a pass: drop expired reservations, begin due ones, and choose missing places."""
         self.now = now
         declared = sorted((one for one in reservations if one.ends_at > now), key=_order)
-        new_grid, news = self._phase[0] != self._grid.epoch, declared != self._declared
+        new_grid, is_changed = self._phase[0] != self._grid.epoch, declared != self._declared
         if new_grid:
             self._views.clear()
             self._places.renumber()
-        if news:
+        if is_changed:
             self._places.declare(declared, now)
             self._declared = declared
-        begins = self._places.begin(now)
-        if news or begins or new_grid:
-            self._begin_anew()
-        touched = range(len(self._grid.nodes)) if news or new_grid else self._grid.changed[self._phase[1] :]
+        has_begun = self._places.begin(now)
+        if is_changed or has_begun or new_grid:
+            self._reset_usage()
+        touched = range(len(self._grid.nodes)) if is_changed or new_grid else self._grid.changed[self._phase[1] :]
         self._places.repair(set(touched))
         self._phase = (self._grid.epoch, len(self._grid.changed))
         self._missing = {name: -state.excess for name, state in self._places.states.items() if state.excess < 0}
 
     @contextmanager
-    def as_it_was(self) -> Iterator[None]:
-        """Undo everything inside at the end: places may have been used, and time may have advanced."""
+    def trial(self) -> Iterator[None]:
+        """Undo all changes made inside when the context ends: used places, and advanced time."""
         now, declared = self.now, list(self._declared)
         before = {name: list(state.places) for name, state in self._places.states.items()}
         try:
@@ -102,13 +105,13 @@ class ReservedCapacity:
             if (before, declared) == (after, self._declared) and (not declared or self.now == now):
                 self.now = now
             else:
-                self._places = ReservationPlaces(self._allocations, self._reckon)
+                self._places = ReservationPlaces(self._allocations, self._update_views)
                 self._declared, self._phase = [], (-1, -1)
                 self.update(declared, now)
-                self._places.put_back(before)
+                self._places.restore(before)
 
-    def _begin_anew(self) -> None:
-        """Reset what depends on the owners of reservations and on the next beginnings."""
+    def _reset_usage(self) -> None:
+        """Recompute the use of reservations that have begun."""
         states = self._places.states.values()
         self._starts = sorted({state.reservation.starts_at for state in states if not state.begun})
         self._views.clear()
@@ -116,121 +119,123 @@ class ReservedCapacity:
         for state in states:
             state.used.clear()
         if any(state.begun for state in states):
-            for held in sorted(self._allocations, key=lambda held: (held.allocation.at, held.allocation.attempt_id)):
-                self._count(held)
+            for allocated in sorted(
+                self._allocations, key=lambda allocated: (allocated.allocation.at, allocated.allocation.attempt_id)
+            ):
+                self._count_usage(allocated)
 
-    def take(self, held: Held) -> None:
-        """Note a start, after it was taken in the grid and the holdings."""
-        number = self._moved(held)
-        state = self._count(held)
+    def take(self, allocated: AllocatedRequest) -> None:
+        """Record a start. Call it after the grid and the allocations."""
+        number = self._node_changed(allocated)
+        state = self._count_usage(allocated)
         if state is not None and number is not None:
-            self._places.make_way(state, held.allocation, number)
+            self._places.free_places_for(state, allocated.allocation, number)
 
-    def give(self, held: Held) -> None:
-        """Note an end, after it was given back in the grid and the holdings. Its place is kept again from the next
-        update on.
-        """
-        self._moved(held)
-        if held.allocation.attempt_id in self.counted:
-            self.counted.discard(held.allocation.attempt_id)
+    def give(self, allocated: AllocatedRequest) -> None:
+        """Record an end. Call it after the grid and the allocations. The next update reserves its place again."""
+        self._node_changed(allocated)
+        if allocated.allocation.attempt_id in self.counted:
+            self.counted.discard(allocated.allocation.attempt_id)
             for state in self._places.states.values():
-                state.used.pop(held.allocation.attempt_id, None)
+                state.used.pop(allocated.allocation.attempt_id, None)
 
-    def _moved(self, held: Held) -> int | None:
-        number = self._grid.number.get(held.allocation.node)
-        if number is not None and self._places.line.moved(number):
-            self._reckon(number)
+    def _node_changed(self, allocated: AllocatedRequest) -> int | None:
+        number = self._grid.number.get(allocated.allocation.node)
+        if number is not None and self._places.timeline.node_changed(number):
+            self._update_views(number)
         return number
 
-    def _count(self, held: Held) -> State | None:
-        """Count an allocation that started in its window against a reservation; returns that reservation."""
-        mine = [
-            (abs(size - 1), not any(place.node == held.allocation.node for place in state.places), name, size)
+    def _count_usage(self, allocated: AllocatedRequest) -> ReservationState | None:
+        """Assign an allocation to the reservation in which it started; returns that reservation."""
+        own = [
+            (abs(size - 1), not any(place.node == allocated.allocation.node for place in state.places), name, size)
             for name, state in self._places.states.items()
             if state.begun
-            and state.reservation.starts_at <= held.allocation.at
-            and state.is_for(held.tenant, held.owner)
+            and state.reservation.starts_at <= allocated.allocation.at
+            and state.is_for(allocated.tenant, allocated.owner)
             and state.wanted
-            for size in [places_of(self._grid, held.allocation, state.shape)]
+            for size in [places_of(self._grid, allocated.allocation, state.shape)]
         ]
-        if not mine:
+        if not own:
             return None
-        *_, name, size = min(mine)
-        self._places.states[name].used[held.allocation.attempt_id] = size
-        self.counted.add(held.allocation.attempt_id)
+        *_, name, size = min(own)
+        self._places.states[name].used[allocated.allocation.attempt_id] = size
+        self.counted.add(allocated.allocation.attempt_id)
         return self._places.states[name]
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def mask(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
-        """[N], read-only: where the ask may start now with regard to all kept room; None: everywhere. On nodes without
-        room kept from it, True does not say that it fits.
+        """[N], read-only: the nodes on which reservations let the request start now; None: all.
+
+        Where nothing is reserved for others, True does not mean that the request fits.
         """
         view = self._view(queued, shape)
         return None if view is None else np.asarray(view.rows.of(shape), np.bool_)
 
-    def clear(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
-        """[N]: the nodes without room kept from the request; None: all. Room freed there is available to it."""
+    def unreserved(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
+        """[N]: the nodes without capacity reserved for others; None: all."""
         view = self._view(queued, shape)
-        return None if view is None else np.asarray(~view.less.any(axis=1), np.bool_)
+        return None if view is None else np.asarray(~view.unavailable.any(axis=1), np.bool_)
 
-    def home(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
-        """[N]: the nodes on which the room kept for the request is enough; None: nowhere. It goes there first,
-        regardless of quotas and of requests that wait longer: no other request could use that room.
+    def own_nodes(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
+        """[N]: the nodes on which the request fits into its own reservation; None: none.
+
+        It goes there first, regardless of quotas and of earlier requests: no other request could use this capacity.
         """
-        mine = self._mine(queued, shape)
-        if mine is None or not self._places.states[mine].places:
+        own = self._own_reservation(queued, shape)
+        if own is None or not self._places.states[own].places:
             return None
-        home = np.zeros(len(self._grid.nodes), np.bool_)
-        rows = self._places.rows(self._places.states[mine])
+        own_nodes = np.zeros(len(self._grid.nodes), np.bool_)
+        rows = self._places.rows(self._places.states[own])
         nodes = np.array(list(rows), np.int64)
-        home[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
-        return home if home.any() else None
+        own_nodes[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
+        return own_nodes if own_nodes.any() else None
 
     def devices(self, queued: QueuedRequest, shape: Shape, number: int) -> Sequence[int] | None:
-        """The devices within the room kept for the request on a node, if that is enough; else None."""
-        mine = self._mine(queued, shape)
-        row = None if mine is None else self._places.rows(self._places.states[mine]).get(number)
+        """The devices of the request's own reservation on a node; None if it does not fit into that."""
+        own = self._own_reservation(queued, shape)
+        row = None if own is None else self._places.rows(self._places.states[own]).get(number)
         if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
             return None
         return pick_devices(self._grid, shape, number, row)
 
     @contextmanager
-    def aside(self, queued: QueuedRequest, shape: Shape, number: int) -> Iterator[None]:
-        """Inside, the grid shows only what the request may use on a node: for a policy that picks devices."""
+    def without_reserved(self, queued: QueuedRequest, shape: Shape, number: int) -> Iterator[None]:
+        """Inside the context, the grid shows only what the request may use on a node, to pick devices."""
         view = self._view(queued, shape)
-        if view is None or not view.less[number].any():
+        if view is None or not view.unavailable[number].any():
             yield
             return
-        with self._grid.less(number, view.less[number].copy()):
+        with self._grid.reduced(number, view.unavailable[number].copy()):
             yield
 
     def missing(self, reservation_id: str) -> int:
-        """The number of places of a reservation that could not be kept."""
+        """The number of missing places of a reservation."""
         return self._missing.get(reservation_id, 0)
 
     def places(self, reservation_id: str) -> Sequence[Allocation]:
-        """The places of a reservation, as allocations that nobody holds yet."""
+        """The free places of a reservation."""
         state = self._places.states.get(reservation_id)
         return [] if state is None else list(state.places)
 
     def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
-        """All kept room: number of the node, id of the reservation, window (from -inf: it has begun), and row [W]."""
-        return self._places.line.windows()
+        """All reserved capacity: node number, reservation id, window (from -inf if it has begun), row [W]."""
+        return self._places.timeline.windows()
 
     def shortfall(self, reservation_id: str) -> Reason | None:
-        """Why not all of a reservation is kept; None if it is."""
+        """Why places of a reservation are missing; None if none are."""
         state = self._places.states.get(reservation_id)
-        return None if state is None or not self.missing(reservation_id) else self._why(state)
+        return None if state is None or not self.missing(reservation_id) else self._shortfall_reason(state)
 
-    def _why(self, state: State) -> Reason:
+    def _shortfall_reason(self, state: ReservationState) -> Reason:
         nodes, count = everywhere(self._grid), state.wanted
         ever = times_in(self._grid, state.shape, nodes, whole_rows(self._grid, nodes))
         request = str(state.reservation.request)
         if ever.sum() < count:
             return refusals.ReservationTooLarge(count=count, request=request, room=int(ever.sum()))
         late = self._allocations.after(max(state.reservation.starts_at, self.now), np.flatnonzero(ever))
-        endless = sum(held.ends_at is None for held in late)
+        endless = sum(allocated.ends_at is None for allocated in late)
         places = len(state.places)
         return refusals.ReservationBlocked(
             count=count, request=request, places=places, workloads=len(late), endless=endless
@@ -238,54 +243,54 @@ class ReservedCapacity:
 
     # --- views --------------------------------------------------------------------------------------------------------
 
-    def _mine(self, queued: QueuedRequest, shape: Shape) -> str | None:
-        """The reservation that has begun, is for the request, and resembles it most."""
-        mine = [
-            (abs(likeness(shape, state.shape) - 1), name)
+    def _own_reservation(self, queued: QueuedRequest, shape: Shape) -> str | None:
+        """The begun reservation that the request may use, with the most similar places; None without one."""
+        own = [
+            (abs(estimated_places(shape, state.shape) - 1), name)
             for name, state in self._places.states.items()
             if state.begun and state.is_for(queued.tenant, queued.owner) and state.wanted
         ]
-        return min(mine)[1] if mine else None
+        return min(own)[1] if own else None
 
     def _view(self, queued: QueuedRequest, shape: Shape) -> _View | None:
-        """The room that the request must leave; None if nothing is kept."""
+        """The view of the request; None without reservations."""
         if not self._places.states:
             return None
         before = len(self._starts)
         if queued.time_limit_s is not None:
             before = bisect_left(self._starts, self.now + queued.time_limit_s)
         until = self._starts[before - 1] if before else BEGUN
-        mine = self._mine(queued, shape)
-        view = self._views.get((until, mine))
+        own = self._own_reservation(queued, shape)
+        view = self._views.get((until, own))
         if view is None:
-            if len(self._views) >= MOST_VIEWS:
+            if len(self._views) >= MAX_VIEWS:
                 self._views.clear()
-            less = np.zeros((len(self._grid.nodes), width(self._grid)), np.int64)
-            for number in self._places.line.nodes:
-                less[number] = self._places.line.less(number, until, mine)
-            view = self._views[until, mine] = _View(less, until, mine, Rows(self._grid, lambda *_: less))
+            unavailable = np.zeros((len(self._grid.nodes), width(self._grid)), np.int64)
+            for number in self._places.timeline.nodes:
+                unavailable[number] = self._places.timeline.unavailable(number, until, own)
+            view = self._views[until, own] = _View(unavailable, until, own, Rows(self._grid, lambda *_: unavailable))
             view.rows = Rows(self._grid, partial(self._allowed, view))
         return view
 
     def _allowed(self, view: _View, shape: Shape, nodes: Ints) -> Bools:
         allowed = np.ones(len(nodes), np.bool_)
-        some = np.flatnonzero(view.less[nodes].any(axis=1))
+        some = np.flatnonzero(view.unavailable[nodes].any(axis=1))
         if len(some):
             at = nodes[some]
-            allowed[some] = fits_in(self._grid, shape, at, free_rows(self._grid, at) - view.less[at])
+            allowed[some] = fits_in(self._grid, shape, at, free_rows(self._grid, at) - view.unavailable[at])
         return allowed
 
-    def _reckon(self, number: int) -> None:
+    def _update_views(self, number: int) -> None:
         """Update all views of a node."""
         for view in self._views.values():
-            view.less[number] = self._places.line.less(number, view.until, view.mine)
+            view.unavailable[number] = self._places.timeline.unavailable(number, view.until, view.own)
         self._grid.touch(number)
 
 
 def feasible(
     grid: Grid, allocations: AllocationTable, reservations: Iterable[Reservation], wanted: Reservation, now: float
 ) -> Reason | None:
-    """Why a reservation cannot be kept next to the existing ones and the allocations; None if it can."""
+    """Why a reservation is not possible next to existing reservations and allocations; None if it is."""
     others = [one for one in reservations if one.id != wanted.id]
     alone, kept = (
         ReservedCapacity(grid, allocations, others, now),

@@ -1,8 +1,8 @@
-"""Tracks the room that reservations keep on each node over time, and the room that time limits free by then.
+"""Tracks the capacity that reservations claim on each node over time, and the capacity that time limits free by then.
 
-Room only grows at ends and shrinks at beginnings, so a workload that fits when each reservation begins fits at all
-times between. A window that has begun begins at -inf, before any end. Nodes without kept room cost nothing. Owned by
-places.py; rows as in space.py.
+Room grows only at ends and shrinks only at beginnings. So a workload that fits when each reservation begins fits at all
+times between. A window that has begun begins at -inf. Nodes without reserved capacity cost nothing. Owned by
+reservation_places.py; rows as in model/space.py.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ BEGUN = -np.inf
 Window = tuple[float, float]
 
 
-class _Line:
-    """One node: at each of `starts` [M] the kept room minus the room freed by then, `short` [M, W]."""
+class _NodeTimeline:
+    """One node. At each of `starts` [M], `short` [M, W] is the reserved room minus the room freed by then."""
 
     def __init__(self, windows: Floats, rows: Ints, ends: Floats, freed: Ints) -> None:
-        self._begins, self._ends = _Sums(windows[:, 0], rows), _Sums(windows[:, 1], rows)
-        self._freed = _Sums(ends, freed)
+        self._begins, self._ends = _RunningSums(windows[:, 0], rows), _RunningSums(windows[:, 1], rows)
+        self._freed = _RunningSums(ends, freed)
         self.starts: Floats = np.unique(windows[:, 0])
         load = self.load(self.starts)
         self.short: Ints = np.where(load > 0, load - self._freed.by(self.starts), 0)
-        self.less: Ints = np.maximum.accumulate(np.maximum(0, self.short), axis=0)
+        self.unavailable: Ints = np.maximum.accumulate(np.maximum(0, self.short), axis=0)
 
     def load(self, instants: Floats) -> Ints:
-        """[M, W]: the room kept then."""
+        """[M, W]: the room reserved at these times."""
         return self._begins.by(instants) - self._ends.by(instants)
 
     def spare(self, instants: Floats) -> Ints:
-        """[M, W]: the room freed until then and not kept, to be added to the room that is free now."""
+        """[M, W]: the room freed by then minus the room reserved; add it to the room that is free now."""
         return self._freed.by(instants) - self.load(instants)
 
 
-class _Sums:
-    """Rows by instant, with their running sums."""
+class _RunningSums:
+    """Running sums of rows by time."""
 
     def __init__(self, at: Floats, rows: Ints) -> None:
         order = np.argsort(at, kind="stable")
@@ -49,61 +49,63 @@ class _Sums:
         np.cumsum(rows[order], axis=0, out=self._sums[1:])
 
     def by(self, instants: Floats) -> Ints:
-        """[M, W]: the sum of all rows up to and including each instant."""
+        """[M, W]: the sum of all rows up to and including each time."""
         sums: Ints = self._sums[np.searchsorted(self._at, instants, side="right")]
         return sums
 
 
 class Timeline:
-    """All nodes. Call `moved` for every node on which something started or ended."""
+    """All nodes. Call `node_changed` for every node on which something started or ended."""
 
     def __init__(self, allocations: AllocationTable) -> None:
         self.grid, self._allocations = allocations.grid, allocations
         self._reserved: dict[int, dict[str, tuple[Window, Ints]]] = {}
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, _NodeTimeline] = {}
         self._freed: dict[float, Ints] = {}
 
     @property
     def nodes(self) -> list[int]:
-        """The nodes with kept room at any time."""
+        """The nodes with reserved room at any time."""
         return list(self._reserved)
 
     def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
-        """Node, reservation, window, and kept row [W]."""
+        """(node, reservation id, window, reserved row [W]) of each window."""
         return (
-            (number, who, window, row) for number, here in self._reserved.items() for who, (window, row) in here.items()
+            (number, reservation_id, window, row)
+            for number, here in self._reserved.items()
+            for reservation_id, (window, row) in here.items()
         )
 
-    def keep(self, number: int, who: str, window: Window, row: Ints) -> None:
-        """Keep more of a node (or less, for a negative `row`) for a reservation in a window."""
+    def reserve(self, number: int, reservation_id: str, window: Window, row: Ints) -> None:
+        """Reserve more of a node for a reservation; less for a negative `row`."""
         here = self._reserved.setdefault(number, {})
-        _, before = here.get(who, (window, np.zeros_like(row)))
-        here[who] = (window, before + row)
-        if not here[who][1].any():
-            del here[who]
+        _, before = here.get(reservation_id, (window, np.zeros_like(row)))
+        here[reservation_id] = (window, before + row)
+        if not here[reservation_id][1].any():
+            del here[reservation_id]
             if not here:
                 del self._reserved[number]
         self._lines.pop(number, None)
 
-    def begin(self, number: int, who: str) -> None:
-        """The window of a reservation with room on this node has begun."""
-        (_, until), row = self._reserved[number][who]
-        self._reserved[number][who] = ((BEGUN, until), row)
+    def begin(self, number: int, reservation_id: str) -> None:
+        """Begin the window of a reservation on a node."""
+        (_, until), row = self._reserved[number][reservation_id]
+        self._reserved[number][reservation_id] = ((BEGUN, until), row)
         self._lines.pop(number, None)
 
-    def moved(self, number: int) -> bool:
-        """Update a node after a start or end; returns True if room is kept there."""
+    def node_changed(self, number: int) -> bool:
+        """Update a node after a start or end; returns whether room is reserved there."""
         self._lines.pop(number, None)
         self._freed.clear()
         return number in self._reserved
 
-    def _line(self, number: int) -> _Line:
+    def _line(self, number: int) -> _NodeTimeline:
         line = self._lines.get(number)
         if line is None:
             self._allocations.sync()
             windows = np.array([window for window, _ in self._reserved[number].values()])
             slots = np.flatnonzero(self._allocations.node == number)
-            line = self._lines[number] = _Line(
+            line = self._lines[number] = _NodeTimeline(
                 windows,
                 np.array([row for _, row in self._reserved[number].values()]),
                 self._allocations.ends_at[slots],
@@ -113,41 +115,41 @@ class Timeline:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def less(self, number: int, until: float, without: str | None = None) -> Ints:
+    def unavailable(self, number: int, until: float, without: str | None = None) -> Ints:
         """[W]: the part of a node's free room that is not available to a workload that stays beyond `until`, an instant
         at which a window begins; as seen by the reservation `without`.
         """
         here = self._reserved.get(number, {})
         if without in here:
-            others = {who: kept for who, kept in here.items() if who != without}
+            others = {reservation_id: kept for reservation_id, kept in here.items() if reservation_id != without}
             line = self._without(number, others) if others else None
         else:
             line = self._line(number) if here else None
         count = 0 if line is None else int(np.searchsorted(line.starts, until, side="right"))
-        return np.zeros(width(self.grid), np.int64) if line is None or not count else line.less[count - 1]
+        return np.zeros(width(self.grid), np.int64) if line is None or not count else line.unavailable[count - 1]
 
-    def _without(self, number: int, others: dict[str, tuple[Window, Ints]]) -> _Line:
+    def _without(self, number: int, others: dict[str, tuple[Window, Ints]]) -> _NodeTimeline:
         slots = np.flatnonzero(self._allocations.node == number)
-        return _Line(
+        return _NodeTimeline(
             np.array([window for window, _ in others.values()]),
             np.array([row for _, row in others.values()]),
             self._allocations.ends_at[slots],
             self._allocations.rows[slots],
         )
 
-    def most(self, number: int) -> Ints:
-        """[W]: the sum of all room kept on a node, even in windows that do not overlap."""
+    def total(self, number: int) -> Ints:
+        """[W]: the sum of all room reserved on a node, even in windows that do not overlap."""
         return np.asarray(sum(row for _, row in self._reserved[number].values()), np.int64)
 
     def is_short(self, number: int) -> bool:
-        """True if kept room on a node will not be available when its window begins."""
+        """Whether reserved room on a node will be missing when its window begins."""
         if number not in self._reserved:
             return False
         line = self._line(number)
         return bool(((line.short > 0) & (line.short > free_rows(self.grid, np.array([number])))).any())
 
     def room_on(self, number: int, window: Window) -> Ints:
-        """[W]: the room of a node that is free and not kept at all times of a window."""
+        """[W]: the room of a node that is free and not reserved during a whole window."""
         free = free_rows(self.grid, np.array([number]))[0]
         if number not in self._reserved:
             return np.asarray(free + self._freed_by(window[0])[number], np.int64)
@@ -156,7 +158,7 @@ class Timeline:
         return np.asarray(free + line.spare(np.concatenate(([window[0]], during))).min(axis=0), np.int64)
 
     def room(self, window: Window) -> Ints:
-        """[N, W]: the same for all nodes."""
+        """[N, W]: `room_on` of all nodes."""
         rows = free_rows(self.grid, everywhere(self.grid)) + self._freed_by(window[0])
         for number in self._reserved:
             rows[number] = self.room_on(number, window)

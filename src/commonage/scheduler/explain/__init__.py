@@ -1,1 +1,1 @@
-"""Why a workload waits, and when it will start."""
+"""Wait reasons, jobs ahead, smaller requests that would start, and the expected start of queued workloads."""

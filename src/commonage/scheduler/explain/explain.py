@@ -1,7 +1,7 @@
-"""Explains why a workload waits: its shortfalls, the holders, a smaller request that would start, and its turn.
+"""Explains why a workload waits: shortfalls, holders, jobs ahead, a smaller request, and the expected start.
 
-Called for one workload at a time: it runs the pass that the schedule loop would run and inspects the result.
-`why_waiting` is the short answer for lists, from the last plan. `ever_fits` is called at submit.
+`explain` runs the pass that the schedule loop would run, for one workload at a time. `why_waiting` is the short answer
+for lists, from the last plan. `ever_fits` is called at submit.
 """
 
 from __future__ import annotations
@@ -19,32 +19,30 @@ from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
 from commonage.scheduler.explain.expected_start import expected_start
 from commonage.scheduler.explain.jobs_ahead import jobs_ahead
-from commonage.scheduler.explain.shortfalls import might, shortfalls
+from commonage.scheduler.explain.shortfalls import might_start, shortfalls
 from commonage.scheduler.explain.smaller_requests import smaller_requests
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, trial_pass
 from commonage.scheduler.snapshot import Snapshot
 
-MOST_HOLDERS = 5
-MOST_SHORTFALLS = 3
-MOST_TRIES = 5
+MAX_HOLDERS = 5
+MAX_SHORTFALLS = 3
+MAX_TRIES = 5
 
 
 def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanation:
-    """The whole explanation for `queued`, whether it is queued already or only considered. For a gang that is only
-    considered, the other members are added to the queue as well.
-    """
-    stands = queued.workload_id in snapshot.queue
-    with standing(snapshot, _together(snapshot, queued)):
+    """The explanation for a queued request, or for one that a user considers; a considered gang is assumed complete."""
+    is_queued = queued.workload_id in snapshot.queue
+    with queued_in(snapshot, _with_gang(snapshot, queued)):
         with trial_pass(snapshot, now) as done:
             position, length = done.order.place(snapshot.queue.slot(queued.workload_id)) + 1, len(done.order)
-            held = done.started.get(queued.workload_id)
-            if held is not None:
+            allocated = done.started.get(queued.workload_id)
+            if allocated is not None:
                 return Explanation(
                     workload_id=queued.workload_id,
-                    reasons=(waiting.StartsNow(node=held.allocation.node, gpus=str(queued.request.gpu or "")),),
+                    reasons=(waiting.StartsNow(node=allocated.allocation.node, gpus=str(queued.request.gpu or "")),),
                     at=now,
                     startable_now=True,
                     position=position,
@@ -64,7 +62,7 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
         reasons=missing,
         at=now,
         position=position,
-        is_queued=stands,
+        is_queued=is_queued,
         site=_site_of(snapshot, queued),
         queue_length=length,
         jobs_ahead=ahead,
@@ -80,8 +78,8 @@ def explain(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Explanatio
     )
 
 
-def _together(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
-    """The request, or all of its gang: the members that wait, or that would be submitted with it."""
+def _with_gang(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
+    """The request and the other members of its gang: the queued ones, or those that would be submitted with it."""
     if queued.gang is None:
         return [queued]
     waiting = snapshot.queue.gang(queued.gang)
@@ -92,8 +90,8 @@ def _together(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]:
 
 
 @contextmanager
-def standing(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> Iterator[None]:
-    """Inside the context, these requests stand in the queue and replace those with the same ids."""
+def queued_in(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> Iterator[None]:
+    """Inside the context, these requests are queued and replace those with the same ids."""
     before = [(queued.workload_id, snapshot.queue.get(queued.workload_id)) for queued in queued_requests]
     for queued, (_, old) in zip(queued_requests, before, strict=True):
         if old != queued:
@@ -109,7 +107,7 @@ def standing(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest]) -> It
 
 
 def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, position: int) -> Reason:
-    """The first shortfall, for a list. Cheap: it does not look ahead, and it caches."""
+    """The first shortfall, cached in the plan. Does not estimate a start."""
     last = next(reversed(outcome.promises), None)
     beyond = last is None or position > outcome.order.place(snapshot.queue.slot(last))
     sort = (
@@ -119,29 +117,29 @@ def why_waiting(snapshot: Snapshot, outcome: Plan, queued: QueuedRequest, positi
         queued.owner if snapshot.rules.tenants else "",
         queued.gang,
     )
-    key = (*sort, None if beyond else position)  # among requests with a promise the reason depends on the position
+    key = (*sort, None if beyond else position)  # among requests with a promise, the reason depends on the position
     reasons = outcome.reasons.get(key)
     if reasons is None:
         with snapshot.trial():
-            for workload_id, held in outcome.started.items():
+            for workload_id, allocated in outcome.started.items():
                 if workload_id in snapshot.queue:
-                    snapshot.start(held)
+                    snapshot.start(allocated)
             reasons = outcome.reasons[key] = shortfalls(snapshot, outcome, queued)
     return reasons[0] if reasons else waiting.InQueue()
 
 
 def ever_fits(grid: Grid, request: Request) -> Reason | None:
-    """None if some node could run it with everything free; else why no node could."""
+    """Why no node could run the request, even when empty; None if some node could."""
     known = np.array([node.state is not NodeState.LOST for node in grid.nodes], np.bool_)
     if not known.any():
-        return None  # no node has reported yet: waiting is the right answer, not refusing
+        return None  # no node has reported yet: let it wait
     if grid.could_fit(grid.shape(request), np.flatnonzero(known)).any():
         return None
     nodes = [replace(node, state=NodeState.READY) for node in grid.nodes if node.state is not NodeState.LOST]
-    return _never(nodes, request)
+    return _never_fits_reason(nodes, request)
 
 
-def _never(nodes: Sequence[Node], request: Request) -> Reason:
+def _never_fits_reason(nodes: Sequence[Node], request: Request) -> Reason:
     empty = Grid(nodes)
     shape, gpu = empty.shape(request), request.gpu
     if gpu is not None:
@@ -158,30 +156,30 @@ def _never(nodes: Sequence[Node], request: Request) -> Reason:
         largest = max(device.memory_mib for found in devices for device in found)
         if gpu.vram_mib > largest:
             return refusals.TooMuchGpuMemory(requested_mib=gpu.vram_mib, most_mib=largest)
-    found = (refusal(empty, shape, number) for number in range(min(MOST_SHORTFALLS, len(nodes))))
+    found = (refusal(empty, shape, number) for number in range(min(MAX_SHORTFALLS, len(nodes))))
     return refusals.RequestTooLarge(request=str(request), shortfalls=tuple(one for one in found if one is not None))
 
 
 def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
-    """The holders of the devices (or the node) that it could use if they were free, the largest hold first."""
+    """The workloads on devices (or nodes) that the request could use, the largest first."""
     grid, allocations = snapshot.grid, snapshot.allocations
     shape, slots = grid.shape(queued.request), np.flatnonzero(allocations.node >= 0)
-    slots = slots[grid.taking(shape, allocations.node[slots])]
+    slots = slots[grid.schedulable(shape, allocations.node[slots])]
     if queued.request.gpu is None:
         amounts = allocations.rows[slots, 1]
     else:
         devices = usable(grid, shape, allocations.node[slots])
         amounts = np.where(devices, allocations.rows[slots, 2 : 2 + devices.shape[1]], 0).sum(axis=1)
-    found: list[tuple[int, Held]] = []
+    found: list[tuple[int, AllocatedRequest]] = []
     for index in np.argsort(-amounts, kind="stable").tolist():
-        one, amount = allocations.held[slots[index]], int(amounts[index])
-        if not amount or (len(found) >= MOST_HOLDERS and amount < found[-1][0]):
+        one, amount = allocations.allocated[slots[index]], int(amounts[index])
+        if not amount or (len(found) >= MAX_HOLDERS and amount < found[-1][0]):
             break
-        if one is not None and one.workload_id in snapshot.held:
+        if one is not None and one.workload_id in snapshot.allocated:
             found.append((amount, one))
     found.sort(key=lambda pair: (-pair[0], pair[1].workload_id))
     holders = []
-    for amount, one in found[:MOST_HOLDERS]:
+    for amount, one in found[:MAX_HOLDERS]:
         if queued.request.gpu is not None:
             holds = waiting.Resources(gpu_memory_mib=amount)
         else:
@@ -191,28 +189,32 @@ def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
 
 
 def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request | None:
-    """A smaller request that would start now, for each member of a gang. It is verified by a trial pass."""
-    queued_requests = _together(snapshot, queued)
+    """A smaller request that would start now, verified by a trial pass."""
+    queued_requests = _with_gang(snapshot, queued)
     for request in _candidates(snapshot, queued_requests, now):
         since = [max(now, one.submitted_at) for one in queued_requests]
         instead = [
             replace(one, request=request, submitted_at=at) for one, at in zip(queued_requests, since, strict=True)
         ]
-        with standing(snapshot, instead), trial_pass(snapshot, now) as done:
+        with queued_in(snapshot, instead), trial_pass(snapshot, now) as done:
             if queued.workload_id in done.started:
                 return request
     return None
 
 
 def _candidates(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest], now: float) -> list[Request]:
-    """Requests that might start if the asks were not queued; the largest first."""
+    """Smaller requests that might start instead of the queued ones; the largest first."""
     for one in queued_requests:
         snapshot.dequeue(one.workload_id)
     try:
         with trial_pass(snapshot, now) as done:
             found = smaller_requests(snapshot.grid, queued_requests[0].request)
-            good = (one for one in found if might(done, replace(queued_requests[0], request=one), len(queued_requests)))
-            return list(islice(good, MOST_TRIES))
+            good = (
+                one
+                for one in found
+                if might_start(done, replace(queued_requests[0], request=one), len(queued_requests))
+            )
+            return list(islice(good, MAX_TRIES))
     finally:
         for one in queued_requests:
             snapshot.enqueue(one)
@@ -229,8 +231,8 @@ def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holde
 
 
 def _site_of(snapshot: Snapshot, queued: QueuedRequest) -> str | None:
-    """The site in whose queue it is shown, if there are several."""
+    """The site in whose queue the request is shown; None with a single site."""
     if len(snapshot.sites.names) < 2:
         return None
     could = snapshot.grid.fits_empty(snapshot.grid.shape(queued.request), np.arange(len(snapshot.grid.nodes)))
-    return snapshot.sites.stands(queued.workload_id, could, queued.gang_size)
+    return snapshot.sites.queue_site(queued.workload_id, could, queued.gang_size)

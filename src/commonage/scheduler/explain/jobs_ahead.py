@@ -1,4 +1,4 @@
-"""Lists the requests ahead of a queued one, with the reason, from the order and its keys. Called by explain.py."""
+"""Lists the requests ahead of a queued one by reason: priority, fair share, age. Called by explain.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from commonage.scheduler.model.queued_requests import QueuedRequest
 from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.snapshot import Snapshot
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 _REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Precedence.OWN)
 
 
@@ -30,7 +30,7 @@ def jobs_ahead(snapshot: Snapshot, order: QueueOrder, queued: QueuedRequest) -> 
     for number, precedence in enumerate(_REASONS):
         some = slots[reasons == number]
         if len(some):
-            nearest = [snapshot.queue.queued_requests[slot] for slot in some[: -MOST_NAMED - 1 : -1].tolist()]
+            nearest = [snapshot.queue.queued_requests[slot] for slot in some[: -MAX_NAMED - 1 : -1].tolist()]
             named = tuple((one.kind, one.owner) for one in nearest if one is not None)
             found.append(JobsAhead(precedence, len(some), named))
     return tuple(found)

@@ -1,8 +1,7 @@
-"""Finds the shortfalls of a queued request: the refusing filter and its number of nodes; quotas, reservations,
-promises.
+"""Wait reasons: finds why the pass did not start a request. Filters, quota, reservations, promises.
 
-Called by explain.py with the finished pass: it says why the pass did not start the request. Nodes with the same refusal
-form one shortfall; the closest nodes come first.
+Called by explain.py with the finished pass. Nodes with the same refusal form one shortfall; the closest nodes come
+first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
-from commonage.scheduler.fit.filters import FILTERS, Filter, TakesWork, matching, usable
+from commonage.scheduler.fit.filters import FILTERS, Filter, NodeReady, matching, usable
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.queued_requests import QueuedRequest
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
@@ -25,7 +24,7 @@ from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
 Found = list[tuple[int, Reason]]
-"""(its nearest node, the shortfall there) of each group of nodes."""
+"""(closest node, shortfall there) of each group of nodes."""
 
 
 def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> tuple[Reason, ...]:
@@ -51,7 +50,7 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
         return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
     nodes = _by_distance(grid, shape, fit)
     found, left = _refused(grid, shape, nodes[~may[nodes]])
-    found += _HeldBack(snapshot, outcome, queued).found(left, within)
+    found += _Withheld(snapshot, outcome, queued).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
     reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
     if rooms:
@@ -59,8 +58,8 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
     return tuple(reasons)
 
 
-def might(outcome: SchedulingPass, queued: QueuedRequest, size: int) -> bool:
-    """True if a request of `size` members might start next to the result of the pass: worth a trial."""
+def might_start(outcome: SchedulingPass, queued: QueuedRequest, size: int) -> bool:
+    """Whether a request of `size` members might start next to the result of the pass: worth a trial pass."""
     snapshot = outcome.snapshot
     shape = snapshot.grid.shape(queued.request)
     if over_quota(snapshot, queued, shape) is not None:
@@ -74,8 +73,8 @@ def might(outcome: SchedulingPass, queued: QueuedRequest, size: int) -> bool:
 
 
 def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reason | None:
-    """The quota refusal of the request, or of its whole gang; allocations within a reservation are not counted."""
-    if not snapshot.rules.tenants or snapshot.reserved.home(queued, shape) is not None:
+    """The quota reason for the request with its gang. Quotas do not count requests that fit into a reservation."""
+    if not snapshot.rules.tenants or snapshot.reserved.own_nodes(queued, shape) is not None:
         return None
     one = amounts_of(shape)
     amounts = Amounts(*(getattr(one, name) * max(1, queued.gang_size) for name in one.__slots__))
@@ -91,9 +90,7 @@ def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: 
 
 
 def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
-    """Nodes ordered: it fits, it would fit if empty, the node has such a device, the node takes work; within each group
-    those with the most free first.
-    """
+    """Nodes ordered by: it fits, it fits when empty, has such a device, is ready; then the most free memory first."""
     nodes = np.arange(len(grid.nodes))
     free = grid.memory if shape.request.gpu is None else np.where(usable(grid, shape, nodes), grid.free_mib, -1)
     most = free if free.ndim == 1 else free.max(axis=1, initial=-1)
@@ -101,23 +98,23 @@ def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
 
 
 def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
-    """The refusals of filters on these nodes, the nearest first; and the nodes that no filter refuses."""
+    """(refusals of filters, the nodes that no filter refuses)."""
     found: Found = []
     left = nodes
     for one in FILTERS:
         passes = one.passes(grid, shape, left)
         refused, left = left[~passes], left[passes]
-        for alike in _alike(one, grid, refused):
+        for alike in _groups_of(one, grid, refused):
             shortfall = one.refusal(grid, shape, alike[0])
-            if shortfall is not None:  # always true: the filter has just refused this node
+            if shortfall is not None:  # always: the filter has just refused this node
                 found.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
     return found, left
 
 
-def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
-    """Groups of refused nodes for which one reason suffices; unschedulable nodes are grouped by state."""
+def _groups_of(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
+    """Groups of refused nodes that share one reason; unschedulable nodes are grouped by state."""
     numbers: list[int] = refused.tolist()
-    if not numbers or not isinstance(refusing, TakesWork):
+    if not numbers or not isinstance(refusing, NodeReady):
         return [numbers] if numbers else []
     groups: defaultdict[NodeState, list[int]] = defaultdict(list)
     for number in numbers:
@@ -125,8 +122,8 @@ def _alike(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
     return groups.values()
 
 
-class _HeldBack:
-    """Explains why a request may not start where it fits: a quota, or room kept for another."""
+class _Withheld:
+    """Explains why a request may not start where it fits: a quota, or capacity withheld for others."""
 
     def __init__(self, snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> None:
         self._snapshot, self._backfill, self._now, self._queued = snapshot, outcome.backfill, outcome.now, queued
@@ -134,7 +131,7 @@ class _HeldBack:
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
         for number, name, _, _ in snapshot.reserved.windows():
             self._reserving[number].append(name)
-        self._promised: dict[str, float] = {}  # by node, when the first request ahead starts there
+        self._promised: dict[str, float] = {}  # by node: the first promised start of a request ahead
         mine = _place(snapshot, outcome, queued.workload_id)
         for promise in outcome.promises.values():
             if promise.at is not None and _place(snapshot, outcome, promise.workload_id) < mine:
@@ -142,7 +139,7 @@ class _HeldBack:
                     self._promised[allocation.node] = min(promise.at, self._promised.get(allocation.node, promise.at))
 
     def found(self, left: Ints, within: Bools) -> Iterator[tuple[int, Reason]]:
-        """(its nearest node, the reason) of each group of these nodes; `within` [N]: those within quota."""
+        """(closest node, reason) of each group of these nodes; `within` [N]: those within quota."""
         grid, groups = self._snapshot.grid, defaultdict[waiting.FreeButKept, list[int]](list)
         over_quota = waiting.TenantQuotaExceededThere(tenant=self._queued.tenant)
         for number in left.tolist():
@@ -154,7 +151,7 @@ class _HeldBack:
     def _kept_for(self, number: int) -> waiting.FreeButKept:
         if self._reserved is not None and not self._reserved[number]:
             return self._reservation(number)
-        if self._backfill.claims.reserved(number):
+        if self._backfill.claims.is_reserved_for_head(number):
             return waiting.ReservedForHeadOfQueue()
         at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
         if at <= self._now:
@@ -165,7 +162,7 @@ class _HeldBack:
         return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)
 
     def _reservation(self, number: int) -> waiting.FreeButKept:
-        """Of the reservations that keep room there, the one that has begun, else the one that begins first."""
+        """The reservation on the node that has begun, else the one that begins first."""
         named = {one.id: one for one in self._snapshot.rules.reservations}
         here = [named[name] for name in self._reserving[number] if name in named]
         if not here:
@@ -182,14 +179,14 @@ class _HeldBack:
 
 
 def _place(snapshot: Snapshot, outcome: SchedulingPass | Plan, workload_id: str) -> int:
-    """Its place in the order of the pass; behind all others if it came later."""
+    """Position in the order of the pass, from 0; behind all others if it came later."""
     slot, order = snapshot.queue.slot(workload_id), outcome.order
     place = order.place(slot) if len(order) else 0
     return place if slot >= 0 and len(order) and order.slots[place] == slot else len(order)
 
 
 def _free(grid: Grid, queued: QueuedRequest, number: int) -> waiting.Resources:
-    """The free amounts of the resources that it requests."""
+    """The free amounts of the requested resources."""
     shape = grid.shape(queued.request)
     if queued.request.gpu is None:
         return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))

@@ -1,4 +1,4 @@
-"""Generates smaller requests that might fit into the free room. explain.py tries them one by one."""
+"""Generates smaller requests that might fit into the free resources. explain.py tries them one by one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.scheduler.fit.filters import matching
 from commonage.scheduler.model.grid import Grid
 
-MOST_AMOUNTS = 5
-LEAST_CPUS_MILLI, LEAST_MEMORY_MIB = 100, 64  # a smaller request is not worth starting
+MAX_AMOUNTS = 5
+MIN_CPUS_MILLI, MIN_MEMORY_MIB = 100, 64  # a smaller request is not worth starting
 
 
 def smaller_requests(grid: Grid, request: Request) -> Iterator[Request]:
@@ -37,18 +37,18 @@ def _with_less_gpu(grid: Grid, request: Request) -> Iterator[Request]:
             amounts.add(min(mib, milli * device.memory_mib // 1000))
             most = max(most, gpu.memory_on(device.memory_mib))
         counts.add(untouched)
-    for count in nlargest(MOST_AMOUNTS, (count for count in counts if 0 < count < gpu.whole)):
+    for count in nlargest(MAX_AMOUNTS, (count for count in counts if 0 < count < gpu.whole)):
         yield replace(request, gpu=GpuRequest(whole=count, model=gpu.model))
-    for amount in nlargest(MOST_AMOUNTS, (amount for amount in amounts if 0 < amount < most)):
+    for amount in nlargest(MAX_AMOUNTS, (amount for amount in amounts if 0 < amount < most)):
         yield replace(request, gpu=GpuRequest(vram_mib=amount, model=gpu.model))
 
 
 def _with_less_else(grid: Grid, request: Request) -> Iterator[Request]:
     less_gpu = next(_with_less_gpu(grid, request), None)
-    for number in np.argsort(-grid.cpus, kind="stable")[:MOST_AMOUNTS].tolist():
+    for number in np.argsort(-grid.cpus, kind="stable")[:MAX_AMOUNTS].tolist():
         cpus = min(request.cpus_milli, int(grid.cpus[number]))
         memory = min(request.memory_mib, int(grid.memory[number]))
-        if cpus < LEAST_CPUS_MILLI or memory < LEAST_MEMORY_MIB:
+        if cpus < MIN_CPUS_MILLI or memory < MIN_MEMORY_MIB:
             continue
         for one in (request, less_gpu):
             if one is not None:

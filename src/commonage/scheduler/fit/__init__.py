@@ -1,1 +1,1 @@
-"""Where a request fits, and what a choice of node wastes."""
+"""Whether and where a request fits: filters with refusals, a table for all requests, the choice of nodes."""

@@ -1,8 +1,7 @@
-"""Conditions that a node must meet before a request fits there: one small class each, with its own refusal.
+"""Filters: conditions that a node must meet before a request fits there. Each filter explains its own refusal.
 
-Called by explanations (shortfalls.py) and by views of available resources. The pass uses the grid, which gives no
-reasons.
-Both agree: a property test checks it.
+Called by explanations (explain/shortfalls.py) and by views of available resources. The pass uses the grid, which gives
+no reasons. A property test checks that both agree.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 from commonage.domain.nodes import Device, Node, NodeState
 from commonage.domain.reasons import waiting
-from commonage.scheduler.model.grid import Grid, lacking, most_together
+from commonage.scheduler.model.grid import Grid, max_colocated, missing_labels
 from commonage.scheduler.model.shapes import NEVER, Bools, Ints, Shape, model_matches
 
 
@@ -30,65 +29,59 @@ class Filter(Protocol):
         ...
 
 
-class TakesWork:
+class NodeReady:
     """The node is ready."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         """[n]: which of these nodes take work."""
-        return grid.taking(shape, nodes)
+        return grid.schedulable(shape, nodes)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
         """The state of the node, and its reason."""
         node = grid.nodes[number]
         if node.state is not NodeState.READY:
             return _not_ready(node)
-        if shape.request.on_full_disk or not node.report.tight:
+        if shape.request.on_full_disk or node.report.tight is None:
             return None
-        return waiting.InsufficientDisk(node=node.name, detail=node.report.tight)
+        return waiting.InsufficientDisk(node=node.name, cause=node.report.tight)
 
 
-class Labels:
+class _NodeLabels:
     """The node carries all requested labels."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes carry them."""
-        return grid.labelled(shape, nodes)
+        return grid.has_labels(shape, nodes)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The labels that the node lacks."""
         node = grid.nodes[number]
-        missing = tuple(lacking(node, shape.request.labels))
+        missing = tuple(missing_labels(node, shape.request.labels))
         return waiting.NodeLabelsMismatch(node=node.name, labels=missing) if missing else None
 
 
-class Model:
+class _GpuModel:
     """The node has a schedulable device of the requested model."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have one."""
         devices = usable(grid, shape, nodes)
         return np.ones(len(nodes), np.bool_) if shape.request.gpu is None else np.asarray(devices.any(axis=1), np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The model that the node does not have."""
         gpu = shape.request.gpu
         if gpu is None or any(True for _ in matching(grid, shape, number)):
             return None
         return waiting.NoMatchingGpu(node=grid.nodes[number].name, model=gpu.model)
 
 
-class WholeDevices:
+class _WholeDevices:
     """The requested number of devices is wholly free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have that number."""
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
             return np.ones(len(nodes), np.bool_)
         return np.asarray(np.count_nonzero(grid.devices_fit(shape, nodes), axis=1) >= gpu.whole, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The number of wholly free devices, and the number of devices."""
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
             return None
@@ -105,40 +98,36 @@ class WholeDevices:
         )
 
 
-class OneNuma:
+class _SameNumaNode:
     """The requested whole devices are free on one NUMA node, if the request wants that."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have that number on one NUMA node."""
         if not shape.request.one_numa or shape.devices < 2:
             return np.ones(len(nodes), np.bool_)
-        together = most_together(grid.devices_fit(shape, nodes), grid.numa[nodes], shape)
+        together = max_colocated(grid.devices_fit(shape, nodes), grid.numa[nodes], shape)
         return np.asarray(together >= shape.devices, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The largest number on one NUMA node, and the number of free devices."""
         nodes, gpu = np.array([number]), shape.request.gpu
         if gpu is None or self.passes(grid, shape, nodes)[0]:
             return None
         fit = grid.devices_fit(shape, nodes)
-        together = int(most_together(fit, grid.numa[nodes], shape)[0])
+        together = int(max_colocated(fit, grid.numa[nodes], shape)[0])
         free, name = int(np.count_nonzero(fit)), grid.nodes[number].name
         return waiting.InsufficientGpusOnNumaNode(
             node=name, model=gpu.model, requested=shape.devices, free=free, together=together
         )
 
 
-class PartOfDevice:
+class _PartOfDevice:
     """One device has the requested VRAM and compute free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have such a device."""
         if not shape.is_part:
             return np.ones(len(nodes), np.bool_)
         return np.asarray(grid.devices_fit(shape, nodes).any(axis=1), np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The free VRAM and compute of the closest device."""
         gpu = shape.request.gpu
         if gpu is None or gpu.whole or grid.devices_fit(shape, np.array([number]))[0].any():
             return None
@@ -170,15 +159,13 @@ class PartOfDevice:
         )
 
 
-class Cpus:
+class _Cpus:
     """Enough cores are free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have enough."""
         return np.asarray(grid.cpus[nodes] >= shape.cpus_milli, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The free cores, and all cores."""
         if shape.cpus_milli <= grid.cpus[number]:
             return None
         return waiting.InsufficientCpu(
@@ -189,15 +176,13 @@ class Cpus:
         )
 
 
-class Memory:
+class _Memory:
     """Enough memory is free."""
 
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes have enough."""
         return np.asarray(grid.memory[nodes] >= shape.memory_mib, np.bool_)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The free memory, and all memory."""
         if shape.memory_mib <= grid.memory[number]:
             return None
         return waiting.InsufficientMemory(
@@ -218,14 +203,14 @@ def _not_ready(node: Node) -> waiting.NodeShortfall:
 
 
 FILTERS: tuple[Filter, ...] = (
-    TakesWork(),
-    Labels(),
-    Model(),
-    WholeDevices(),
-    OneNuma(),
-    PartOfDevice(),
-    Cpus(),
-    Memory(),
+    NodeReady(),
+    _NodeLabels(),
+    _GpuModel(),
+    _WholeDevices(),
+    _SameNumaNode(),
+    _PartOfDevice(),
+    _Cpus(),
+    _Memory(),
 )
 
 

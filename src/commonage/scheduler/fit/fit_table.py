@@ -1,7 +1,6 @@
-"""Tells which sorts of requests fit on which nodes, for all at once: a request that fits nowhere costs a pass nothing.
+"""Which request classes fit on which nodes, for all at once: a request that fits nowhere costs a pass nothing.
 
-The snapshot keeps one row for each sort of the queue; only changed nodes are compared again. The quality of a fit, and
-permission to start, are decided elsewhere.
+The snapshot keeps one row for each request class of the queue; only changed nodes are compared again.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.scheduler.queue.fair_share import Capacity
 
-MOST_AT_ONCE = 1 << 20  # comparisons in one step, so that a step takes only some MiB
+MAX_AT_ONCE = 1 << 20  # comparisons in one step, so that a step takes only some MiB
 
 
 class FitTable:
-    """Tables by sort and node [S, N]: `now` where it fits next to the current allocations, `empty` where it would fit
-    on an empty node; `count` [S] is the number of nodes on which it fits now. Call `refresh()` before reading them.
+    """Tables by request class and node [S, N]: `now` where it fits next to the allocations, `empty` where it fits on an
+    empty node. `count` [S] is the number of nodes on which it fits now. Call `refresh()` before reading.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -29,37 +28,37 @@ class FitTable:
         self._fresh: set[int] = set()
         self._size(64)
 
-    def _size(self, sorts: int) -> None:
+    def _size(self, request_classes: int) -> None:
         grid = self._grid
-        self.now: Bools = np.zeros((sorts, len(grid.nodes)), np.bool_)
-        self.empty: Bools = np.zeros((sorts, len(grid.nodes)), np.bool_)
-        self.count: Ints = np.zeros(sorts, np.int64)
-        self._cpus: Ints = np.full(sorts, NEVER, np.int64)
-        self._memory: Ints = np.full(sorts, NEVER, np.int64)
-        self._devices: Ints = np.zeros(sorts, np.int64)
-        self._need_mib: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
-        self._need_milli: Ints = np.full((sorts, len(grid.kinds) + 1), NEVER, np.int64)
-        self._on_full_disk: Bools = np.zeros(sorts, np.bool_)
-        self._alone: set[int] = set()  # sorts with conditions that the tables do not contain
-        self._fresh = {sort for sort, request in enumerate(self._requests) if request is not None}
+        self.now: Bools = np.zeros((request_classes, len(grid.nodes)), np.bool_)
+        self.empty: Bools = np.zeros((request_classes, len(grid.nodes)), np.bool_)
+        self.count: Ints = np.zeros(request_classes, np.int64)
+        self._cpus: Ints = np.full(request_classes, NEVER, np.int64)
+        self._memory: Ints = np.full(request_classes, NEVER, np.int64)
+        self._devices: Ints = np.zeros(request_classes, np.int64)
+        self._need_mib: Ints = np.full((request_classes, len(grid.kinds) + 1), NEVER, np.int64)
+        self._need_milli: Ints = np.full((request_classes, len(grid.kinds) + 1), NEVER, np.int64)
+        self._on_full_disk: Bools = np.zeros(request_classes, np.bool_)
+        self._alone: set[int] = set()  # request classes with conditions beyond the tables
+        self._fresh = {request_class for request_class, request in enumerate(self._requests) if request is not None}
 
-    def put(self, sort: int, request: Request) -> None:
-        """This number now means this request."""
-        while len(self._requests) <= sort:
+    def put(self, request_class: int, request: Request) -> None:
+        """Set the request of a class."""
+        while len(self._requests) <= request_class:
             self._requests.append(None)
             self.shapes.append(None)
-        if self._requests[sort] != request:
-            self._requests[sort] = request
-            self._fresh.add(sort)
+        if self._requests[request_class] != request:
+            self._requests[request_class] = request
+            self._fresh.add(request_class)
 
-    def shape(self, sort: int) -> Shape:
-        """The shape of a sort, after `refresh()`."""
-        shape = self.shapes[sort]
-        assert shape is not None  # refresh() made the shapes of all sorts
+    def shape(self, request_class: int) -> Shape:
+        """The shape of a request class, after `refresh()`."""
+        shape = self.shapes[request_class]
+        assert shape is not None  # refresh() made all shapes
         return shape
 
     def shares(self, capacity: Capacity) -> Floats:
-        """[S]: the dominant share of each sort, by the least it takes on any device; meaningless for an unused sort."""
+        """[S]: the dominant share of each class, by the least it takes on any device; undefined for unused classes."""
         least = self._need_milli.min(axis=1)
         parts = (
             self._cpus / capacity.cpus_milli,
@@ -69,7 +68,7 @@ class FitTable:
         return np.where(self._cpus < NEVER, np.maximum.reduce(parts), 0.0)
 
     def refresh(self) -> None:
-        """Update from the grid, and add new sorts."""
+        """Update from the grid, and add new request classes."""
         grid = self._grid
         if self._epoch != grid.epoch or len(self._requests) > len(self._cpus):
             self._size(max(64, 2 * len(self._requests)))
@@ -89,46 +88,46 @@ class FitTable:
 
     def _take_in(self, fresh: list[int]) -> None:
         self._fresh = set()
-        for sort in fresh:
-            request = self._requests[sort]
+        for request_class in fresh:
+            request = self._requests[request_class]
             if request is None:
                 continue
-            shape = self.shapes[sort] = self._grid.shape(request)
-            self._cpus[sort], self._memory[sort], self._devices[sort] = (
+            shape = self.shapes[request_class] = self._grid.shape(request)
+            self._cpus[request_class], self._memory[request_class], self._devices[request_class] = (
                 shape.cpus_milli,
                 shape.memory_mib,
                 shape.devices,
             )
-            self._need_mib[sort], self._need_milli[sort] = shape.need_mib, shape.need_milli
-            self._on_full_disk[sort] = request.on_full_disk
+            self._need_mib[request_class], self._need_milli[request_class] = shape.need_mib, shape.need_milli
+            self._on_full_disk[request_class] = request.on_full_disk
             special = bool(request.labels) or (request.one_numa and shape.devices > 1)
-            (self._alone.add if special else self._alone.discard)(sort)
-        sorts, nodes = np.array(fresh, np.int64), np.arange(len(self._grid.nodes))
-        self._compute(self.now, sorts, nodes, empty=False)
-        self._compute(self.empty, sorts, nodes, empty=True)
-        self.count[sorts] = np.count_nonzero(self.now[sorts], axis=1)
+            (self._alone.add if special else self._alone.discard)(request_class)
+        request_classes, nodes = np.array(fresh, np.int64), np.arange(len(self._grid.nodes))
+        self._compute(self.now, request_classes, nodes, empty=False)
+        self._compute(self.empty, request_classes, nodes, empty=True)
+        self.count[request_classes] = np.count_nonzero(self.now[request_classes], axis=1)
 
-    def _compute(self, table: Bools, sorts: Ints, nodes: Ints, *, empty: bool) -> None:
-        """Compare these sorts with these nodes."""
-        if not len(sorts) or not len(nodes):
+    def _compute(self, table: Bools, request_classes: Ints, nodes: Ints, *, empty: bool) -> None:
+        """Compare request classes with nodes."""
+        if not len(request_classes) or not len(nodes):
             return
-        step = max(1, MOST_AT_ONCE // (len(sorts) * max(1, self._grid.kind.shape[1])))
+        step = max(1, MAX_AT_ONCE // (len(request_classes) * max(1, self._grid.kind.shape[1])))
         for first in range(0, len(nodes), step):
             some = nodes[first : first + step]
-            table[np.ix_(sorts, some)] = self._compare(sorts, some, empty)
-            for sort in self._alone.intersection(sorts.tolist()):
+            table[np.ix_(request_classes, some)] = self._compare(request_classes, some, empty)
+            for request_class in self._alone.intersection(request_classes.tolist()):
                 fit = self._grid.fits_empty if empty else self._grid.fits
-                table[sort, some] = fit(self.shape(sort), some)
+                table[request_class, some] = fit(self.shape(request_class), some)
 
-    def _compare(self, sorts: Ints, nodes: Ints, empty: bool) -> Bools:
+    def _compare(self, request_classes: Ints, nodes: Ints, empty: bool) -> Bools:
         grid = self._grid
         cpus, memory = (grid.cpus_total, grid.memory_total) if empty else (grid.cpus, grid.memory)
-        fit: Bools = grid.ready[nodes] | (self._on_full_disk[sorts][:, None] & grid.tight[nodes])
-        fit &= self._cpus[sorts][:, None] <= cpus[nodes]
-        fit &= self._memory[sorts][:, None] <= memory[nodes]
-        with_devices = np.flatnonzero(self._devices[sorts])
+        fit: Bools = grid.ready[nodes] | (self._on_full_disk[request_classes][:, None] & grid.tight[nodes])
+        fit &= self._cpus[request_classes][:, None] <= cpus[nodes]
+        fit &= self._memory[request_classes][:, None] <= memory[nodes]
+        with_devices = np.flatnonzero(self._devices[request_classes])
         if len(with_devices):
-            some, kind = sorts[with_devices], grid.kind[nodes]
+            some, kind = request_classes[with_devices], grid.kind[nodes]
             mib = grid.total_mib[nodes] if empty else grid.free_mib[nodes]
             enough = mib >= self._need_mib[some][:, kind]
             milli = np.full_like(mib, 1000) if empty else grid.free_milli[nodes]

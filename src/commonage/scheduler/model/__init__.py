@@ -1,1 +1,1 @@
-"""Requests and nodes in the numbers that the scheduler compares: shapes, the grid, free room."""
+"""Numeric forms of requests, nodes and allocations that the scheduler compares."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held
+from commonage.scheduler.model.queued_requests import AllocatedRequest
 from commonage.scheduler.model.shapes import Bools, Floats, Ints
 from commonage.scheduler.model.space import row_of, width
 
@@ -26,17 +26,17 @@ class AllocationTable:
     without one.
     """
 
-    def __init__(self, grid: Grid, held: Iterable[Held] = ()) -> None:
+    def __init__(self, grid: Grid, allocated: Iterable[AllocatedRequest] = ()) -> None:
         self.grid = grid
         self.slot: dict[str, int] = {}
         self.tenants: list[str] = []
         self._tenant_number: dict[str, int] = {}
         self._gang_number: dict[str, int] = {}
-        self.held: list[Held | None] = []
+        self.allocated: list[AllocatedRequest | None] = []
         self._empty: list[int] = []
         self._shape_arrays(64)
         self._epoch = grid.epoch
-        for one in held:
+        for one in allocated:
             self.take(one)
 
     def _shape_arrays(self, slots: int) -> None:
@@ -49,33 +49,33 @@ class AllocationTable:
         self.tenant: Ints = np.zeros(slots, np.int64)
         self.gang: Ints = np.full(slots, -1, np.int64)
 
-    def __iter__(self) -> Iterator[Held]:
-        return (one for one in self.held if one is not None)
+    def __iter__(self) -> Iterator[AllocatedRequest]:
+        return (one for one in self.allocated if one is not None)
 
     def __len__(self) -> int:
         return len(self.slot)
 
-    def take(self, held: Held) -> None:
+    def take(self, allocated: AllocatedRequest) -> None:
         """Add an allocation, or replace that of the same attempt."""
-        attempt = held.allocation.attempt_id
+        attempt = allocated.allocation.attempt_id
         slot = self.slot.get(attempt)
         if slot is None:
-            slot = self._empty.pop() if self._empty else len(self.held)
-            if slot == len(self.held):
-                self.held.append(None)
+            slot = self._empty.pop() if self._empty else len(self.allocated)
+            if slot == len(self.allocated):
+                self.allocated.append(None)
             self.slot[attempt] = slot
-        self.held[slot] = held
+        self.allocated[slot] = allocated
         if slot >= len(self.node):
             self._fill()
         else:
-            self._write(slot, held)
+            self._write(slot, allocated)
 
-    def give(self, attempt_id: str) -> Held | None:
+    def give(self, attempt_id: str) -> AllocatedRequest | None:
         """Remove an attempt that ended; returns its allocation, None if it was unknown."""
         slot = self.slot.pop(attempt_id, None)
         if slot is None:
             return None
-        gone, self.held[slot] = self.held[slot], None
+        gone, self.allocated[slot] = self.allocated[slot], None
         self.node[slot] = -1
         self._empty.append(slot)
         return gone
@@ -86,25 +86,25 @@ class AllocationTable:
             self._fill()
 
     def _fill(self) -> None:
-        self._shape_arrays(max(64, 2 * len(self.held)))
+        self._shape_arrays(max(64, 2 * len(self.allocated)))
         self._epoch = self.grid.epoch
-        for slot, held in enumerate(self.held):
-            if held is not None:
-                self._write(slot, held)
+        for slot, allocated in enumerate(self.allocated):
+            if allocated is not None:
+                self._write(slot, allocated)
 
-    def _write(self, slot: int, held: Held) -> None:
-        self.node[slot] = self.grid.number.get(held.allocation.node, -1)
-        row = row_of(self.grid, held.allocation)
+    def _write(self, slot: int, allocated: AllocatedRequest) -> None:
+        self.node[slot] = self.grid.number.get(allocated.allocation.node, -1)
+        row = row_of(self.grid, allocated.allocation)
         if len(row) == self.rows.shape[1]:  # otherwise the grid has grown, and sync() runs before anything reads
             self.rows[slot] = row
-        self.ends_at[slot] = NEVER_ENDS if held.ends_at is None else held.ends_at
-        self.at[slot] = held.allocation.at
-        self.priority[slot] = held.priority
-        self.preemptible[slot] = held.preemptible
-        self.tenant[slot] = self._number_of(held.tenant)
+        self.ends_at[slot] = NEVER_ENDS if allocated.ends_at is None else allocated.ends_at
+        self.at[slot] = allocated.allocation.at
+        self.priority[slot] = allocated.priority
+        self.preemptible[slot] = allocated.preemptible
+        self.tenant[slot] = self._number_of(allocated.tenant)
         self.gang[slot] = -1
-        if held.gang is not None:
-            self.gang[slot] = self._gang_number.setdefault(held.gang, len(self._gang_number))
+        if allocated.gang is not None:
+            self.gang[slot] = self._gang_number.setdefault(allocated.gang, len(self._gang_number))
 
     def _number_of(self, tenant: str) -> int:
         number = self._tenant_number.get(tenant)
@@ -127,8 +127,8 @@ class AllocationTable:
         self.sync()
         return self.sum(np.flatnonzero((self.node >= 0) & (self.ends_at <= at)))
 
-    def after(self, at: float, nodes: Ints) -> list[Held]:
+    def after(self, at: float, nodes: Ints) -> list[AllocatedRequest]:
         """The allocations on these nodes that may still run then."""
         self.sync()
         late = np.flatnonzero((self.node >= 0) & (self.ends_at > at) & np.isin(self.node, nodes))
-        return [held for held in (self.held[slot] for slot in late.tolist()) if held is not None]
+        return [allocated for allocated in (self.allocated[slot] for slot in late.tolist()) if allocated is not None]

@@ -1,8 +1,7 @@
-"""Free resources of every node and device as arrays: the planner's scratch pad, fast for a thousand nodes.
+"""Free and total resources of every node and device as arrays: fast for a thousand nodes.
 
-The snapshot adds nodes and allocations (allocations); filters, policies and the pass read it. A pass takes and gives
-back
-within `trial()`, which restores the grid. Decisions to start, and their reasons, are made elsewhere.
+The snapshot adds nodes and allocations; filters, policies and the pass read. A pass takes and gives back within
+`trial()`, which restores the grid.
 
 Axes: N nodes, C devices of the largest node. Memory and VRAM in MiB, CPUs and compute in thousandths.
 """
@@ -21,14 +20,14 @@ from commonage.domain.parts import part_of
 from commonage.domain.requests import Request
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
-MOST_SHAPES = 50_000  # cached shapes of requests
-MOST_ROWS = 4096  # cached rows for each `Rows`: a server runs for months, and requests vary
+MAX_SHAPES = 50_000  # cached shapes of requests
+MAX_ROWS = 4096  # cached rows of one `Rows`; requests vary over months
 
 
 class Grid:
-    """Nodes by number. Everyone may read the arrays; only this class writes them.
+    """Nodes by number. Only this class writes the arrays.
 
-    `cpus`, `memory` [N] are free, `cpus_total`, `memory_total` [N] are the capacity; `ready` [N]: the node takes work;
+    `cpus`, `memory` [N] are free; `cpus_total`, `memory_total` [N] are the capacity; `ready` [N]: schedulable;
     `tight` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
     `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the device's kind, -1 for no device or an
     unschedulable one. `changed` lists the touched nodes in order, for row caches; `epoch` counts events that invalidate
@@ -44,7 +43,7 @@ class Grid:
         self.puts = 0
         self._kind_number: dict[DeviceKind, int] = {}
         self._device: dict[str, tuple[int, int]] = {}
-        self._held: list[dict[str, Allocation]] = []
+        self._allocated: list[dict[str, Allocation]] = []
         self._shapes: dict[Request, Shape] = {}
         self._last_shape = 0
         self._undo: list[tuple[Allocation, int]] | None = None
@@ -62,22 +61,25 @@ class Grid:
         for node in fresh:
             self.number[node.name] = len(self.nodes)
             self.nodes.append(node)
-            self._held.append({})
+            self._allocated.append({})
         known = len(self.kinds)
         for node in nodes:
             self._write(self.number[node.name], node)
         if len(self.kinds) != known:
             self._shapes = {request: shape_of(one.number, request, self.kinds) for request, one in self._shapes.items()}
-            self._forget()
+            self._invalidate()
 
     def remove(self, name: str) -> None:
-        """Remove a node for good, with all its allocations."""
+        """Remove a node and its allocations."""
         gone = self.number[name]
         nodes = [node for node in self.nodes if node.name != name]
         allocations = [
-            allocation for number, held in enumerate(self._held) if number != gone for allocation in held.values()
+            allocation
+            for number, allocated in enumerate(self._allocated)
+            if number != gone
+            for allocation in allocated.values()
         ]
-        self.nodes, self.number, self._held, self._device = [], {}, [], {}
+        self.nodes, self.number, self._allocated, self._device = [], {}, [], {}
         self._shape_arrays(0, 0)
         self.put(nodes)
         for allocation in allocations:
@@ -112,18 +114,18 @@ class Grid:
             grown(name, 0, (n, c))
         grown("kind", -1, (n, c))
         grown("numa", -1, (n, c))
-        self._forget()
+        self._invalidate()
 
     def _write(self, number: int, node: Node) -> None:
         report = node.report
         if [device.uuid for device in self.nodes[number].report.devices] != [device.uuid for device in report.devices]:
-            self._forget()
+            self._invalidate()
         for device in self.nodes[number].report.devices:
             if self._device.get(device.uuid, (-1, 0))[0] == number:
                 del self._device[device.uuid]
         self.nodes[number] = node
-        self.ready[number] = node.state is NodeState.READY and not report.tight
-        self.tight[number] = node.state is NodeState.READY and bool(report.tight)
+        self.ready[number] = node.state is NodeState.READY and report.tight is None
+        self.tight[number] = node.state is NodeState.READY and report.tight is not None
         self.cpus[number] = self.cpus_total[number] = report.cpus_milli
         self.memory[number] = self.memory_total[number] = report.memory_mib
         self.kind[number] = self.numa[number] = -1
@@ -135,7 +137,7 @@ class Grid:
             self.numa[number, index] = -1 if device.numa is None else device.numa
             if not device.faults:
                 self.kind[number, index] = self._number_of_kind(device)
-        for allocation in self._held[number].values():
+        for allocation in self._allocated[number].values():
             self._apply(allocation, 1)
         self.changed.append(number)
         self.puts += 1
@@ -148,7 +150,7 @@ class Grid:
             self.kinds.append((kind, device))
         return number
 
-    def _forget(self) -> None:
+    def _invalidate(self) -> None:
         self.epoch += 1
         self.changed = []
 
@@ -157,8 +159,8 @@ class Grid:
     def take(self, allocation: Allocation) -> None:
         """Add an allocation. It has no effect on an unknown node."""
         number = self.number.get(allocation.node)
-        if number is not None and allocation.attempt_id not in self._held[number]:
-            self._held[number][allocation.attempt_id] = allocation
+        if number is not None and allocation.attempt_id not in self._allocated[number]:
+            self._allocated[number][allocation.attempt_id] = allocation
             self._apply(allocation, 1)
             if self._undo is not None:
                 self._undo.append((allocation, 1))
@@ -166,7 +168,7 @@ class Grid:
     def give(self, allocation: Allocation) -> None:
         """Release an allocation."""
         number = self.number.get(allocation.node)
-        if number is not None and self._held[number].pop(allocation.attempt_id, None) is not None:
+        if number is not None and self._allocated[number].pop(allocation.attempt_id, None) is not None:
             self._apply(allocation, -1)
             if self._undo is not None:
                 self._undo.append((allocation, -1))
@@ -182,11 +184,11 @@ class Grid:
                 self.free_milli[at] -= sign * share.compute_milli
         self.changed.append(number)
         if len(self.changed) > 50_000:
-            self._forget()
+            self._invalidate()
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Undo every take and give inside at the end. Trials may nest."""
+        """Undo every take and give made inside when the context ends. Trials may nest."""
         outer, self._undo = self._undo, []
         try:
             yield
@@ -197,8 +199,8 @@ class Grid:
             self._undo = outer
 
     @contextmanager
-    def less(self, number: int, row: Ints) -> Iterator[None]:
-        """Inside, a node has less free: `row` is CPUs, memory, VRAM of each device, compute of each device."""
+    def reduced(self, number: int, row: Ints) -> Iterator[None]:
+        """Inside the context, a node has `row` less free: CPUs, memory, VRAM of each device, compute of each device."""
         self._reduce(number, row)
         try:
             yield
@@ -213,16 +215,16 @@ class Grid:
         self.free_milli[number] -= row[2 + devices :]
         self.touch(number)
 
-    def held_on(self, number: int) -> Sequence[Allocation]:
+    def allocated_on(self, number: int) -> Sequence[Allocation]:
         """The allocations on a node."""
-        return list(self._held[number].values())
+        return list(self._allocated[number].values())
 
     def device(self, uuid: str) -> tuple[int, int] | None:
-        """The numbers of a device's node and of the device on it; None for an unknown device."""
+        """(node number, device number on the node); None for an unknown device."""
         return self._device.get(uuid)
 
     def touch(self, number: int) -> None:
-        """Mark a node as changed for row caches, although nothing was taken or given."""
+        """Invalidate the cached rows of a node."""
         self.changed.append(number)
 
     # --- requests -------------------------------------------------------------------------------------------------
@@ -231,21 +233,21 @@ class Grid:
         """The shape of a request; the same object for equal requests until the kinds of devices change."""
         found = self._shapes.get(request)
         if found is None:
-            if len(self._shapes) >= MOST_SHAPES:
+            if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
             found = self._shapes[request] = shape_of(self._last_shape, request, self.kinds)
             self._last_shape += 1
         return found
 
-    def labelled(self, shape: Shape, nodes: Ints) -> Bools:
+    def has_labels(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: which nodes carry the labels that the request wants."""
         wanted = shape.request.labels
         if not wanted:
             return np.ones(len(nodes), np.bool_)
-        return np.array([not lacking(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
+        return np.array([not missing_labels(self.nodes[number], wanted) for number in nodes.tolist()], np.bool_)
 
-    def taking(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: which nodes take work of this shape, whatever is free."""
+    def schedulable(self, shape: Shape, nodes: Ints) -> Bools:
+        """[len(nodes)]: which nodes are schedulable for this shape, whatever is free."""
         ready: Bools = self.ready[nodes]
         return ready | self.tight[nodes] if shape.request.on_full_disk else ready
 
@@ -259,28 +261,28 @@ class Grid:
 
     def fits(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: where the shape fits now."""
-        fit: Bools = self.taking(shape, nodes) & (self.cpus[nodes] >= shape.cpus_milli)
+        fit: Bools = self.schedulable(shape, nodes) & (self.cpus[nodes] >= shape.cpus_milli)
         fit &= self.memory[nodes] >= shape.memory_mib
         if shape.request.labels:
-            fit &= self.labelled(shape, nodes)
+            fit &= self.has_labels(shape, nodes)
         if shape.devices:
-            fit &= most_together(self.devices_fit(shape, nodes), self.numa[nodes], shape) >= shape.devices
+            fit &= max_colocated(self.devices_fit(shape, nodes), self.numa[nodes], shape) >= shape.devices
         return fit
 
     def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: where the shape would fit on an empty node."""
-        return self.taking(shape, nodes) & self.could_fit(shape, nodes)
+        return self.schedulable(shape, nodes) & self.could_fit(shape, nodes)
 
     def could_fit(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: the same, if all nodes were ready."""
+        """[len(nodes)]: the same, regardless of node states."""
         fit: Bools = self.cpus_total[nodes] >= shape.cpus_milli
         fit &= self.memory_total[nodes] >= shape.memory_mib
         if shape.request.labels:
-            fit &= self.labelled(shape, nodes)
+            fit &= self.has_labels(shape, nodes)
         if shape.devices:
             kind = self.kind[nodes]
             enough = (self.total_mib[nodes] >= shape.need_mib[kind]) & (shape.need_milli[kind] <= 1000)
-            fit &= most_together(enough, self.numa[nodes], shape) >= shape.devices
+            fit &= max_colocated(enough, self.numa[nodes], shape) >= shape.devices
         return fit
 
     def allocation(self, shape: Shape, number: int, devices: Sequence[int], attempt_id: str, now: float) -> Allocation:
@@ -290,7 +292,7 @@ class Grid:
         return Allocation(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
 
 
-def lacking(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def missing_labels(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The labels that a node does not carry. One of `site=north|south` is enough."""
     there = labels_of(node)
     return [(key, value) for key, value in wanted if not any((key, one) in there for one in value.split("|"))]
@@ -301,7 +303,7 @@ def labels_of(node: Node) -> set[tuple[str, str]]:
     return {*node.report.labels, ("node", node.name), ("site", node.site), ("engine", node.engine)}
 
 
-def most_together(devices: Bools, numa: Ints, shape: Shape) -> Ints:
+def max_colocated(devices: Bools, numa: Ints, shape: Shape) -> Ints:
     """[n]: the number of fitting devices [n, C] that a shape can have together: all, or those of one NUMA node."""
     if not shape.request.one_numa or shape.devices < 2:
         return np.asarray(np.count_nonzero(devices, axis=1), np.int64)
@@ -359,7 +361,7 @@ class Rows:
         """[N, ...], read-only, and only until the grid changes."""
         row = self._rows.get(shape.number)
         if row is None:
-            if len(self._rows) >= MOST_ROWS:
+            if len(self._rows) >= MAX_ROWS:
                 self._rows.clear()
             row = self._rows[shape.number] = Row(self._grid)
         return row.of(lambda nodes: self._compute(shape, nodes))

@@ -1,6 +1,4 @@
-"""Queued requests and held allocations as the planner sees them. The live state makes them; all of placement reads
-them.
-"""
+"""Queued requests and allocations as the planner sees them. The live state makes them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from commonage.domain.requests import Request
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A queued workload. Its time limit is in seconds; None: it may run for ever."""
+    """A queued workload. The time limit is in seconds; None: unlimited."""
 
     workload_id: str
     attempt_id: str
@@ -30,7 +28,7 @@ class QueuedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class AllocatedRequest:
     """A held allocation, its holder, and the latest time at which its time limit ends it (None: unknown).
 
     `ending`: its stop is requested, and `ends_at` is the end of its grace period. `evicted_for` is the workload for

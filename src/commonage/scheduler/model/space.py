@@ -1,4 +1,4 @@
-"""Room as one row of numbers per node, so that kept, freed and evicted amounts add and compare in one step.
+"""Resources of a node as one row of numbers, so that reserved, freed and evicted amounts add and compare at once.
 
 A row has W = 2 + 2C columns: CPUs (thousandths), memory (MiB), then VRAM (MiB) of each device, then compute
 (thousandths) of each. Called by allocations.py, reservations.py, preemption.py and gang.py. The grid has the free room.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.domain.nodes import Allocation
-from commonage.scheduler.model.grid import Grid, most_together
+from commonage.scheduler.model.grid import Grid, max_colocated
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 
 
@@ -60,12 +60,12 @@ def devices_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
 
 def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     """[n]: where the shape would fit on schedulable nodes if `rows` [n, W] were free."""
-    fit: Bools = grid.taking(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
+    fit: Bools = grid.schedulable(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
     if shape.request.labels:
-        fit &= grid.labelled(shape, nodes)
+        fit &= grid.has_labels(shape, nodes)
     if shape.devices:
-        fit &= most_together(devices_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.devices
+        fit &= max_colocated(devices_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.devices
     return fit
 
 

@@ -1,10 +1,10 @@
-"""Policies that choose among the places where a workload fits: one small module each, behind one protocol.
+"""Placement policies: score the nodes on which a workload fits. One small module each, behind one protocol.
 
 The pass asks a policy about one shape at a time. A policy does not decide what may start, or when; only nodes on which
 the shape fits count.
 
 `registry.POLICIES` maps names to makers: `maker(grid, mix, seed)` makes a policy for a grid, a mix of typical workloads
-and a seed for random decisions; `registry.DEFAULT` is the default name. See docs/contribute/add-a-policy.md.
+and a seed for random decisions. `registry.DEFAULT` is the default name. See docs/contribute/add-a-policy.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class BestFit(Scored):
     """Prefers little left over."""
 
     def score(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n]: 100 minus what would be left over, in whole per cent of the largest node."""
+        """[n]: 100 minus the remaining resources, in whole per cent of the largest node."""
         most_cpus, most_milli = largest(self.grid)
         cpus = (self.grid.cpus[nodes] - shape.cpus_milli) / most_cpus
         milli = (idle_milli(self.grid, nodes) - taken_milli(self.grid, shape, nodes)) / most_milli

@@ -1,4 +1,4 @@
-"""Chooses the devices of a chosen node: rules that several policies share."""
+"""Chooses devices of a chosen node, and measures idle devices: shared by several policies."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""`expected-waste`: the place that adds least to the GPU capacity that is expected to be wasted in the end.
+"""`expected-waste`: the node and device that add least to the GPU capacity that is expected to be wasted.
 
-Each device is looked up in tables (scheduler/policies/waste_tables.py), by its idle share and its part of the node's
-free CPUs,
-which
-are divided among the devices in proportion to their idle shares. Memory counts as the CPUs that usually come with it.
-The tables rest on the typical workloads, learned from arrivals, and on the number of devices that each still fits; they
-are rebuilt when the nodes have filled or emptied by some part.
+Each device is looked up in tables (waste_tables.py) by its idle share and its part of the node's free CPUs, which are
+divided among the devices in proportion to their idle shares. Memory counts as the CPUs that usually come with it. The
+tables rest on the typical workloads, learned from arrivals, and on the number of devices that each still fits. They are
+rebuilt when the idle capacity or the mix has changed enough.
 """
 
 from __future__ import annotations
@@ -14,11 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from commonage.scheduler.fit.arrivals import MixEstimator, apart
-from commonage.scheduler.model.grid import Grid, Row, Rows, most_together
+from commonage.scheduler.model.grid import Grid, Row, Rows, max_colocated
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
 from commonage.scheduler.policies.devices import first_fitting
-from commonage.scheduler.policies.mix import WorkloadMix
+from commonage.scheduler.policies.mix import MixEstimator, WorkloadMix, mix_distance
 from commonage.scheduler.policies.waste_tables import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
 PART = 1000 // PARTS
@@ -31,13 +28,13 @@ REACH, NEARLY_ALL = 2.0, 0.98
 """The tables extend to the CPUs that this part of the workloads need to fill a device with equal ones."""
 TIDY = 1e-6
 """For workloads without a GPU, among nodes with equal waste: the price of each free thousandth of a CPU left there."""
-FILLED = 0.2
+IDLE_CHANGED = 0.2
 """The tables are rebuilt when the idle capacity of all devices has changed by this part, and by a hundredth of all,"""
-TURNED = 0.1
+MIX_CHANGED = 0.1
 """or when this part of the typical workloads has changed."""
 UNJUDGED = 1e9
 """Thousandths of a CPU per MiB where nothing is known of workloads' memory: memory then never matters."""
-LOOK_EVERY = 32
+CHECK_EVERY = 32
 """The need to rebuild is checked after this number of node changes."""
 
 
@@ -48,7 +45,7 @@ class ExpectedWaste:
         self._grid = grid
         self._arrivals = MixEstimator(mix)
         self._mix = mix
-        self._epoch = self._looked = self._folds = -1
+        self._epoch = self._checked_at = self._folds = -1
         self._idle, self._cpus_per_mib = 0.0, UNJUDGED
         self._taken_by: dict[int, Ints] = {}
 
@@ -58,42 +55,45 @@ class ExpectedWaste:
 
     def costs(self, shape: Shape) -> Floats:
         """[N]: the additional expected waste in thousandths of a device, plus the price of a new node."""
-        self._look()
+        self._refresh_tables()
         costs: Floats = self._rows.of(shape)[:, 0]
         return costs
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
         """The device that costs least, or the first whole ones."""
         if shape.is_part:
-            self._look()
+            self._refresh_tables()
             return [int(self._rows.of(shape)[node, 1])]
         return first_fitting(self._grid, shape, node)
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _refresh_tables(self) -> None:
         """Rebuild the tables if their inputs have changed enough."""
         grid = self._grid
         fresh = self._epoch != grid.epoch
-        if not fresh and self._folds == self._arrivals.folds and len(grid.changed) - self._looked < LOOK_EVERY:
+        if not fresh and self._folds == self._arrivals.folds and len(grid.changed) - self._checked_at < CHECK_EVERY:
             return
         everywhere = np.arange(len(grid.nodes))
         idle = self._idle_of(everywhere)
         total = float(idle.sum())
-        filled = abs(total - self._idle) > max(FILLED * self._idle, 10.0 * idle.size)
-        turned = self._folds != self._arrivals.folds and self._turned()
-        self._looked, self._folds = len(grid.changed), self._arrivals.folds
-        if fresh or filled or turned:
+        is_idle_changed = abs(total - self._idle) > max(IDLE_CHANGED * self._idle, 10.0 * idle.size)
+        is_mix_changed = self._folds != self._arrivals.folds and self._mix_changed()
+        self._checked_at, self._folds = len(grid.changed), self._arrivals.folds
+        if fresh or is_idle_changed or is_mix_changed:
             self._epoch, self._idle, self._mix = grid.epoch, total, self._arrivals.mix()
             self._folds = self._arrivals.folds
             self._make_tables(everywhere)
             self._state = Row(grid)
             self._rows = Rows(grid, self._compute)
 
-    def _turned(self) -> bool:
+    def _mix_changed(self) -> bool:
         """True if the typical workloads, or the amounts of memory they take, have changed enough."""
         judged = min(self._arrivals.cpus_per_mib(), UNJUDGED)
-        return abs(judged - self._cpus_per_mib) > TURNED * judged or apart(self._mix, self._arrivals.mix()) > TURNED
+        return (
+            abs(judged - self._cpus_per_mib) > MIX_CHANGED * judged
+            or mix_distance(self._mix, self._arrivals.mix()) > MIX_CHANGED
+        )
 
     def _make_tables(self, everywhere: Ints) -> None:
         grid = self._grid
@@ -180,14 +180,14 @@ class ExpectedWaste:
         grid = self._grid
         result = np.zeros((len(nodes), 2))
         result[:, 0] = np.inf
-        fits = grid.taking(shape, nodes) & (grid.cpus[nodes] >= shape.cpus_milli)
+        fits = grid.schedulable(shape, nodes) & (grid.cpus[nodes] >= shape.cpus_milli)
         fits &= grid.memory[nodes] >= shape.memory_mib
         if shape.request.labels:
-            fits &= grid.labelled(shape, nodes)
+            fits &= grid.has_labels(shape, nodes)
         fitting = None
         if shape.devices:
             fitting = grid.devices_fit(shape, nodes)
-            fits &= most_together(fitting, grid.numa[nodes], shape) >= shape.devices
+            fits &= max_colocated(fitting, grid.numa[nodes], shape) >= shape.devices
             fitting = fitting[fits]
         where = nodes[fits]
         if not len(where):

@@ -27,7 +27,7 @@ class Scored(ABC):
     def score(self, shape: Shape, nodes: Ints) -> Floats | Ints:
         """[len(nodes)]: the score of each node for the shape, higher is better; meaningless where it does not fit."""
 
-    def arrived(self, shape: Shape) -> None:  # noqa: B027  what learns says so itself
+    def arrived(self, shape: Shape) -> None:  # noqa: B027  optional hook
         """Nothing to learn."""
 
     def costs(self, shape: Shape) -> Floats:

@@ -1,7 +1,7 @@
 """`spread`: the emptiest node, so that workloads disturb each other as little as possible.
 
-As kube-scheduler's LeastAllocated: the mean of the parts of CPUs, memory and GPUs that would stay free on the node. For
-clusters that are never full; it fragments more than any other policy.
+As kube-scheduler's LeastAllocated: the mean of the parts of CPUs, memory and GPUs that stay free on the node. For
+clusters that are rarely full: it fragments more than any other policy.
 """
 
 from __future__ import annotations

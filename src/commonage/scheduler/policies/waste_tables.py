@@ -1,7 +1,6 @@
-"""Expected waste of a device, by its idle share and the CPUs available with it.
+"""Tables of the expected waste of a device, by its idle share and the CPUs available with it. For expected_waste.py.
 
-Numbers only: expected_waste rebuilds the tables as nodes fill, and looks values up. Here idle shares are in hundredths
-of a device, waste in thousandths, CPUs in thousandths.
+Here idle shares are in hundredths of a device, waste in thousandths, CPUs in thousandths.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ def table(demand: Demand, step: float, end: float, most: int) -> Floats:
     rate = np.zeros((len(sizes), len(needs)))
     np.add.at(rate, (size_of, need_of[alone]), demand.rate[alone])
     waste = np.zeros((PARTS + 1 + most, STEPS + 1))
-    sums = np.zeros(
-        (PARTS + 1, 2, STEPS + 1)
-    )  # of each idle share: how often something comes, and times what it wastes
+    # For each idle share: the frequency of fitting workloads, and the frequency times the waste that they leave.
+    sums = np.zeros((PARTS + 1, 2, STEPS + 1))
     for idle in range(PARTS):
         comes, left = sums[idle]
         waste[idle] = (end * idle * 1000 / PARTS + left) / (end + comes)

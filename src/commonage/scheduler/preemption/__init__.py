@@ -1,1 +1,1 @@
-"""Which running workloads make room for a more important one."""
+"""Preemption by priority, and reclaim of borrowed quota: which running workloads to evict."""

@@ -1,1 +1,1 @@
-"""Who is next: order, fair share, quotas, sites, and how long workloads usually run."""
+"""Queue order, fair share, quotas, sites and run time estimates."""

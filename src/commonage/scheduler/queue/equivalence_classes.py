@@ -1,6 +1,6 @@
 """Chooses the next request within a pass: of equal requests only the first is examined until it has started.
 
-Used by the pass. A refusal holds for every later equal request that runs as long or longer.
+A refusal holds for every later request of the class that runs as long or longer.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from commonage.scheduler.queue.queue import QueueOrder
 
 
 class EquivalenceClasses:
-    """A heap of (index in the order, number of the class). `alive` [sorts] are the sorts that fit somewhere.
+    """A heap of (index in the order, equivalence class). `fits_now`: the request classes that fit somewhere.
 
-    A class is a sort of requests; with `apart`, the requests of one sort and account, for quotas or reservations that
-    differ by account. The first members of gangs, at `gangs` in the order, are classes of their own.
+    An equivalence class holds the requests of one request class, or with `per_account` those of one request class and
+    account: quotas and reservations differ by account. The first member of a gang, at `gangs`, is its own class.
     """
 
-    def __init__(self, order: QueueOrder, alive: Bools, gangs: Ints, *, apart: bool) -> None:
+    def __init__(self, order: QueueOrder, fits_now: Bools, gangs: Ints, *, per_account: bool) -> None:
         self._limits = order.limits
-        single = alive[order.sorts] & order.leads
+        single = fits_now[order.request_classes] & order.leads
         single[gangs] = False
         indices = np.flatnonzero(single)
-        code = order.sorts[indices]
-        if apart:
+        code = order.request_classes[indices]
+        if per_account:
             code = code * (int(order.accounts.max(initial=0)) + 1) + order.accounts[indices]
         if not len(code) or int(code.max()) < 65536:
-            code = code.astype(np.uint16)  # numpy sorts this type in one sweep (radix sort)
+            code = code.astype(np.uint16)  # numpy sorts this type by radix sort, in one sweep
         by_class = np.argsort(code, kind="stable")
         members, cuts = indices[by_class], np.flatnonzero(np.diff(code[by_class])) + 1
         self._classes = np.split(members, cuts) if len(members) else []
-        self._classes += [np.array([index]) for index in gangs.tolist() if alive[order.sorts[index]]]
+        self._classes += [np.array([index]) for index in gangs.tolist() if fits_now[order.request_classes[index]]]
         self._at = [0] * len(self._classes)
         self._heap = [(int(members[0]), number) for number, members in enumerate(self._classes)]
         heapify(self._heap)
 
     def next(self) -> tuple[int, int] | None:
-        """(index in the order, class) of the next request; None at the end."""
+        """(index in the order, class) of the next request to examine; None at the end."""
         return heappop(self._heap) if self._heap else None
 
     def started(self, number: int) -> None:
-        """It started: the next of its class follows."""
+        """The current request of the class started."""
         self._at[number] += 1
         self._push(number)
 
     def refused(self, number: int, longest_s: float) -> None:
-        """It was refused, and so are all of its class that ask for longer than that."""
+        """The current request was refused; so are all of its class with a time limit beyond `longest_s`."""
         members = self._classes[number][self._at[number] + 1 :]
         self._classes[number], self._at[number] = members[self._limits[members] <= longest_s], 0
         self._push(number)
 
-    def left(self, number: int) -> Ints:
-        """[n]: the indices of its class that were not examined yet, including the current one."""
+    def remaining(self, number: int) -> Ints:
+        """[n]: the indices of the class from the current request on."""
         return self._classes[number][self._at[number] :]
 
     def _push(self, number: int) -> None:

@@ -1,11 +1,11 @@
-"""Tracks the usage of each user and tenant, so that those who used little come first: decaying, in cluster-seconds.
+"""Fair share: tracks the decaying usage of each user and tenant, so that accounts with little usage come first.
 
 The live state reports each allocation that begins and ends; the queue reads the debts of all accounts at once. An
-account is
-one user within one tenant. An allocation counts by its dominant share: the largest of its parts of all CPUs, all memory
-and all GPUs (dominant resource fairness, Ghodsi et al. 2011). A cluster-second is everything for one second.
+account is one user within one tenant. An allocation counts by its dominant share: the largest of its parts of all CPUs,
+all memory and all GPUs (dominant resource fairness, Ghodsi et al. 2011). One capacity-second is the whole cluster for
+one second.
 
-A debt halves in each half-life. While an allocation is held, the debt grows by its share every second; at the start it
+A debt halves in each half-life. While an allocation is held, the debt grows by its share every second. At the start it
 also grows by the share times the entry penalty, so that a hundred short jobs are not free.
 """
 
@@ -20,12 +20,12 @@ from commonage.domain.tenants import Amounts
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Floats, Ints
 
-MOST_HALF_LIVES = 60.0  # after this number of half-lives the origin moves, so that no number grows too large
+MAX_HALF_LIVES = 60.0  # after this number of half-lives the origin moves, so that no number grows too large
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The total resources of all nodes, each at least 1."""
+    """The resources of all nodes together, each at least 1."""
 
     cpus_milli: int = 1
     memory_mib: int = 1
@@ -33,7 +33,7 @@ class Capacity:
 
     @classmethod
     def of(cls, grid: Grid) -> Capacity:
-        """The total of all known nodes, ready or not: a request that waits for a drained node gains no precedence."""
+        """Counts all known nodes, ready or not: a request that waits for a drained node gains no precedence."""
         devices = 1000 * int(np.count_nonzero(grid.total_mib))
         return cls(max(1, int(grid.cpus_total.sum())), max(1, int(grid.memory_total.sum())), max(1, devices))
 
@@ -44,15 +44,15 @@ class Capacity:
             amounts.memory_mib / self.memory_mib,
             amounts.gpu_milli / self.gpu_milli,
         )
-        return min(1.0, max(parts))  # more than everything is held after nodes have left
+        return min(1.0, max(parts))  # after nodes have left, allocations may exceed the capacity
 
 
 class Usage:
-    """The debts of all accounts. Numbers of accounts and tenants are given in order of appearance and never change.
+    """The debts of all accounts. Accounts and tenants are numbered in order of appearance; numbers never change.
 
-    Each account keeps only two numbers, however much it ran: `rate`, the shares it holds now, and `past`, the sum of
-    its begins and ends at the origin of time. An allocation held from a to b owes share * K * (2^-((t-b)/H) -
-    2^-((t-a)/H)) at t, with K = H / ln 2: a sum in which every begin and every end is independent.
+    Each account keeps two numbers: `rate`, the shares it holds now, and `past`, the sum of its begins and ends at the
+    origin of time. An allocation held from a to b owes share * K * (2^-((t-b)/H) - 2^-((t-a)/H)) at t, with
+    K = H / ln 2: a sum in which every begin and every end is independent.
     """
 
     def __init__(self, half_life_s: float, entry_penalty_s: float) -> None:
@@ -70,7 +70,7 @@ class Usage:
         self._k = half_life_s / math.log(2)
 
     def account(self, tenant: str, owner: str) -> int:
-        """The number of a user's account within a tenant."""
+        """The number of the account."""
         number = self._number.get((tenant, owner))
         if number is None:
             number = self._number[tenant, owner] = len(self.names)
@@ -85,7 +85,7 @@ class Usage:
         return number
 
     def begin(self, attempt_id: str, tenant: str, owner: str, share: float, at: float) -> None:
-        """An allocation is held from `at` on. Repeating the call changes nothing."""
+        """Record an allocation from `at` on. Idempotent."""
         if attempt_id in self._open:
             return
         number, weight = self.account(tenant, owner), self._weight(at)
@@ -95,7 +95,7 @@ class Usage:
         self.version += 1
 
     def end(self, attempt_id: str, at: float) -> None:
-        """The allocation was held until `at`."""
+        """Record the end of an allocation."""
         opened = self._open.pop(attempt_id, None)
         if opened is None:
             return
@@ -104,13 +104,13 @@ class Usage:
         self._past[number] += share * self._k * weight
         self.version += 1
 
-    def charge(self, attempt_id: str, tenant: str, owner: str, share: float, held: tuple[float, float]) -> None:
-        """Charge a past allocation that was held from `held[0]` until `held[1]`, as the store remembers it."""
-        self.begin(attempt_id, tenant, owner, share, held[0])
-        self.end(attempt_id, held[1])
+    def charge(self, attempt_id: str, tenant: str, owner: str, share: float, allocated: tuple[float, float]) -> None:
+        """Charge a past allocation, held from `allocated[0]` until `allocated[1]`."""
+        self.begin(attempt_id, tenant, owner, share, allocated[0])
+        self.end(attempt_id, allocated[1])
 
     def debts(self, now: float) -> tuple[Floats, Floats]:
-        """([accounts], [tenants]): the debt of each at `now`, in cluster-seconds."""
+        """([accounts], [tenants]): the debts at `now`, in capacity-seconds."""
         count, weight = len(self.names), self._weight(now)
         own = self._k * self._rate[:count] + self._past[:count] / weight
         own = np.maximum(0.0, own)
@@ -118,16 +118,16 @@ class Usage:
         return own, of_tenants.astype(np.float64)
 
     def debt(self, tenant: str, owner: str, now: float) -> float:
-        """The debt of one user at `now`, in cluster-seconds."""
+        """The debt of one account at `now`, in capacity-seconds."""
         number = self._number.get((tenant, owner))
         return 0.0 if number is None else float(self.debts(now)[0][number])
 
     def _weight(self, at: float) -> float:
-        """The weight at the origin of a cluster-second at `at`: the later, the larger."""
+        """The weight, relative to the origin, of a capacity-second at `at`."""
         if self._origin is None:
             self._origin = at
         halves = (at - self._origin) / self.half_life_s
-        if halves > MOST_HALF_LIVES:
+        if halves > MAX_HALF_LIVES:
             self._past *= 2.0**-halves
             self._origin, halves = at, 0.0
         return math.pow(2.0, max(-1000.0, halves))

@@ -1,16 +1,16 @@
-"""All waiting requests in one total order for each instant, which anyone can recompute.
+"""The queue: all waiting requests in one total order, which anyone can recompute.
 
-The snapshot adds and removes requests; the pass and the explanations read the same order. It does not know whether or
-where a request fits. Columns are numpy arrays by slot, so that ordering 100,000 requests takes milliseconds.
+The snapshot adds and removes requests; the pass and the explanations read the same order. Whether a request fits is
+decided elsewhere. Columns are numpy arrays by slot: ordering 100,000 requests takes milliseconds.
 
-The order: higher priority first. Within a priority the lower key in cluster-seconds (see fairness.py) comes first:
+Higher priority comes first. Within a priority the lower key in capacity-seconds (see fair_share.py) comes first:
 
-    key = (tenant's debt + members waiting * (user's debt + cost of the user's own asks ahead)) / tenant's weight
-          + age credit * when it was submitted
+    key = (tenant's debt + members waiting * (user's debt + cost of the user's own requests ahead)) / tenant's weight
+          + age credit * submission time
 
-The cost of a request is its dominant share for as long as the entry penalty: a user's own requests count as if each had
-started in turn, so that two users with much to do alternate. A user's own requests are ordered by priority, then age.
-Ties go to the older, then to the lower id. A gang stands where its first member stands.
+The cost of a request is its dominant share times the entry penalty: a user's requests count as if each had started in
+turn, so that two users with many requests alternate. The requests of one user are ordered by priority, then age. Ties
+go to the older request, then to the lower id. A gang takes the position of its first member.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from commonage.scheduler.model.queued_requests import QueuedRequest
 from commonage.scheduler.model.shapes import Floats, Ints
 from commonage.scheduler.queue.fair_share import Usage
 
-COST_UNIT = 1e9  # costs are summed in whole billionths of the cluster, so that the order of summation does not matter
+COST_UNIT = 1e9  # costs are summed in whole billionths of the capacity, so that the order of summation does not matter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueOrder:
-    """The queue at `now`, first to last. Columns [n]: `slots` of the queue, `sorts`, `accounts`, `limits` in seconds
-    (inf: none), `leads` (False for members of a gang behind its first).
+    """The queue at `now`, first to last. Columns [n]: `slots` of the queue, `request_classes`, `accounts`, `limits`
+    (time limits in seconds, inf for none), and `leads` (False for members of a gang behind the first).
     """
 
     now: float
     version: int
     slots: Ints
-    sorts: Ints
+    request_classes: Ints
     accounts: Ints
     limits: Floats
     leads: npt.NDArray[np.bool_]
@@ -50,41 +50,43 @@ class QueueOrder:
         return len(self.slots)
 
     def only(self, which: Ints | npt.NDArray[np.bool_]) -> QueueOrder:
-        """The same order, restricted to some of the requests."""
-        sorts, accounts, limits = self.sorts[which], self.accounts[which], self.limits[which]
-        return QueueOrder(self.now, self.version, self.slots[which], sorts, accounts, limits, self.leads[which])
+        """The order of a subset of the requests."""
+        request_classes, accounts, limits = self.request_classes[which], self.accounts[which], self.limits[which]
+        return QueueOrder(
+            self.now, self.version, self.slots[which], request_classes, accounts, limits, self.leads[which]
+        )
 
     def place(self, slot: int) -> int:
-        """The index of a slot in the order, from 0."""
+        """Position of a slot, from 0."""
         return int(np.argmax(self.slots == slot))
 
 
 class Queue:
-    """Requests by id. A sort numbers equal requests; the number is reused once no request has it."""
+    """Requests by workload id. Equal requests share a request class: a number that is reused once no request has it."""
 
     def __init__(self) -> None:
         self.version = 0
         self.queued_requests: list[QueuedRequest | None] = []
         self.requests: list[Request | None] = []
-        self._sort_of: dict[Request, int] = {}
-        self._asking: list[int] = []
+        self._class_of: dict[Request, int] = {}
+        self._class_sizes: list[int] = []
         self._slot: dict[str, int] = {}
         self._free: list[int] = []
-        self._free_sorts: list[int] = []
+        self._free_classes: list[int] = []
         self._gangs: defaultdict[str, set[int]] = defaultdict(set)
         self._priorities: Counter[int] = Counter()
         self._arrived: list[int] = []
-        self._left: list[int] = []  # their slots are reused once nothing points there
+        self._left: list[int] = []  # their slots are reused after the next merge
         self._by_age: Ints = np.zeros(0, np.int64)
         self._slots: Ints = np.zeros(0, np.int64)  # in their last order
         self._account: Ints = np.zeros(64, np.int64)
-        self._sort: Ints = np.zeros(64, np.int64)
+        self._request_class: Ints = np.zeros(64, np.int64)
         self._priority: Ints = np.zeros(64, np.int64)
         self._submitted: Floats = np.zeros(64)
         self._limit: Floats = np.zeros(64)
-        self._here: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
+        self._is_queued: npt.NDArray[np.bool_] = np.zeros(64, np.bool_)
         self._last: tuple[tuple[object, ...], QueueOrder] | None = None
-        self._lines: tuple[tuple[int, int], tuple[Ints, Ints, Ints]] | None = None
+        self._accounts_cache: tuple[tuple[int, int], tuple[Ints, Ints, Ints]] | None = None
 
     def __len__(self) -> int:
         return len(self._slot)
@@ -97,12 +99,12 @@ class Queue:
         return (queued for queued in self.queued_requests if queued is not None)
 
     def get(self, workload_id: str) -> QueuedRequest | None:
-        """The request of a waiting workload."""
+        """The request of a queued workload."""
         slot = self._slot.get(workload_id)
         return None if slot is None else self.queued_requests[slot]
 
     def slot(self, workload_id: str) -> int:
-        """The slot of a waiting workload; -1 if it does not wait."""
+        """The slot of a workload; -1 if it is not queued."""
         return self._slot.get(workload_id, -1)
 
     @property
@@ -110,38 +112,38 @@ class Queue:
         """The order computed last, if no request came or left since."""
         return self._last[1] if self._last is not None and self._last[1].version == self.version else None
 
-    # --- coming and going -----------------------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------------------
 
     def enqueue(self, queued: QueuedRequest, account: int) -> int:
-        """Add a request; returns its sort. Adding the same id again replaces the request."""
+        """Add or replace a request; returns its request class."""
         self.dequeue(queued.workload_id)
         slot = self._free.pop() if self._free else len(self.queued_requests)
         if slot == len(self.queued_requests):
             self.queued_requests.append(None)
             if slot >= len(self._account):
                 self._grow()
-        sort = self._sort_for(queued.request)
+        request_class = self._class_for(queued.request)
         self.queued_requests[slot] = queued
         self._slot[queued.workload_id] = slot
-        self._account[slot], self._sort[slot], self._priority[slot] = account, sort, queued.priority
+        self._account[slot], self._request_class[slot], self._priority[slot] = account, request_class, queued.priority
         self._submitted[slot] = queued.submitted_at
         self._limit[slot] = np.inf if queued.time_limit_s is None else queued.time_limit_s
-        self._here[slot] = True
+        self._is_queued[slot] = True
         self._priorities[queued.priority] += 1
         if queued.gang is not None:
             self._gangs[queued.gang].add(slot)
         self._arrived.append(slot)
         self.version += 1
-        return sort
+        return request_class
 
     def dequeue(self, workload_id: str) -> None:
-        """Remove a request."""
+        """Remove a request; no effect if it is not queued."""
         slot = self._slot.pop(workload_id, None)
         queued = None if slot is None else self.queued_requests[slot]
         if slot is None or queued is None:
             return
         self.queued_requests[slot] = None
-        self._here[slot] = False
+        self._is_queued[slot] = False
         self._left.append(slot)
         self._priorities[queued.priority] -= 1
         if not self._priorities[queued.priority]:
@@ -150,46 +152,46 @@ class Queue:
             self._gangs[queued.gang].discard(slot)
             if not self._gangs[queued.gang]:
                 del self._gangs[queued.gang]
-        sort = int(self._sort[slot])
-        self._asking[sort] -= 1
-        if not self._asking[sort]:
-            del self._sort_of[queued.request]
-            self.requests[sort] = None
-            self._free_sorts.append(sort)
+        request_class = int(self._request_class[slot])
+        self._class_sizes[request_class] -= 1
+        if not self._class_sizes[request_class]:
+            del self._class_of[queued.request]
+            self.requests[request_class] = None
+            self._free_classes.append(request_class)
         self.version += 1
 
-    def _sort_for(self, request: Request) -> int:
-        sort = self._sort_of.get(request)
-        if sort is None:
-            sort = self._free_sorts.pop() if self._free_sorts else len(self.requests)
-            if sort == len(self.requests):
+    def _class_for(self, request: Request) -> int:
+        request_class = self._class_of.get(request)
+        if request_class is None:
+            request_class = self._free_classes.pop() if self._free_classes else len(self.requests)
+            if request_class == len(self.requests):
                 self.requests.append(None)
-                self._asking.append(0)
-            self._sort_of[request] = sort
-            self.requests[sort] = request
-        self._asking[sort] += 1
-        return sort
+                self._class_sizes.append(0)
+            self._class_of[request] = request_class
+            self.requests[request_class] = request
+        self._class_sizes[request_class] += 1
+        return request_class
 
     def _grow(self) -> None:
-        for name in ("_account", "_sort", "_priority", "_submitted", "_limit", "_here"):
+        for name in ("_account", "_request_class", "_priority", "_submitted", "_limit", "_is_queued"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate((old, np.zeros_like(old))))
 
     # --- order ----------------------------------------------------------------------------------------------------
 
     def order(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> QueueOrder:
-        """The order at `now`. `costs` [sorts] is the dominant share of each sort."""
+        """The order at `now`. `costs` is the dominant share of each request class."""
         state = (now, self.version, usage.version, rules, costs.tobytes())
         if self._last is None or self._last[0] != state:
             self._last = (state, self._sorted(now, usage, rules, costs))
         return self._last[1]
 
     def _sorted(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> QueueOrder:
-        self._settle()
+        self._merge_changes()
         age = self._by_age
         keys = self._keys(now, usage, rules, costs)
         behind = self._join_gangs(keys) if self._gangs else None
-        before = self._nearly(age)
+        before = self._nearly_sorted(age)
         if len(self._priorities) == 1:
             slots = self._ranked(before, keys)
         else:
@@ -197,24 +199,26 @@ class Queue:
             slots = np.concatenate([age[:0], *(self._ranked(level, keys) for level in levels)])
         self._slots = slots
         leads = np.ones(len(slots), np.bool_) if behind is None else ~behind[slots]
-        return QueueOrder(now, self.version, slots, self._sort[slots], self._account[slots], self._limit[slots], leads)
+        return QueueOrder(
+            now, self.version, slots, self._request_class[slots], self._account[slots], self._limit[slots], leads
+        )
 
-    def _nearly(self, age: Ints) -> Ints:
-        """All slots, nearly in order: the last order, then new ones. Such input sorts ten times faster."""
-        before = self._slots[self._here[self._slots]]
+    def _nearly_sorted(self, age: Ints) -> Ints:
+        """All slots, nearly in order: the last order, then new ones. Nearly sorted input sorts ten times faster."""
+        before = self._slots[self._is_queued[self._slots]]
         if len(before) == len(age):
             return before
-        known = np.zeros(len(self._here), np.bool_)
+        known = np.zeros(len(self._is_queued), np.bool_)
         known[before] = True
         return np.concatenate((before, age[~known[age]]))
 
     def _ranked(self, slots: Ints, keys: Floats) -> Ints:
-        """These slots by key; equal ones by age."""
+        """The slots ordered by key, then age."""
         slots = slots[np.argsort(keys[slots], kind="stable")]
         ranked = keys[slots]
         equal = ranked[1:] == ranked[:-1]
         if bool(equal.any()):
-            rank = np.empty(len(self._here), np.int64)
+            rank = np.empty(len(self._is_queued), np.int64)
             rank[self._by_age] = np.arange(len(self._by_age))
             tied = np.concatenate((equal, [False])) | np.concatenate(([False], equal))
             some = slots[tied]
@@ -222,9 +226,9 @@ class Queue:
         return slots
 
     def _keys(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> Floats:
-        """[slots]: the keys of all waiting requests, in cluster-seconds."""
+        """[slots]: the sort keys of all requests, in capacity-seconds."""
         age = self._by_age
-        keys = np.zeros(len(self._here))
+        keys = np.zeros(len(self._is_queued))
         if not len(age):
             return keys
         own, of_tenants = usage.debts(now)
@@ -234,33 +238,31 @@ class Queue:
         weights = np.array([max(rules.tenant(name).weight, 1e-9) for name in usage.tenants])[tenant]
         base = (of_tenants[tenant] + members * own) / weights
         step = members * rules.entry_penalty_s / weights / COST_UNIT
-        cost = np.rint(costs * COST_UNIT).astype(np.int64)[self._sort[mine]]
+        cost = np.rint(costs * COST_UNIT).astype(np.int64)[self._request_class[mine]]
         before = np.cumsum(cost) - cost
         before -= np.repeat(before[first], np.diff(np.concatenate((first, [len(mine)]))))
         keys[mine] = base[account] + step[account] * before + rules.age_credit * self._submitted[mine]
         return keys
 
     def _by_account(self, usage: Usage) -> tuple[Ints, Ints, Ints]:
-        """Slots by account, within one by priority, then age; their accounts; and the index at which each account
-        begins.
-        """
+        """(slots ordered by account, priority and age; the account of each; the index of the first of each account)."""
         state = (self.version, id(usage))
-        if self._lines is None or self._lines[0] != state:
+        if self._accounts_cache is None or self._accounts_cache[0] != state:
             age, levels = self._by_age, sorted(self._priorities, reverse=True)
             line = self._account[age]
             if len(levels) > 1:
                 line = line * len(levels) + np.searchsorted(-np.array(levels), -self._priority[age])
             if int(line.max()) < 65536:
-                line = line.astype(np.uint16)  # numpy sorts this type in one sweep (radix sort)
+                line = line.astype(np.uint16)  # numpy sorts this type by radix sort, in one sweep
             mine = age[np.argsort(line, kind="stable")]
             account = self._account[mine]
             first = np.flatnonzero(np.concatenate(([True], account[1:] != account[:-1])))
-            self._lines = (state, (mine, account, first))
-        return self._lines[1]
+            self._accounts_cache = (state, (mine, account, first))
+        return self._accounts_cache[1]
 
     def _join_gangs(self, keys: Floats) -> npt.NDArray[np.bool_]:
-        """Move gang members to the place of their first; [slots]: True for those behind the first."""
-        behind = np.zeros(len(self._here), np.bool_)
+        """Give gang members the key of their first; returns [slots]: True for those behind the first."""
+        behind = np.zeros(len(self._is_queued), np.bool_)
         for slots in self._gangs.values():
             members = sorted(slots, key=self._age_of)
             keys[members] = keys[members].min()
@@ -268,35 +270,35 @@ class Queue:
         return behind
 
     def ranks(self, now: float, usage: Usage, rules: Rules, costs: Floats) -> tuple[Ints, Floats, Floats]:
-        """[slots]: priority, submission time and key of all waiting requests, for explanations."""
-        self._settle()
+        """[slots]: priority, submission time and sort key of all requests, for explanations."""
+        self._merge_changes()
         keys = self._keys(now, usage, rules, costs)
         if self._gangs:
             self._join_gangs(keys)
         return self._priority, self._submitted, keys
 
     def gangs(self) -> list[str]:
-        """The gangs with waiting members."""
+        """The gangs with queued members."""
         return list(self._gangs)
 
     def gang(self, name: str) -> list[QueuedRequest]:
-        """The waiting members of a gang, by age."""
+        """The queued members of a gang, by age."""
         return [self._queued(slot) for slot in sorted(self._gangs.get(name, ()), key=self._age_of)]
 
     def _queued(self, slot: int) -> QueuedRequest:
         queued = self.queued_requests[slot]
-        assert queued is not None  # callers pass slots of waiting requests
+        assert queued is not None  # callers pass slots in use
         return queued
 
     def _age_of(self, slot: int) -> tuple[float, str]:
         queued = self._queued(slot)
         return (queued.submitted_at, queued.workload_id)
 
-    def _settle(self) -> None:
-        """Remove the requests that left, and insert new ones by age."""
+    def _merge_changes(self) -> None:
+        """Apply pending removals and insertions to the list by age."""
         if self._left:
-            self._by_age = self._by_age[self._here[self._by_age]]
-            arrived = {slot for slot in self._arrived if self._here[slot]}
+            self._by_age = self._by_age[self._is_queued[self._by_age]]
+            arrived = {slot for slot in self._arrived if self._is_queued[slot]}
             self._free += self._left
             self._left = []
         else:

@@ -1,13 +1,12 @@
-"""Bounds on what each tenant may hold at once: its own quota, borrowing, lending and reclaim.
+"""Quotas: the resources that a tenant may hold at once. `QuotaAccounts.decide` says whether a workload waits for quota.
 
-The pass builds `QuotaAccounts` from the allocations, asks `standing` for each request before it looks for a place, and
-reports
-each start and end; explain.py asks for the `refusal`, the API for `never` before it admits a workload. Victims of a
-reclaim are chosen in preemption.py. Allocations within a reservation are not counted: leave them out.
+The pass asks `decide` for each request before it looks for nodes, and reports each start and end. explain.py asks for
+the `refusal`; admission asks for `never` before it accepts a workload. preemption.py chooses the victims of a reclaim.
+Allocations within a reservation are not counted: leave them out.
 
-All tenants are one cohort. Of a resource with a nominal bound, a tenant lends what it does not use, at most `lending`;
-the loans of all form a pool, from which it also draws its own. So tenants with a bound together never hold more than
-the sum of their bounds. (Nominal quota, borrowing and lending limits are Kueue's terms.)
+All tenants form one cohort, with nominal quota, borrowing limit and lending limit as in Kueue. A tenant lends the
+nominal quota that it does not use, at most its lending limit. All loans form a pool, from which a tenant also draws its
+own lendable quota. So tenants with quotas together never hold more than the sum of their nominal quotas.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.reasons.waiting import Resource
 from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held
+from commonage.scheduler.model.queued_requests import AllocatedRequest
 from commonage.scheduler.model.shapes import NEVER, Bools, Shape
 
 RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
@@ -32,10 +31,10 @@ GPU, VRAM = 2, 3
 
 
 class QuotaDecision(StrEnum):
-    """The quota standing of more work of a tenant: `own` and `borrowed` may start, the others wait.
+    """`own` and `borrowed` may start, the others wait.
 
-    `lent`: it is within the tenant's own quota, but others borrowed that; it comes back by reclaim. `full`: the tenant,
-    or its member, has reached its bound.
+    `lent`: within the tenant's nominal quota, but others borrowed it; reclaim returns it. `full`: the tenant or user
+    has reached a limit.
     """
 
     OWN = "own"
@@ -45,43 +44,43 @@ class QuotaDecision(StrEnum):
 
     @property
     def starts(self) -> bool:
-        """True if quotas let it start."""
+        """Whether the request may start."""
         return self in (QuotaDecision.OWN, QuotaDecision.BORROWED)
 
 
 @dataclass(slots=True)
 class _Account:
-    """The bounds and use of a tenant, by number of resource. `kept` is the part of its own that it does not lend."""
+    """Quota and use of a tenant by resource number. `guaranteed`: the part of the nominal quota that it never lends."""
 
     name: str
     nominal: list[int | None]
-    most: list[int | None]  # including what it may borrow
-    kept: list[int]
+    most: list[int | None]  # nominal quota plus borrowing limit
+    guaranteed: list[int]
     per_user: list[int | None]
-    counted: tuple[int, ...]  # the resources that have a nominal bound
+    counted: tuple[int, ...]  # resources with a nominal quota
     used: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
 
     def drawn(self, resource: int) -> int:
-        """The amount it takes from the pool."""
-        return max(0, self.used[resource] - self.kept[resource])
+        """The amount drawn from the pool."""
+        return max(0, self.used[resource] - self.guaranteed[resource])
 
     def own(self, resource: int) -> int:
-        """Its nominal bound of a counted resource."""
+        """The nominal quota of a counted resource."""
         return self.nominal[resource] or 0
 
 
 def _account(tenant: Tenant) -> _Account:
-    nominal, borrowing = _listed(tenant.quota.nominal), _listed(tenant.quota.borrowing)
-    lending = _listed(tenant.quota.lending)
+    nominal, borrowing = _by_resource(tenant.quota.nominal), _by_resource(tenant.quota.borrowing)
+    lending = _by_resource(tenant.quota.lending)
     most = [None if own is None or more is None else own + more for own, more in zip(nominal, borrowing, strict=True)]
-    kept = [
+    guaranteed = [
         0 if own is None or lent is None else max(0, own - lent) for own, lent in zip(nominal, lending, strict=True)
     ]
     counted = tuple(resource for resource, own in enumerate(nominal) if own is not None)
-    return _Account(tenant.name, nominal, most, kept, _listed(tenant.quota.per_user), counted)
+    return _Account(tenant.name, nominal, most, guaranteed, _by_resource(tenant.quota.per_user), counted)
 
 
-def _listed(bounds: Bounds) -> list[int | None]:
+def _by_resource(bounds: Bounds) -> list[int | None]:
     return [getattr(bounds, name) for name in RESOURCES]
 
 
@@ -90,32 +89,32 @@ def _vector(amounts: Amounts) -> tuple[int, int, int, int]:
 
 
 class QuotaAccounts:
-    """The accounts of all tenants. An undeclared tenant has no bounds.
+    """The quotas and use of all tenants. An undeclared tenant has no quota.
 
-    `pool` is the amount left to draw of each resource; negative after an admin lowered a bound below current use.
+    `pool` is the amount of each resource left to draw; negative after an admin lowered a quota below current use.
     """
 
-    def __init__(self, rules: Rules, held: Iterable[Held] = ()) -> None:
+    def __init__(self, rules: Rules, allocated: Iterable[AllocatedRequest] = ()) -> None:
         self._accounts = {tenant.name: _account(tenant) for tenant in rules.tenants}
         self._members: dict[tuple[str, str], list[int]] = {}
         self.pool = [0, 0, 0, 0]
         for account in self._accounts.values():
             for resource in account.counted:
-                self.pool[resource] += account.own(resource) - account.kept[resource]
-        for one in held:
+                self.pool[resource] += account.own(resource) - account.guaranteed[resource]
+        for one in allocated:
             self.take(one)
 
-    def take(self, held: Held) -> None:
+    def take(self, allocated: AllocatedRequest) -> None:
         """Count an allocation."""
-        self._add(held, 1)
+        self._add(allocated, 1)
 
-    def give(self, held: Held) -> None:
+    def give(self, allocated: AllocatedRequest) -> None:
         """Stop counting an allocation that has ended."""
-        self._add(held, -1)
+        self._add(allocated, -1)
 
     @contextmanager
-    def without(self, gone: Iterable[Held]) -> Iterator[None]:
-        """Inside the context, these are not counted."""
+    def excluding(self, gone: Iterable[AllocatedRequest]) -> Iterator[None]:
+        """Inside the context, do not count these allocations."""
         away = list(gone)
         for one in away:
             self._add(one, -1)
@@ -125,47 +124,48 @@ class QuotaAccounts:
             for one in away:
                 self._add(one, 1)
 
-    def _add(self, held: Held, sign: int) -> None:
-        account = self._of(held.tenant)
-        member = self._members.setdefault((held.tenant, held.owner), [0, 0, 0, 0])
-        for resource, amount in enumerate(_vector(Amounts.of(held.allocation))):
+    def _add(self, allocated: AllocatedRequest, sign: int) -> None:
+        account = self._account_of(allocated.tenant)
+        member = self._members.setdefault((allocated.tenant, allocated.owner), [0, 0, 0, 0])
+        for resource, amount in enumerate(_vector(Amounts.of(allocated.allocation))):
             member[resource] += sign * amount
             drawn = account.drawn(resource)
             account.used[resource] += sign * amount
             if resource in account.counted:
                 self.pool[resource] -= account.drawn(resource) - drawn
 
-    def _of(self, tenant: str) -> _Account:
+    def _account_of(self, tenant: str) -> _Account:
         found = self._accounts.get(tenant)
         if found is None:
             found = self._accounts[tenant] = _account(Tenant(tenant))
         return found
 
-    # --- what it may --------------------------------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------------------------
 
-    def standing(self, tenant: str, owner: str, amounts: Amounts) -> QuotaDecision:
-        """The standing of more work of a tenant's member, in addition to the current allocations."""
-        return self._judge(tenant, owner, _vector(amounts))[0]
+    def decide(self, tenant: str, owner: str, amounts: Amounts) -> QuotaDecision:
+        """Whether a user of a tenant may hold `amounts` more, and why."""
+        return self._decide(tenant, owner, _vector(amounts))[0]
 
     def borrows(self, tenant: str) -> bool:
-        """True if a tenant holds more of a resource than its own quota."""
-        account = self._of(tenant)
+        """Whether a tenant holds more of a resource than its nominal quota."""
+        account = self._account_of(tenant)
         return any(account.used[resource] > account.own(resource) for resource in account.counted)
 
-    def bounded(self, tenant: str) -> bool:
-        """True if a tenant has a nominal bound on a resource."""
-        return bool(self._of(tenant).counted)
+    def has_quota(self, tenant: str) -> bool:
+        """Whether a tenant has a nominal quota on any resource."""
+        return bool(self._account_of(tenant).counted)
 
     def mask(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
-        """[N]: the nodes on whose devices the shape stays within quotas; None if the answer is the same for all nodes.
+        """[N]: the nodes on which the shape stays within quota; None if the answer is the same for all nodes.
 
-        Only a share by VRAM or of unequal devices takes more on one than on another; `amounts_of` counts the least.
+        Only shares by VRAM, or of unequal devices, take different amounts on different devices; `amounts_of` counts the
+        least.
         """
-        account = self._of(tenant)
+        account = self._account_of(tenant)
         if not shape.devices or not ({GPU, VRAM} & set(account.counted) or account.per_user[GPU:] != [None, None]):
             return None
         kinds = [kind for kind in range(len(shape.need_milli)) if shape.need_milli[kind] < NEVER]
-        lets = [self.standing(tenant, owner, _on_kind(shape, kind)).starts for kind in kinds]
+        lets = [self.decide(tenant, owner, _on_kind(shape, kind)).starts for kind in kinds]
         if all(lets) or not any(lets):
             return None
         bad = np.zeros(len(shape.need_milli), np.bool_)
@@ -173,9 +173,9 @@ class QuotaAccounts:
         allowed: Bools = np.all(~bad[grid.kind], axis=1)
         return allowed
 
-    def _judge(self, tenant: str, owner: str, asked: tuple[int, ...]) -> tuple[QuotaDecision, int]:
-        """The standing, and the resource that decided it."""
-        account = self._of(tenant)
+    def _decide(self, tenant: str, owner: str, asked: tuple[int, ...]) -> tuple[QuotaDecision, int]:
+        """(decision, resource that caused it)."""
+        account = self._account_of(tenant)
         over = self._over_member(account, owner, asked)
         if over is not None:
             return QuotaDecision.FULL, over
@@ -183,13 +183,13 @@ class QuotaAccounts:
         for resource in account.counted:
             if not asked[resource]:
                 continue
-            used, kept, most = account.used[resource], account.kept[resource], account.most[resource]
+            used, guaranteed, most = account.used[resource], account.guaranteed[resource], account.most[resource]
             after = used + asked[resource]
             if after > account.own(resource):
                 if most is not None and after > most:
                     return QuotaDecision.FULL, resource
                 borrowed = resource
-            if max(0, after - kept) - max(0, used - kept) > self.pool[resource]:
+            if max(0, after - guaranteed) - max(0, used - guaranteed) > self.pool[resource]:
                 short = resource
         if short is not None:
             return (QuotaDecision.LENT if borrowed is None else QuotaDecision.FULL), short
@@ -205,12 +205,12 @@ class QuotaAccounts:
     # --- reasons ------------------------------------------------------------------------------------------------------
 
     def refusal(self, tenant: str, owner: str, amounts: Amounts) -> Reason | None:
-        """Why quotas let it wait; None if they let it start."""
+        """The quota reason why a request waits; None if it may start."""
         asked = _vector(amounts)
-        standing, resource = self._judge(tenant, owner, asked)
-        if standing.starts:
+        decide, resource = self._decide(tenant, owner, asked)
+        if decide.starts:
             return None
-        account = self._of(tenant)
+        account = self._account_of(tenant)
         member = self._over_member(account, owner, asked)
         if member is not None:
             holds = self._members.get((tenant, owner), [0, 0, 0, 0])[member]
@@ -222,7 +222,7 @@ class QuotaAccounts:
                 limit=account.per_user[member] or 0,
             )
         used, own, most = account.used[resource], account.own(resource), account.most[resource]
-        if standing is QuotaDecision.LENT:
+        if decide is QuotaDecision.LENT:
             left = max(0, self.pool[resource])
             return waiting.QuotaLent(tenant=tenant, resource=_RESOURCES[resource], used=used, quota=own, left=left)
         return waiting.QuotaExceeded(
@@ -235,16 +235,16 @@ class QuotaAccounts:
         )
 
     def never(self, tenant: str, amounts: Amounts) -> Reason | None:
-        """Why a member of the tenant can never hold this amount, even if no other holds anything; None if it can."""
-        account, asked = self._of(tenant), _vector(amounts)
+        """Why a user of the tenant can never hold `amounts`, even on an idle cluster; None if it can."""
+        account, asked = self._account_of(tenant), _vector(amounts)
         for resource, bound in enumerate(account.per_user):
             if bound is not None and asked[resource] > bound:
-                what = _RESOURCES[resource]
-                return refusals.UserQuotaTooSmall(tenant=tenant, resource=what, limit=bound, requested=asked[resource])
+                name = _RESOURCES[resource]
+                return refusals.UserQuotaTooSmall(tenant=tenant, resource=name, limit=bound, requested=asked[resource])
         for resource in account.counted:
             own, most = account.own(resource), account.most[resource]
             lent = sum(
-                other.own(resource) - other.kept[resource]
+                other.own(resource) - other.guaranteed[resource]
                 for other in self._accounts.values()
                 if other is not account and resource in other.counted
             )
@@ -260,13 +260,13 @@ class QuotaAccounts:
         return None
 
     def _unused(self, account: _Account, resource: int) -> int:
-        """The amount that others lend and nobody uses."""
-        mine = max(0, account.own(resource) - max(account.used[resource], account.kept[resource]))
+        """The amount that others lend and no tenant uses."""
+        mine = max(0, account.own(resource) - max(account.used[resource], account.guaranteed[resource]))
         return max(0, self.pool[resource] - mine)
 
 
 def amounts_of(shape: Shape) -> Amounts:
-    """The least that a shape takes on any device: known before it has a place."""
+    """The least that a shape takes on any device: known before placement."""
     if not shape.devices:
         return Amounts(shape.cpus_milli, shape.memory_mib)
     milli, mib = int(shape.need_milli.min()), int(shape.need_mib.min())

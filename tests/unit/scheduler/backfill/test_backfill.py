@@ -1,10 +1,10 @@
-"""Promises, the guard behind them, and nodes that are kept: what they are in small cases that one can follow."""
+"""Promises, protected nodes, and nodes reserved for the head of the queue."""
 
 from dataclasses import replace
 
 import pytest
 from tests.unit.scheduler.clusters import GIB, NOW, Scene
-from tests.unit.scheduler.test_plan import held, queued
+from tests.unit.scheduler.test_plan import allocated, queued
 
 from commonage.domain.tenants import Rules
 from commonage.scheduler import plan as planner
@@ -22,16 +22,16 @@ def started(scene: Scene) -> list[str]:
     return list(scene.plan().started)
 
 
-def test_each_of_the_first_is_promised_what_those_before_it_leave() -> None:
-    busy = [held(number, "n", {f"GPU-n-{number}": 24 * GIB}, ends_at=NOW + 100 + number) for number in range(2)]
+def test_promises_respect_earlier_promises() -> None:
+    busy = [allocated(number, "n", {f"GPU-n-{number}": 24 * GIB}, ends_at=NOW + 100 + number) for number in range(2)]
     queue = [queued(number, "1", limit=50) for number in range(4)]
     scene = Scene(NOW, [factories.node("n", 2)], busy, queue)
     assert list(promised(scene).values()) == [NOW + 100, NOW + 101, NOW + 150, NOW + 151]
 
 
-def test_a_gang_is_promised_the_time_when_all_have_a_node() -> None:
+def test_gang_is_promised_the_time_when_all_members_fit() -> None:
     nodes = [factories.node(name, 1) for name in "abc"]
-    busy = [held(index, node.name, {f"GPU-{node.name}-0": 24 * GIB}, ends_at=NOW + 100 * index) for index, node in
+    busy = [allocated(index, node.name, {f"GPU-{node.name}-0": 24 * GIB}, ends_at=NOW + 100 * index) for index, node in
             enumerate(nodes, 1)]  # fmt: skip
     gang = [replace(queued(number, "1", limit=50), gang="g", gang_size=2) for number in range(2)]
     outcome = Scene(NOW, nodes, busy, gang).plan()
@@ -39,24 +39,24 @@ def test_a_gang_is_promised_the_time_when_all_have_a_node() -> None:
     assert (promise.at, [allocation.node for allocation in promise.allocations]) == (NOW + 200, ["a", "b"])
 
 
-def test_half_a_gang_is_promised_nothing() -> None:
+def test_incomplete_gang_gets_no_promise() -> None:
     gang = replace(queued(0, "1"), gang="g", gang_size=2)
     assert promised(Scene(NOW, [factories.node("a", 1), factories.node("b", 1)], [], [gang])) == {}
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(100, True), (101, False), (None, False)])
-def test_behind_the_promises_only_what_ends_before_anything_else_there(
+def test_behind_promises_only_runs_that_end_first_start(
     limit: int | None, starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "MOST_PROMISES", 0)
-    busy = [held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), held(1, "n", ends_at=NOW + 300)]
+    monkeypatch.setattr(planner, "MAX_PROMISES", 0)
+    busy = [allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100), allocated(1, "n", ends_at=NOW + 300)]
     scene = Scene(NOW, [factories.node("n", 1)], busy, [queued(1, "12GiB"), queued(2, "4GiB", limit=limit)])
     assert started(scene) == (["w000000000002"] if starts else [])
 
 
-def test_where_nobody_who_waits_could_go_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "MOST_PROMISES", 0)
-    busy = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
+def test_unprotected_nodes_take_any_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "MAX_PROMISES", 0)
+    busy = allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 100)
     nodes = [factories.node("n", 1), factories.node("without")]
     assert started(Scene(NOW, nodes, [busy], [queued(1, "12GiB"), queued(2)])) == ["w000000000002"]
 
@@ -68,9 +68,9 @@ def waiting_in_vain(for_s: float) -> list[QueuedRequest]:
 
 
 @pytest.mark.parametrize(("for_s", "keeps"), [(599, False), (601, True)])
-def test_a_node_is_kept_for_who_waits_in_vain(for_s: float, keeps: bool) -> None:
+def test_node_is_reserved_for_the_head_after_the_timeout(for_s: float, keeps: bool) -> None:
     """Nobody knows when what runs there ends; nothing new starts where it needs the GPUs."""
-    busy = held(0, "n", {"GPU-n-0": 12 * GIB})
+    busy = allocated(0, "n", {"GPU-n-0": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 2)], [busy], waiting_in_vain(for_s), PATIENT).plan()
     assert list(outcome.started) == ([] if keeps else ["w000000000002"])
     assert {name: promise.at for name, promise in outcome.promises.items()} == (
@@ -78,9 +78,9 @@ def test_a_node_is_kept_for_who_waits_in_vain(for_s: float, keeps: bool) -> None
     )
 
 
-def test_the_node_is_kept_where_least_must_end() -> None:
-    busy = [held(number, "a", {f"GPU-a-{number}": 24 * GIB}) for number in range(2)]
-    busy.append(held(2, "b", {"GPU-b-0": 4 * GIB}))
+def test_node_is_reserved_where_least_must_end() -> None:
+    busy = [allocated(number, "a", {f"GPU-a-{number}": 24 * GIB}) for number in range(2)]
+    busy.append(allocated(2, "b", {"GPU-b-0": 4 * GIB}))
     nodes = [factories.node("a", 2), factories.node("b", 2)]
     outcome = Scene(NOW, nodes, busy, waiting_in_vain(601), PATIENT).plan()
     (promise,) = outcome.promises.values()
@@ -88,9 +88,9 @@ def test_the_node_is_kept_where_least_must_end() -> None:
     assert outcome.started == {}
 
 
-def test_beside_what_is_kept_there_is_room() -> None:
+def test_requests_start_next_to_reserved_capacity_of_the_head() -> None:
     """Of three GPUs two are wanted: on the third something may start."""
-    busy = held(0, "n", {"GPU-n-0": 12 * GIB, "GPU-n-1": 12 * GIB})
+    busy = allocated(0, "n", {"GPU-n-0": 12 * GIB, "GPU-n-1": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 3)], [busy], waiting_in_vain(601), PATIENT).plan()
     (allocation,) = (one.allocation for one in outcome.started.values())
     (promise,) = outcome.promises.values()

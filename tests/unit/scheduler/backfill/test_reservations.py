@@ -1,4 +1,4 @@
-"""Reservations: their room is there when they begin, whoever comes before, and only those they are for have it."""
+"""Reservations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from commonage.domain.tenants import Reservation
 from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES
 from commonage.testing import factories
@@ -47,42 +47,42 @@ class World:
 
     def until(self, now: float) -> None:
         self.now = now
-        for held in list(self.allocations):
-            if held.ends_at is not None and held.ends_at <= now:
-                self.end(held)
+        for allocated in list(self.allocations):
+            if allocated.ends_at is not None and allocated.ends_at <= now:
+                self.end(allocated)
         self.reserved.update(self.reservations, now)
 
-    def end(self, held: Held) -> None:
-        self.grid.give(held.allocation)
-        self.allocations.give(held.allocation.attempt_id)
-        self.reserved.give(held)
+    def end(self, allocated: AllocatedRequest) -> None:
+        self.grid.give(allocated.allocation)
+        self.allocations.give(allocated.allocation.attempt_id)
+        self.reserved.give(allocated)
 
     def start(
         self, request: Request, tenant: str = "other", limit: float | None = None, owner: str = "bob"
-    ) -> Held | None:
+    ) -> AllocatedRequest | None:
         number = next(NUMBERS)
         limit_s = None if limit is None else int(limit)
         queued = QueuedRequest(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
         shape = self.grid.shape(request)
-        allowed, home = self.reserved.mask(queued, shape), self.reserved.home(queued, shape)
+        allowed, own_nodes = self.reserved.mask(queued, shape), self.reserved.own_nodes(queued, shape)
         costs = self.policy.costs(shape)
         costs = costs if allowed is None else np.where(allowed, costs, np.inf)
-        if home is not None and np.isfinite(costs[home]).any():
-            costs = np.where(home, costs, np.inf)
+        if own_nodes is not None and np.isfinite(costs[own_nodes]).any():
+            costs = np.where(own_nodes, costs, np.inf)
         if not np.isfinite(costs).any():
             return None
         node = int(np.argmin(costs))
         devices = self.reserved.devices(queued, shape, node)
         if devices is None:
-            with self.reserved.aside(queued, shape, node):
+            with self.reserved.without_reserved(queued, shape, node):
                 devices = self.policy.devices(shape, node)
         allocation = self.grid.allocation(shape, node, devices, queued.attempt_id, self.now)
         ends_at = None if limit is None else self.now + limit
-        held = Held(allocation, queued.workload_id, "", queued.owner, "job", ends_at, queued.tenant)
+        allocated = AllocatedRequest(allocation, queued.workload_id, "", queued.owner, "job", ends_at, queued.tenant)
         self.grid.take(allocation)
-        self.allocations.take(held)
-        self.reserved.take(held)
-        return held
+        self.allocations.take(allocated)
+        self.reserved.take(allocated)
+        return allocated
 
     def start_all(self, wanted: Reservation) -> int:
         """How many of a reservation's places start now."""
@@ -100,7 +100,7 @@ def two_devices() -> World:
     return World([factories.node("n1", 2, cpus_milli=32000)])
 
 
-def test_work_without_a_time_limit_stays_beside_what_is_kept() -> None:
+def test_endless_workload_must_fit_next_to_the_reservation() -> None:
     world = two_devices()
     assert world.reserve(course(6)) is None
     assert world.start(factories.request(gpus="1")) is not None
@@ -109,7 +109,7 @@ def test_work_without_a_time_limit_stays_beside_what_is_kept() -> None:
     assert world.start(factories.request(gpus="4GiB"), limit=HOUR) is None
 
 
-def test_the_whole_count_starts_at_once_when_the_window_begins() -> None:
+def test_all_places_start_when_the_window_begins() -> None:
     world = two_devices()
     assert world.reserve(course(12)) is None
     assert world.start(factories.request(gpus="1"), limit=HOUR) is not None
@@ -120,7 +120,7 @@ def test_the_whole_count_starts_at_once_when_the_window_begins() -> None:
     assert len(world.reserved.counted) == 12
 
 
-def test_only_its_tenant_or_its_owner_has_the_room_and_only_in_the_window() -> None:
+def test_only_tenant_or_owner_may_use_places_within_the_window() -> None:
     world = two_devices()
     assert world.reserve(course(12, owner="ann")) is None
     assert world.start(factories.request(gpus="4GiB"), "course", owner="ann") is None
@@ -130,7 +130,7 @@ def test_only_its_tenant_or_its_owner_has_the_room_and_only_in_the_window() -> N
     assert world.start(factories.request(gpus="4GiB"), "course", HOUR, "ann") is not None
 
 
-def test_a_place_that_was_used_is_kept_again_until_the_window_ends() -> None:
+def test_used_place_is_reserved_again_until_the_window_ends() -> None:
     world = two_devices()
     assert world.reserve(course(12)) is None
     world.until(NOW + HOUR)
@@ -145,7 +145,7 @@ def test_a_place_that_was_used_is_kept_again_until_the_window_ends() -> None:
     assert world.start(factories.request(gpus="1")) is not None
 
 
-def test_larger_and_smaller_work_of_the_tenant_counts_for_as_many_places() -> None:
+def test_larger_and_smaller_workloads_take_proportional_places() -> None:
     world = two_devices()
     assert world.reserve(course(6)) is None
     world.until(NOW + HOUR)
@@ -155,7 +155,7 @@ def test_larger_and_smaller_work_of_the_tenant_counts_for_as_many_places() -> No
     assert len(world.reserved.places("r1")) == 3
 
 
-def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
+def test_reservations_do_not_share_places() -> None:
     world = World([factories.node("n1", 1, cpus_milli=32000)])
     assert world.reserve(course(3)) is None
     assert world.reserve(course(3, id="r2", tenant="lecture")) is None
@@ -165,24 +165,24 @@ def test_the_room_of_one_reservation_is_not_that_of_another() -> None:
     assert world.start_all(course(3, id="r2", tenant="lecture")) == 3
 
 
-def test_room_that_is_kept_is_home_to_what_it_is_enough_for() -> None:
+def test_own_nodes_are_those_with_sufficient_places() -> None:
     world = two_devices()
     assert world.reserve(course(1)) is None
     queued = QueuedRequest("w", "a", factories.request(gpus="4GiB"), 0, NOW, 60, "ann", "course")
     more = replace(queued, request=factories.request(gpus="8GiB"))
     shape, larger = world.grid.shape(queued.request), world.grid.shape(more.request)
-    assert world.reserved.home(queued, shape) is None
+    assert world.reserved.own_nodes(queued, shape) is None
     world.until(NOW + HOUR)
-    home, devices = world.reserved.home(queued, shape), world.reserved.devices(queued, shape, 0)
-    assert home is not None
-    assert home.all()
+    own_nodes, devices = world.reserved.own_nodes(queued, shape), world.reserved.devices(queued, shape, 0)
+    assert own_nodes is not None
+    assert own_nodes.all()
     assert devices is not None
     assert len(devices) == 1
-    assert world.reserved.home(more, larger) is None
+    assert world.reserved.own_nodes(more, larger) is None
     assert world.reserved.devices(more, larger, 0) is None
 
 
-def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
+def test_places_prefer_free_nodes_and_stay() -> None:
     world = World([factories.node("n1", 2), factories.node("n2", 2)])
     assert world.start(factories.request(gpus="2"), limit=HOUR / 2) is not None
     assert world.reserve(course(2, "1")) is None
@@ -192,7 +192,7 @@ def test_places_are_where_least_must_be_waited_for_and_stay_there() -> None:
     assert {place.node for place in world.reserved.places("r1")} == {"n2"}
 
 
-def test_places_move_from_a_node_that_is_drained() -> None:
+def test_places_move_from_a_draining_node() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)])
     assert world.reserve(course(1, "1")) is None
     gone = world.reserved.places("r1")[0].node
@@ -201,7 +201,7 @@ def test_places_move_from_a_node_that_is_drained() -> None:
     assert [place.node for place in world.reserved.places("r1")] == [{"n1": "n2", "n2": "n1"}[gone]]
 
 
-def test_what_cannot_be_kept_is_said_in_numbers() -> None:
+def test_infeasible_reservation_has_a_reason_with_numbers() -> None:
     world = two_devices()
     request = str(course(1).request)
     assert world.reserve(course(13)) == refusals.ReservationTooLarge(count=13, request=request, room=12)
@@ -215,7 +215,7 @@ def test_what_cannot_be_kept_is_said_in_numbers() -> None:
     assert world.reserve(course(6, id="r3", starts_at=NOW + 3 * HOUR, ends_at=NOW + 4 * HOUR)) is None
 
 
-def test_a_shortfall_shows_when_a_device_is_lost() -> None:
+def test_lost_device_causes_a_shortfall() -> None:
     world = two_devices()
     assert world.reserve(course(12)) is None
     node = world.grid.nodes[0]
@@ -228,12 +228,12 @@ def test_a_shortfall_shows_when_a_device_is_lost() -> None:
     assert (found.count, found.room) == (12, 6)
 
 
-def test_without_reservations_nothing_is_masked() -> None:
+def test_no_mask_without_reservations() -> None:
     world = two_devices()
     queued = QueuedRequest("w", "a", factories.request(), 0, NOW)
     assert world.reserved.mask(queued, world.grid.shape(queued.request)) is None
-    assert world.reserved.clear(queued, world.grid.shape(queued.request)) is None
-    assert world.reserved.home(queued, world.grid.shape(queued.request)) is None
+    assert world.reserved.unreserved(queued, world.grid.shape(queued.request)) is None
+    assert world.reserved.own_nodes(queued, world.grid.shape(queued.request)) is None
 
 
 REQUESTS = st.builds(Request, st.sampled_from([500, 1000]), st.sampled_from([GIB, 2 * GIB]), GPUS)
@@ -251,7 +251,7 @@ Move = tuple[Request, int | None, str, int]
 
 
 @given(clusters(), STOPS, MOVES, st.sampled_from(["best-fit", "spread", "expected-waste"]))
-def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begins(
+def test_all_places_start_at_the_beginning_whatever_ran_before(
     nodes: list[Node], stops: list[Desired], moves: list[Move], policy: str
 ) -> None:
     world = World(nodes, policy)
@@ -266,17 +266,15 @@ def test_whatever_comes_and_goes_the_whole_count_starts_when_a_reservation_begin
             world.reserve(Reservation(f"r{hour}", tenant, start, start + length * HOUR, request, places))
         for request, limit, tenant, ends in [move for move, _ in zip(arrivals, range(4), strict=False)]:
             world.start(request, tenant, None if limit is None else limit * HOUR)
-            for held in list(world.allocations)[:1] if ends == 0 else []:
-                world.end(held)
+            for allocated in list(world.allocations)[:1] if ends == 0 else []:
+                world.end(allocated)
                 world.reserved.update(world.reservations, world.now)
             assert all(state.excess >= 0 for state in world.reserved._places.states.values())
         world.until(world.now + HOUR)
 
 
 @given(clusters(), STOPS, MOVES)
-def test_kept_anew_it_is_what_it_became_step_by_step(
-    nodes: list[Node], stops: list[Desired], moves: list[Move]
-) -> None:
+def test_incremental_updates_equal_a_rebuild(nodes: list[Node], stops: list[Desired], moves: list[Move]) -> None:
     world = World(nodes)
     for number, (request, places, begin, length, tenant) in enumerate(stops):
         start = NOW + begin * HOUR
@@ -290,7 +288,7 @@ def test_kept_anew_it_is_what_it_became_step_by_step(
     ]
     seen = [kept.mask(queued, world.grid.shape(queued.request)) for queued in queued_requests]
     kept._places.renumber()
-    kept._begin_anew()
+    kept._reset_usage()
     for queued, before in zip(queued_requests, seen, strict=True):
         now = kept.mask(queued, world.grid.shape(queued.request))
         assert (before is None) == (now is None)

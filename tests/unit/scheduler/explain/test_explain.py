@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GIB, NOW, REQUESTS, Scene, clusters, play, scenes
-from tests.unit.scheduler.test_plan import held, queued
+from tests.unit.scheduler.test_plan import allocated, queued
 
 from commonage.domain.explanations import Confidence
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
+from commonage.domain.reasons.nodes import NotReporting
 from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.scheduler.explain.explain import ever_fits, why_waiting
@@ -34,18 +35,18 @@ def gpus_shortfall(model: str | None) -> waiting.InsufficientGpus:
 
 @SLOWLY
 @given(scenes())
-def test_it_says_that_it_starts_if_and_only_if_it_does(scene: Scene) -> None:
+def test_explanation_says_starts_now_exactly_if_the_plan_starts_it(scene: Scene) -> None:
     started = {workload_id for workload_id, _ in scene.plan().starts}
     for position, one in enumerate(scene.queue, 1):
-        told = scene.explain(one)
-        assert told.startable_now == (one.workload_id in started)
-        assert (told.position, told.queue_length) == (position, len(scene.queue))
-        assert told.startable_now or told.reasons
+        explanation = scene.explain(one)
+        assert explanation.startable_now == (one.workload_id in started)
+        assert (explanation.position, explanation.queue_length) == (position, len(scene.queue))
+        assert explanation.startable_now or explanation.reasons
 
 
 @SLOWLY
 @given(scenes(8))
-def test_it_expects_the_start_that_comes(scene: Scene) -> None:
+def test_expected_start_is_the_actual_start(scene: Scene) -> None:
     starts = play(scene)
     for one in scene.queue:
         assert scene.explain(one).expected_start_at == starts.get(one.workload_id)
@@ -53,13 +54,13 @@ def test_it_expects_the_start_that_comes(scene: Scene) -> None:
 
 @SLOWLY
 @given(scenes(8), st.data())
-def test_what_fits_now_starts_when_it_is_asked_instead(scene: Scene, data: st.DataObject) -> None:
+def test_suggested_smaller_request_starts(scene: Scene, data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(list(scene.queue)))
-    told = scene.explain(one)
-    if told.fits_now_gpus is None:
+    explanation = scene.explain(one)
+    if explanation.fits_now_gpus is None:
         return
-    assert told.fits_now is not None
-    request = replace(one.request, gpu=parse_gpus(told.fits_now_gpus))
+    assert explanation.fits_now is not None
+    request = replace(one.request, gpu=parse_gpus(explanation.fits_now_gpus))
     assert request != one.request
     smaller = replace(one, workload_id="z-new", attempt_id="z-new-1", request=request, submitted_at=NOW)
     others = [other for other in scene.queue if other is not one]
@@ -68,31 +69,32 @@ def test_what_fits_now_starts_when_it_is_asked_instead(scene: Scene, data: st.Da
 
 @SLOWLY
 @given(scenes(6), REQUESTS)
-def test_considering_an_ask_says_what_becomes_of_it(scene: Scene, request_: Request) -> None:
+def test_explanation_of_a_considered_request_agrees_with_its_submission(scene: Scene, request_: Request) -> None:
     considered = QueuedRequest("", "-1", request_, 0, NOW, None)
-    told = scene.explain(considered)
+    explanation = scene.explain(considered)
     real = replace(considered, workload_id="z-new", attempt_id="z-new-1")
     queue = [*scene.queue, real]
     started = {workload_id for workload_id, _ in replace(scene, queue=queue).plan().starts}
-    assert told.startable_now == ("z-new" in started)
-    assert told.queue_length == len(scene.queue) + 1
+    assert explanation.startable_now == ("z-new" in started)
+    assert explanation.queue_length == len(scene.queue) + 1
 
 
 @SLOWLY
 @given(scenes())
-def test_the_words_of_a_list_agree_with_the_explanation(scene: Scene) -> None:
+def test_list_reason_agrees_with_the_explanation(scene: Scene) -> None:
     snapshot = scene.snapshot()
     outcome = plan(snapshot, NOW)
     started = outcome.started
     for position, one in enumerate(scene.queue, 1):
         if one.workload_id not in started:
-            told = scene.explain(one)
-            assert (why_waiting(snapshot, outcome, one, position), told.position) == (told.reasons[0], position)
+            explanation = scene.explain(one)
+            assert why_waiting(snapshot, outcome, one, position) == explanation.reasons[0]
+            assert explanation.position == position
 
 
 @SLOWLY
 @given(clusters(), REQUESTS)
-def test_never_means_never(nodes: list[Node], request_: Request) -> None:
+def test_request_that_never_fits_is_refused(nodes: list[Node], request_: Request) -> None:
     why = ever_fits(Grid(nodes), request_)
     known = [replace(node, state=NodeState.READY) for node in nodes if node.state is not NodeState.LOST]
     grid = Grid(known)
@@ -100,12 +102,12 @@ def test_never_means_never(nodes: list[Node], request_: Request) -> None:
     assert (why is None) == possible
 
 
-def test_the_bob_who_waits_for_alice() -> None:
+def test_shortfall_names_the_holder_and_a_smaller_request() -> None:
     node = factories.node("gpu-1", 1)
-    session = replace(held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}), name="session", owner="alice", kind="session")
+    session = replace(allocated(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}), name="session", owner="alice", kind="session")
     bob = queued(1, "12GiB")
-    told = Scene(NOW, [node], [session], [bob]).explain(bob)
-    assert told.reasons == (
+    explanation = Scene(NOW, [node], [session], [bob]).explain(bob)
+    assert explanation.reasons == (
         waiting.InsufficientGpuMemory(
             node="gpu-1",
             total=1,
@@ -116,55 +118,55 @@ def test_the_bob_who_waits_for_alice() -> None:
             total_mib=24 * GIB,
         ),
     )
-    assert (told.fits_now, told.fits_now_gpus) == ("8 GiB of VRAM", "8192MiB")
-    assert [(one.owner, one.kind, one.name, one.holds) for one in told.holders] == [
+    assert (explanation.fits_now, explanation.fits_now_gpus) == ("8 GiB of VRAM", "8192MiB")
+    assert [(one.owner, one.kind, one.name, one.holds) for one in explanation.holders] == [
         ("alice", "session", "session", Resources(gpu_memory_mib=16 * GIB))
     ]
-    assert told.expected_start_at is None
-    assert told.basis == waiting.NoTimeLimitAhead(kind="session", owner="alice")
+    assert explanation.expected_start_at is None
+    assert explanation.basis == waiting.NoTimeLimitAhead(kind="session", owner="alice")
 
 
-def test_who_runs_on_a_node_with_a_fault_keeps_nobody_waiting() -> None:
-    node = replace(factories.node("gpu-1", 1), state=NodeState.FAULTY, reason="its daemon does not answer")
-    told = Scene(NOW, [node], [held(0, "gpu-1")], [queued(1)]).explain(queued(1))
-    assert told.reasons == (waiting.NodeFaulty(node="gpu-1", total=1),)
-    assert told.holders == ()
-    assert told.basis == waiting.NoNodeLargeEnough()
+def test_workloads_on_faulty_nodes_are_not_holders() -> None:
+    node = replace(factories.node("gpu-1", 1), state=NodeState.FAULTY, reasons=(NotReporting(),))
+    explanation = Scene(NOW, [node], [allocated(0, "gpu-1")], [queued(1)]).explain(queued(1))
+    assert explanation.reasons == (waiting.NodeFaulty(node="gpu-1", total=1),)
+    assert explanation.holders == ()
+    assert explanation.basis == waiting.NoNodeLargeEnough()
 
 
-def test_who_only_asks_is_not_told_to_stand_in_the_queue() -> None:
+def test_considered_request_is_not_shown_as_queued() -> None:
     node = factories.node("n", 1)
-    holder = held(0, "n", {"GPU-n-0": 16 * GIB})
+    holder = allocated(0, "n", {"GPU-n-0": 16 * GIB})
     only_asks = replace(queued(2, "0.75"), workload_id="")
-    told = Scene(NOW, [node], [holder], [queued(1, "12GiB")]).explain(only_asks)
-    assert (told.is_queued, told.position) == (False, 2)
-    assert isinstance(told.reasons[0], waiting.InsufficientGpuMemory)
-    assert (told.reasons[0].requested_mib, told.reasons[0].free_mib) == (18 * GIB, 8 * GIB)
+    explanation = Scene(NOW, [node], [holder], [queued(1, "12GiB")]).explain(only_asks)
+    assert (explanation.is_queued, explanation.position) == (False, 2)
+    assert isinstance(explanation.reasons[0], waiting.InsufficientGpuMemory)
+    assert (explanation.reasons[0].requested_mib, explanation.reasons[0].free_mib) == (18 * GIB, 8 * GIB)
 
 
-def test_cpus_that_others_hold() -> None:
+def test_holders_of_cpus_are_named() -> None:
     node = replace(factories.node("n", 0), report=replace(factories.node("n", 0).report, cpus_milli=2000))
     big = Request(2000, GIB)
-    told = Scene(NOW, [node], [held(0, "n")], [replace(queued(1), request=big)]).explain(
+    explanation = Scene(NOW, [node], [allocated(0, "n")], [replace(queued(1), request=big)]).explain(
         replace(queued(1), request=big)
     )
-    assert told.reasons == (cpus_shortfall(2000, 1000, 2000),)
-    assert told.holders[0].holds == Resources(cpus_milli=1000, memory_mib=GIB)
+    assert explanation.reasons == (cpus_shortfall(2000, 1000, 2000),)
+    assert explanation.holders[0].holds == Resources(cpus_milli=1000, memory_mib=GIB)
 
 
-def test_the_start_that_a_time_limit_tells() -> None:
+def test_expected_start_follows_the_time_limit() -> None:
     node = factories.node("gpu-1", 1)
-    before = held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
+    before = allocated(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
     one = queued(1, "12GiB")
-    told = Scene(NOW, [node], [before], [one]).explain(one)
-    assert told.expected_start_at == NOW + 600
-    assert (told.confidence, told.basis) == (Confidence.LIMITS, waiting.EstimateFromTimeLimits())
+    explanation = Scene(NOW, [node], [before], [one]).explain(one)
+    assert explanation.expected_start_at == NOW + 600
+    assert (explanation.confidence, explanation.basis) == (Confidence.LIMITS, waiting.EstimateFromTimeLimits())
 
 
-def test_the_head_may_be_offered_what_was_promised_to_itself() -> None:
+def test_head_of_queue_may_use_its_own_promise() -> None:
     """Its own promise does not stand in its way when it asks for less."""
     node = factories.node("gpu-1", 1)
-    before = held(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
+    before = allocated(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
     one = queued(1, "20GiB")
     assert Scene(NOW, [node], [before], [one]).explain(one).fits_now_gpus == "8192MiB"
 
@@ -181,30 +183,30 @@ def test_the_head_may_be_offered_what_was_promised_to_itself() -> None:
         ("6GiB", 8000, GIB, cpus_shortfall(8000, 7000, 8000), "7 CPUs, 1 GiB of memory, 6 GiB of VRAM", None),
     ],
 )  # fmt: skip
-def test_what_is_lacking_in_numbers(
+def test_shortfall_has_requested_and_free_amounts(
     gpus: str | None, cpus: int, memory: int, shortfalls: Reason, fits_now: str | None, fits_gpus: str | None
 ) -> None:
     one = queued(1, gpus, cpus=cpus, memory=memory)
-    told = Scene(NOW, [factories.node("n", 2)], [held(0, "n", {"GPU-n-0": 4 * GIB})], [one]).explain(one)
-    assert told.reasons[0] == shortfalls
-    assert (told.fits_now, told.fits_now_gpus) == (fits_now, fits_gpus)
+    explanation = Scene(NOW, [factories.node("n", 2)], [allocated(0, "n", {"GPU-n-0": 4 * GIB})], [one]).explain(one)
+    assert explanation.reasons[0] == shortfalls
+    assert (explanation.fits_now, explanation.fits_now_gpus) == (fits_now, fits_gpus)
 
 
-def test_a_device_without_compute_left() -> None:
+def test_shortfall_of_compute() -> None:
     node = factories.node("n", 1)
-    busy = held(0, "n")
+    busy = allocated(0, "n")
     share = factories.share(node.report.devices[0], memory_mib=1024, compute_milli=900)
     busy = replace(busy, allocation=replace(busy.allocation, shares=(share,)))
     one = queued(1, "0.25")
-    told = Scene(NOW, [node], [busy], [one]).explain(one)
-    assert told.reasons == (
+    explanation = Scene(NOW, [node], [busy], [one]).explain(one)
+    assert explanation.reasons == (
         waiting.InsufficientGpuCompute(node="n", total=1, gpu="0", model=None, requested_milli=250, free_milli=100),
     )
-    assert told.fits_now_gpus is not None
+    assert explanation.fits_now_gpus is not None
 
 
-def test_what_is_free_but_kept() -> None:
-    before = held(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 600)
+def test_free_capacity_reserved_for_others_is_explained() -> None:
+    before = allocated(0, "n", {"GPU-n-0": 16 * GIB}, ends_at=NOW + 600)
     queue = [queued(1, "20GiB"), queued(2, "8GiB")]
     scene = Scene(NOW, [factories.node("n", 1)], [before], queue)
     assert scene.explain(queue[1]).reasons == (
@@ -212,7 +214,7 @@ def test_what_is_free_but_kept() -> None:
     )
 
 
-def test_the_nearest_node_is_named_first() -> None:
+def test_closest_node_is_named_first() -> None:
     nodes = [
         replace(factories.node("a", 2, state=NodeState.DRAINING), drained_by="root"),
         factories.node("b", 1),
@@ -226,7 +228,7 @@ def test_the_nearest_node_is_named_first() -> None:
     )
 
 
-def test_before_any_node_reported() -> None:
+def test_no_nodes_reason_before_any_report() -> None:
     one = queued(1)
     scene = Scene(NOW, [], [], [one])
     assert scene.explain(one).reasons == (waiting.NoNodes(),)
@@ -234,7 +236,7 @@ def test_before_any_node_reported() -> None:
     assert ever_fits(Grid(), one.request) is None
 
 
-def test_one_that_came_after_the_plan_and_fits_lacks_nothing() -> None:
+def test_request_after_the_plan_that_fits_has_no_shortfall() -> None:
     scene = Scene(NOW, [factories.node("n", 1)], [], [])
     assert why_waiting(scene.snapshot(), scene.plan(), queued(1, "6GiB"), 1) == waiting.InQueue()
 
@@ -253,11 +255,11 @@ def test_one_that_came_after_the_plan_and_fits_lacks_nothing() -> None:
              cpus_shortfall(9000, 8000, 8000), node="a", total=1),))),
     ],
 )  # fmt: skip
-def test_why_it_never_fits(nodes: list[Node], gpus: str | None, cpus: int, why: Reason) -> None:
+def test_reason_why_a_request_never_fits(nodes: list[Node], gpus: str | None, cpus: int, why: Reason) -> None:
     assert ever_fits(Grid(nodes), Request(cpus, 1024, parse_gpus(gpus))) == why
 
 
-def test_a_draining_node_may_come_back_a_lost_one_is_not_counted_on() -> None:
+def test_draining_nodes_count_and_lost_nodes_do_not() -> None:
     request = Request(1000, 1024, parse_gpus("1"))
     assert ever_fits(Grid([factories.node("a", 1, state=NodeState.DRAINING)]), request) is None
     assert ever_fits(Grid([factories.node("a", 1, state=NodeState.LOST)]), request) is None

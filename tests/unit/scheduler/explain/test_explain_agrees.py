@@ -1,4 +1,4 @@
-"""Explanation and plan agree, whatever rules there are: quotas, reservations, gangs, several users and labels."""
+"""Explanation and plan agree under all rules."""
 
 from dataclasses import replace
 
@@ -55,46 +55,46 @@ def instead(scene: Scene, queued: QueuedRequest, request: Request) -> Scene:
 
 @SLOWLY
 @given(ruled())
-def test_position_start_and_lack_are_those_of_the_plan(scene: Scene) -> None:
+def test_position_start_and_shortfall_agree_with_the_plan(scene: Scene) -> None:
     snapshot = scene.snapshot()
     outcome = plan(snapshot, NOW)
     queued_requests = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots.tolist()]
     for place, one in enumerate(queued_requests):
         assert one is not None
-        told = explain(snapshot, one, NOW)
-        assert (told.position, told.queue_length) == (place + 1, len(queued_requests))
-        assert told.startable_now == (one.workload_id in outcome.started)
-        assert sum(ahead.count for ahead in told.jobs_ahead) == (0 if told.startable_now else place)
-        assert told.startable_now or told.reasons, "who waits lacks something"
-        if not told.startable_now:
-            assert told.reasons[0] == why_waiting(snapshot, outcome, one, place + 1)
+        explanation = explain(snapshot, one, NOW)
+        assert (explanation.position, explanation.queue_length) == (place + 1, len(queued_requests))
+        assert explanation.startable_now == (one.workload_id in outcome.started)
+        assert sum(ahead.count for ahead in explanation.jobs_ahead) == (0 if explanation.startable_now else place)
+        assert explanation.startable_now or explanation.reasons, "who waits lacks something"
+        if not explanation.startable_now:
+            assert explanation.reasons[0] == why_waiting(snapshot, outcome, one, place + 1)
 
 
 @SLOWLY
 @given(ruled(), st.data())
-def test_what_would_start_now_does_when_it_is_asked_instead(scene: Scene, data: st.DataObject) -> None:
+def test_suggested_smaller_request_starts_under_any_rules(scene: Scene, data: st.DataObject) -> None:
     one = data.draw(st.sampled_from(list(scene.queue)))
-    told = scene.explain(one)
-    if told.fits_now_request is not None:
-        assert told.fits_now_request != one.request
-        assert one.workload_id in instead(scene, one, told.fits_now_request).plan().started
+    explanation = scene.explain(one)
+    if explanation.fits_now_request is not None:
+        assert explanation.fits_now_request != one.request
+        assert one.workload_id in instead(scene, one, explanation.fits_now_request).plan().started
 
 
 @SLOWLY
 @given(scenes(8, gangs=True))
-def test_by_time_limits_it_starts_no_later_than_it_does(scene: Scene) -> None:
+def test_estimate_by_time_limits_is_an_upper_bound(scene: Scene) -> None:
     starts = play(scene)
     for one in scene.queue:
-        told = scene.explain(one)
-        if told.confidence is Confidence.LIMITS:
-            assert told.expected_start_at is not None
-            assert told.expected_start_at <= starts[one.workload_id]
-            assert (told.earliest_start_at or 0) <= told.expected_start_at
+        explanation = scene.explain(one)
+        if explanation.confidence is Confidence.LIMITS:
+            assert explanation.expected_start_at is not None
+            assert explanation.expected_start_at <= starts[one.workload_id]
+            assert (explanation.earliest_start_at or 0) <= explanation.expected_start_at
 
 
 @SLOWLY
 @given(scenes(1), REQUESTS)
-def test_filters_tell_of_all_nodes_at_once_what_they_tell_of_each(scene: Scene, request_: Request) -> None:
+def test_filters_agree_for_all_nodes_and_each_node(scene: Scene, request_: Request) -> None:
     grid = scene.grid()
     shape = grid.shape(request_)
     for number in range(len(grid.nodes)):

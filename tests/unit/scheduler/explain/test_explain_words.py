@@ -1,9 +1,9 @@
-"""What explanations say, in numbers that a student can check, on small clusters whose answer is plain."""
+"""Explanations of small clusters, with all numbers."""
 
 from dataclasses import replace
 
 from tests.unit.scheduler.clusters import GIB, NOW, PATIENT, Scene
-from tests.unit.scheduler.test_plan import held, queued
+from tests.unit.scheduler.test_plan import allocated, queued
 
 from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
 from commonage.domain.nodes import NodeState
@@ -11,24 +11,24 @@ from commonage.domain.reasons import waiting
 from commonage.domain.reasons.waiting import Resource, Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
-from commonage.scheduler.explain.expected_start import BY_FEW, BY_HISTORY, BY_WORK, MOST_AHEAD
+from commonage.scheduler.explain.expected_start import BY_FEW, BY_HISTORY, BY_TOTAL_WORK, MAX_AHEAD
 from commonage.scheduler.explain.explain import explain
-from commonage.scheduler.model.queued_requests import Held
+from commonage.scheduler.model.queued_requests import AllocatedRequest
 from commonage.scheduler.queue.durations import ENOUGH, Durations
 from commonage.testing import factories
 
 
-def busy(number: int, gib: int) -> Held:
-    return held(number, f"n{number}", {f"GPU-n{number}-0": gib * GIB})
+def busy(number: int, gib: int) -> AllocatedRequest:
+    return allocated(number, f"n{number}", {f"GPU-n{number}-0": gib * GIB})
 
 
-def test_nodes_that_lack_the_same_are_told_of_together() -> None:
+def test_nodes_with_equal_shortfalls_are_grouped() -> None:
     nodes = [factories.node(f"n{number}", 1) for number in range(5)]
     nodes += [factories.node(f"d{number}", 1, state=NodeState.DRAINING) for number in range(2)]
     nodes += [factories.node("cpu")]
     one = queued(1, "12GiB")
-    told = Scene(NOW, nodes, [busy(number, 14 + number) for number in range(5)], [one]).explain(one)
-    assert told.reasons == (
+    explanation = Scene(NOW, nodes, [busy(number, 14 + number) for number in range(5)], [one]).explain(one)
+    assert explanation.reasons == (
         waiting.InsufficientGpuMemory(
             node="n0",
             nodes=5,
@@ -44,22 +44,24 @@ def test_nodes_that_lack_the_same_are_told_of_together() -> None:
     )
 
 
-def test_devices_that_are_free_on_different_numa_nodes() -> None:
+def test_shortfall_on_numa_nodes() -> None:
     one = queued(1, "2")
     one = replace(one, request=replace(one.request, one_numa=True))
     devices = [factories.device(index, uuid=f"c{index}", numa=index) for index in range(2)]
-    told = Scene(NOW, [factories.node("n", devices)], [], [one]).explain(one)
-    assert told.reasons == (
+    explanation = Scene(NOW, [factories.node("n", devices)], [], [one]).explain(one)
+    assert explanation.reasons == (
         waiting.InsufficientGpusOnNumaNode(node="n", total=1, model=None, requested=2, free=2, together=1),
     )
 
 
-def test_who_is_ahead_and_why() -> None:
+def test_jobs_ahead_are_grouped_by_reason() -> None:
     mine = replace(queued(5, "1"), owner="eve", tenant="lab", kind="job")
     urgent = replace(queued(6, "1", priority=10), owner="root", tenant="lab", kind="service")
     older = [replace(queued(number, "1"), owner="ann", tenant="lab", kind="session") for number in range(1, 3)]
     own = replace(queued(0, "1"), owner="eve", tenant="lab", kind="job")
-    scene = Scene(NOW, [factories.node("n", 1)], [held(9, "n", {"GPU-n-0": 24 * GIB})], [mine, urgent, *older, own])
+    scene = Scene(
+        NOW, [factories.node("n", 1)], [allocated(9, "n", {"GPU-n-0": 24 * GIB})], [mine, urgent, *older, own]
+    )
     fair = replace(scene, rules=replace(PATIENT, entry_penalty_s=0.0))
     assert fair.explain(mine).jobs_ahead == (
         JobsAhead(Precedence.PRIORITY, 1, (("service", "root"),)),
@@ -74,42 +76,42 @@ def test_who_is_ahead_and_why() -> None:
     ], "each second place is another's; those with as much ahead of them stand by age"
 
 
-def test_a_quota_speaks_for_itself_and_less_would_start() -> None:
+def test_quota_reason_comes_with_a_smaller_request() -> None:
     one = replace(queued(1, "12GiB"), owner="eve", tenant="course")
     rules = replace(PATIENT, tenants=(Tenant("course", quota=Quota(per_user=Bounds(vram_mib=8 * GIB))),))
-    told = Scene(NOW, [factories.node("n", 1)], [], [one], rules).explain(one)
-    assert told.reasons == (
+    explanation = Scene(NOW, [factories.node("n", 1)], [], [one], rules).explain(one)
+    assert explanation.reasons == (
         waiting.UserQuotaExceeded(tenant="course", user="eve", resource=Resource.GPU_MEMORY, used=0, limit=8 * GIB),
     )
 
 
-def test_a_reservation_is_named_with_whose_it_is() -> None:
+def test_reservation_reason_names_its_tenant() -> None:
     one = queued(1, "12GiB")
     kept = Reservation("r", "course", NOW - 60, NOW + 1800, Request(1000, GIB, parse_gpus("20GiB")), title="lab class")
-    told = Scene(NOW, [factories.node("n", 1)], [], [one], Rules(reservations=(kept,))).explain(one)
-    assert told.reasons == (
+    explanation = Scene(NOW, [factories.node("n", 1)], [], [one], Rules(reservations=(kept,))).explain(one)
+    assert explanation.reasons == (
         waiting.ReservedForOthers(
             node="n", free=Resources(gpu_memory_mib=24 * GIB), tenant="course", title="lab class", ends_in_s=1800
         ),
     )
-    assert told.fits_now_gpus is None or parse_gpus(told.fits_now_gpus) != one.request.gpu
+    assert explanation.fits_now_gpus is None or parse_gpus(explanation.fits_now_gpus) != one.request.gpu
 
 
-def test_a_gang_is_told_what_it_lacks_and_what_all_of_it_could_have() -> None:
+def test_gang_shortfall_comes_with_a_request_for_all_members() -> None:
     nodes = [factories.node("n0", 1), factories.node("n1", 1)]
     gang = [replace(queued(number, "16GiB"), gang="g", gang_size=2) for number in (1, 2)]
-    told = Scene(NOW, nodes, [busy(1, 12)], gang).explain(gang[0])
-    assert told.reasons[0] == waiting.InsufficientNodes(size=2, nodes=1)
-    assert isinstance(told.reasons[1], waiting.InsufficientGpuMemory)
-    assert (told.reasons[1].node, told.reasons[1].free_mib) == ("n1", 12 * GIB)
-    assert told.fits_now_gpus == "12288MiB"
+    explanation = Scene(NOW, nodes, [busy(1, 12)], gang).explain(gang[0])
+    assert explanation.reasons[0] == waiting.InsufficientNodes(size=2, nodes=1)
+    assert isinstance(explanation.reasons[1], waiting.InsufficientGpuMemory)
+    assert (explanation.reasons[1].node, explanation.reasons[1].free_mib) == ("n1", 12 * GIB)
+    assert explanation.fits_now_gpus == "12288MiB"
     alone = Scene(NOW, nodes, [], gang[:1]).explain(gang[0])
     assert alone.reasons == (waiting.GangIncomplete(size=2, queued=1),)
 
 
 def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
     """One that waits for a session without a time limit, of which such are known to have taken so long."""
-    session = replace(held(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
+    session = replace(allocated(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
     session = replace(session, allocation=replace(session.allocation, at=NOW - ran_s))
     one = queued(1, "1")
     snapshot = Scene(NOW, [factories.node("n", 1)], [session], [one]).snapshot()
@@ -118,22 +120,22 @@ def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
     return explain(snapshot, one, NOW)
 
 
-def test_how_long_such_sessions_took_tells_when_one_ends() -> None:
-    told = waiting_for([600.0 * number for number in range(1, 21)], ran_s=6000.0)
-    assert (told.confidence, told.basis) == (Confidence.LIKELY, BY_HISTORY)
-    assert told.expected_start_at == NOW + 3600  # half of those that took longer yet
-    assert told.earliest_start_at == NOW + 1800
-    assert told.latest_start_at == NOW + 6000
+def test_expected_start_from_past_durations() -> None:
+    explanation = waiting_for([600.0 * number for number in range(1, 21)], ran_s=6000.0)
+    assert (explanation.confidence, explanation.basis) == (Confidence.LIKELY, BY_HISTORY)
+    assert explanation.expected_start_at == NOW + 3600  # half of those that took longer yet
+    assert explanation.earliest_start_at == NOW + 1800
+    assert explanation.latest_start_at == NOW + 6000
 
 
-def test_of_few_it_is_a_guess_and_of_none_nobody_says() -> None:
-    told = waiting_for([600.0, 1200.0, 1800.0])
-    assert (told.confidence, told.basis) == (Confidence.GUESS, BY_FEW)
-    told = waiting_for([])
-    assert (told.confidence, told.expected_start_at) == (Confidence.UNKNOWN, None)
+def test_few_durations_give_a_guess_and_none_gives_unknown() -> None:
+    explanation = waiting_for([600.0, 1200.0, 1800.0])
+    assert (explanation.confidence, explanation.basis) == (Confidence.GUESS, BY_FEW)
+    explanation = waiting_for([])
+    assert (explanation.confidence, explanation.expected_start_at) == (Confidence.UNKNOWN, None)
 
 
-def test_durations_of_the_narrowest_sort_of_which_enough_is_known() -> None:
+def test_durations_of_the_narrowest_known_group_are_used() -> None:
     known = Durations()
     for _ in range(ENOUGH):
         known.ended("job", "torch", "ann", 100.0)
@@ -141,7 +143,7 @@ def test_durations_of_the_narrowest_sort_of_which_enough_is_known() -> None:
 
     def half(owner: str, ran_s: float) -> tuple[float, bool] | None:
         found = known.remaining(("job", "torch", owner), ran_s, 0.5)
-        return None if found is None else (found.seconds, found.sure)
+        return None if found is None else (found.seconds, found.is_confident)
 
     assert half("ann", 0.0) == (100.0, True)
     assert half("ann", 200.0) == (700.0, True), "it outlived its own kind, and goes on like the rest"
@@ -150,12 +152,12 @@ def test_durations_of_the_narrowest_sort_of_which_enough_is_known() -> None:
     assert known.remaining(("session", "torch", "ann"), 0.0, 0.5) is None
 
 
-def test_far_back_all_work_ahead_is_shared_out() -> None:
-    before = held(0, "n", {"GPU-n-0": 24 * GIB}, ends_at=NOW + 600)
-    queue = [queued(number, "1", limit=60) for number in range(MOST_AHEAD + 2)]
-    told = Scene(NOW, [factories.node("n", 1)], [before], queue).explain(queue[-1])
-    assert (told.confidence, told.basis) == (Confidence.GUESS, BY_WORK)
-    assert told.expected_start_at == NOW + 600 + (MOST_AHEAD + 1) * 60
-    endless = [queued(number, "1") for number in range(MOST_AHEAD + 2)]
-    told = Scene(NOW, [factories.node("n", 1)], [before], endless).explain(endless[-1])
-    assert (told.confidence, told.expected_start_at) == (Confidence.UNKNOWN, None)
+def test_expected_start_far_back_follows_total_work() -> None:
+    before = allocated(0, "n", {"GPU-n-0": 24 * GIB}, ends_at=NOW + 600)
+    queue = [queued(number, "1", limit=60) for number in range(MAX_AHEAD + 2)]
+    explanation = Scene(NOW, [factories.node("n", 1)], [before], queue).explain(queue[-1])
+    assert (explanation.confidence, explanation.basis) == (Confidence.GUESS, BY_TOTAL_WORK)
+    assert explanation.expected_start_at == NOW + 600 + (MAX_AHEAD + 1) * 60
+    endless = [queued(number, "1") for number in range(MAX_AHEAD + 2)]
+    explanation = Scene(NOW, [factories.node("n", 1)], [before], endless).explain(endless[-1])
+    assert (explanation.confidence, explanation.expected_start_at) == (Confidence.UNKNOWN, None)

@@ -1,4 +1,4 @@
-"""The tables of what fits where agree with the grid, whatever comes, goes and changes."""
+"""The fit table agrees with the grid after all changes."""
 
 from dataclasses import replace
 
@@ -20,12 +20,14 @@ SLOWLY = settings(max_examples=50, deadline=None)
 
 @SLOWLY
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
-def test_they_follow_the_grid(nodes: list[Node], requests: list[Request], data: st.DataObject) -> None:
+def test_fit_table_agrees_with_the_grid_after_changes(
+    nodes: list[Node], requests: list[Request], data: st.DataObject
+) -> None:
     grid = Grid(nodes[:-1])
     fits = FitTable(grid)
     for number in range(4):
-        for sort, request in enumerate(requests[: number + 2]):
-            fits.put(sort, data.draw(st.sampled_from([request, *requests])))
+        for request_class, request in enumerate(requests[: number + 2]):
+            fits.put(request_class, data.draw(st.sampled_from([request, *requests])))
         what = data.draw(st.sampled_from(["take", "put", "new"]))
         if what == "take" and grid.nodes:
             node = data.draw(st.sampled_from(grid.nodes))
@@ -37,31 +39,31 @@ def test_they_follow_the_grid(nodes: list[Node], requests: list[Request], data: 
             grid.put(nodes[-1:])
         fits.refresh()
         everywhere = np.arange(len(grid.nodes))
-        for sort, shape in enumerate(fits.shapes):
+        for request_class, shape in enumerate(fits.shapes):
             if shape is not None:
                 assert shape is grid.shape(shape.request)
-                assert (fits.now[sort] == grid.fits(shape, everywhere)).all()
-                assert (fits.empty[sort] == grid.fits_empty(shape, everywhere)).all()
-                assert fits.count[sort] == grid.fits(shape, everywhere).sum()
+                assert (fits.now[request_class] == grid.fits(shape, everywhere)).all()
+                assert (fits.empty[request_class] == grid.fits_empty(shape, everywhere)).all()
+                assert fits.count[request_class] == grid.fits(shape, everywhere).sum()
 
 
 @SLOWLY
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6))
-def test_shares_are_those_of_the_amounts(nodes: list[Node], requests: list[Request]) -> None:
+def test_shares_equal_those_of_the_amounts(nodes: list[Node], requests: list[Request]) -> None:
     grid = Grid(nodes)
     fits, cluster = FitTable(grid), Capacity.of(grid)
-    for sort, request in enumerate(requests):
-        fits.put(sort, request)
+    for request_class, request in enumerate(requests):
+        fits.put(request_class, request)
     fits.refresh()
     shares = fits.shares(cluster)
-    for sort, request in enumerate(requests):
-        assert min(1.0, shares[sort]) == cluster.share(amounts_of(grid.shape(request)))
+    for request_class, request in enumerate(requests):
+        assert min(1.0, shares[request_class]) == cluster.share(amounts_of(grid.shape(request)))
 
 
-def test_many_sorts_and_many_nodes_are_compared_in_steps() -> None:
+def test_large_tables_are_compared_in_steps() -> None:
     grid = Grid([factories.node(f"n{number}", 2, cpus_milli=1000 * number) for number in range(600)])
     fits = FitTable(grid)
-    for sort in range(1000):
-        fits.put(sort, factories.request(1000 * sort, gpus="1"))
+    for request_class in range(1000):
+        fits.put(request_class, factories.request(1000 * request_class, gpus="1"))
     fits.refresh()
-    assert fits.count[:1000].tolist() == [600 - sort for sort in range(600)] + [0] * 400
+    assert fits.count[:1000].tolist() == [600 - request_class for request_class in range(600)] + [0] * 400

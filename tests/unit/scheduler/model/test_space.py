@@ -1,4 +1,4 @@
-"""Rows of room and what is held say the same as the grid does, node by node."""
+"""Resource rows and allocation tables agree with the grid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held
+from commonage.scheduler.model.queued_requests import AllocatedRequest
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows
 
 FIELDS = ("cpus", "memory", "free_mib", "free_milli")
@@ -27,14 +27,12 @@ def fill(grid: Grid, requests: list[Request]) -> AllocationTable:
             allocation = grid.allocation(shape, node, devices, f"a{number}", 0.0)
             ends_at = float(number) if number % 2 else None
             grid.take(allocation)
-            allocations.take(Held(allocation, f"w{number}", "", "ann", "job", ends_at))
+            allocations.take(AllocatedRequest(allocation, f"w{number}", "", "ann", "job", ends_at))
     return allocations
 
 
 @given(clusters(), st.lists(REQUESTS, max_size=8), REQUESTS)
-def test_what_fits_into_what_is_free_is_what_the_grid_says(
-    nodes: list[Node], running: list[Request], request: Request
-) -> None:
+def test_fits_in_free_rows_agrees_with_the_grid(nodes: list[Node], running: list[Request], request: Request) -> None:
     grid = Grid(nodes)
     fill(grid, running)
     shape, all_nodes = grid.shape(request), everywhere(grid)
@@ -51,36 +49,34 @@ def test_what_fits_into_what_is_free_is_what_the_grid_says(
 
 
 @given(clusters(), st.lists(REQUESTS, max_size=8))
-def test_what_is_free_and_what_is_held_are_all_there_is(nodes: list[Node], running: list[Request]) -> None:
+def test_free_and_allocated_rows_add_up_to_the_capacity(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
     allocations = fill(grid, running)
-    slots = np.array([allocations.slot[held.allocation.attempt_id] for held in allocations], np.int64)
+    slots = np.array([allocations.slot[allocated.allocation.attempt_id] for allocated in allocations], np.int64)
     all_nodes = everywhere(grid)
     assert np.array_equal(free_rows(grid, all_nodes) + allocations.sum(slots), whole_rows(grid, all_nodes))
 
 
 @given(clusters(), st.lists(REQUESTS, max_size=8), st.integers(0, 8))
-def test_what_time_limits_free_is_what_is_free_once_they_are_over(
-    nodes: list[Node], running: list[Request], at: int
-) -> None:
+def test_ended_by_equals_the_room_after_time_limits_ended(nodes: list[Node], running: list[Request], at: int) -> None:
     grid = Grid(nodes)
     allocations = fill(grid, running)
     expected = free_rows(grid, everywhere(grid)) + allocations.ended_by(at)
-    for held in list(allocations):
-        if held.ends_at is not None and held.ends_at <= at:
-            grid.give(held.allocation)
-            assert allocations.give(held.allocation.attempt_id) is held
+    for allocated in list(allocations):
+        if allocated.ends_at is not None and allocated.ends_at <= at:
+            grid.give(allocated.allocation)
+            assert allocations.give(allocated.allocation.attempt_id) is allocated
     assert np.array_equal(free_rows(grid, everywhere(grid)), expected)
     assert not allocations.ended_by(at).any()
     assert allocations.give("nobody") is None
 
 
 @given(clusters(), st.lists(REQUESTS, max_size=8))
-def test_holdings_follow_a_grid_whose_nodes_come_and_go(nodes: list[Node], running: list[Request]) -> None:
+def test_allocation_table_follows_added_and_removed_nodes(nodes: list[Node], running: list[Request]) -> None:
     grid = Grid(nodes)
     allocations = fill(grid, running)
     grid.remove(nodes[0].name)
-    left = [held for held in allocations if held.allocation.node != nodes[0].name]
+    left = [allocated for allocated in allocations if allocated.allocation.node != nodes[0].name]
     assert np.array_equal(allocations.ended_by(1e9), AllocationTable(grid, left).ended_by(1e9))
     assert len(allocations) >= len(left)
     grid.put([nodes[0]])

@@ -1,13 +1,13 @@
-"""`expected-waste` on nodes where one can see what will be wasted."""
+"""`expected-waste` on nodes where the waste is evident."""
 
 from __future__ import annotations
 
 import numpy as np
 from tests.unit.scheduler.clusters import GIB
-from tests.unit.scheduler.policies.nodes import choose, make, node, put, stop
+from tests.unit.scheduler.policies.rules import choose, make, node, put, stop
 
 from commonage.domain.requests import Request, parse_gpus
-from commonage.scheduler.policies.expected_waste import LOOK_EVERY
+from commonage.scheduler.policies.expected_waste import CHECK_EVERY
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT
 from commonage.testing import factories
@@ -19,11 +19,11 @@ def mix(*gpus: str, cpus: int = 1000) -> WorkloadMix:
     return WorkloadMix.of([stop(one, cpus) for one in gpus])
 
 
-def test_it_is_the_default() -> None:
+def test_expected_waste_is_the_default() -> None:
     assert DEFAULT == POLICY
 
 
-def test_a_gap_that_fits_is_filled() -> None:
+def test_exact_gap_is_filled() -> None:
     grid, policy = make(POLICY, node("a", 1), node("b", 1), node("c", 1), mix=mix("0.75", "0.5", "0.25", "1"))
     put(grid, policy, stop("0.5"), at=(0, [0]))
     put(grid, policy, stop("0.75"), at=(1, [0]))
@@ -31,7 +31,7 @@ def test_a_gap_that_fits_is_filled() -> None:
     assert put(grid, policy, stop("0.5")) == (0, [0])
 
 
-def test_a_gap_that_others_need_is_left_to_them() -> None:
+def test_gap_that_others_need_is_left() -> None:
     grid, policy = make(POLICY, node("a", 2), mix=mix("0.7", "0.7", "0.3"))
     put(grid, policy, stop("0.3"), at=(0, [0]))
     put(grid, policy, stop("0.4"), at=(0, [1]))
@@ -39,14 +39,14 @@ def test_a_gap_that_others_need_is_left_to_them() -> None:
     assert put(grid, policy, stop("0.7")) == (0, [0])
 
 
-def test_devices_that_are_asked_for_together_stay_together() -> None:
+def test_devices_of_multi_gpu_requests_stay_together() -> None:
     grid, policy = make(POLICY, node("pair", 2), node("odd", 3), mix=mix("1", "2", "2", "0.5"))
     put(grid, policy, stop("2"), at=(1, [0, 1]))
     assert put(grid, policy, stop("1")) == (1, [2])
     assert put(grid, policy, stop("2")) == (0, [0, 1])
 
 
-def test_few_cpus_go_where_devices_have_few() -> None:
+def test_requests_with_few_cpus_go_to_devices_with_few_cpus() -> None:
     typical = WorkloadMix.of([stop("1", 2000), stop("1", 12_000)])
     grid, policy = make(POLICY, node("many-cpus", 2, 24_000), node("few-cpus", 2, 4_000), mix=typical)
     assert put(grid, policy, stop("1", 2000))[0] == 1
@@ -54,7 +54,7 @@ def test_few_cpus_go_where_devices_have_few() -> None:
     assert put(grid, policy, stop("1", 2000))[0] == 1
 
 
-def test_without_a_gpu_it_takes_no_cpus_from_idle_devices() -> None:
+def test_request_without_gpu_takes_no_cpus_from_idle_devices() -> None:
     typical = mix("1", "0.5", cpus=4000)
     grid, policy = make(
         POLICY, node("devices", 4, 16_000), node("used-up", 1, 16_000), node("none", 0, 64_000), mix=typical
@@ -66,14 +66,14 @@ def test_without_a_gpu_it_takes_no_cpus_from_idle_devices() -> None:
     assert costs[0] > 100  # thousandths of a GPU
 
 
-def test_a_cluster_without_gpus_is_filled_node_by_node() -> None:
+def test_cluster_without_gpus_is_filled_node_by_node() -> None:
     grid, policy = make(POLICY, node("a", 0), node("b", 0), node("c", 0), mix=WorkloadMix())
     put(grid, policy, stop(), at=(1, []))
     assert {put(grid, policy, stop(cpus=3000))[0] for _ in range(10)} == {1}
     assert put(grid, policy, stop(cpus=3000))[0] == 0
 
 
-def test_memory_too_can_strand_a_device() -> None:
+def test_lack_of_memory_can_strand_a_device() -> None:
     nodes = [factories.node(name, 2, cpus_milli=64_000, memory_mib=64 * GIB) for name in "ab"]
     much, little = (WorkloadMix.of([Request(4000, memory * GIB, parse_gpus("1"))]) for memory in (32, 1))
     for typical, lost in ((much, True), (little, False)):
@@ -81,7 +81,7 @@ def test_memory_too_can_strand_a_device() -> None:
         assert (policy.costs(grid.shape(Request(1000, 40 * GIB))).min() > 100) == lost
 
 
-def test_vram_goes_to_the_device_on_which_least_of_it_is_lost() -> None:
+def test_vram_request_goes_to_the_device_with_least_waste() -> None:
     typical = WorkloadMix.of([stop("6GiB"), stop("6GiB"), stop("12GiB")])
     devices = [[factories.device(0, uuid=f"{size}", memory_mib=size * GIB)] for size in (24, 12, 10)]
     nodes = [factories.node(f"n{number}", device, cpus_milli=32_000) for number, device in enumerate(devices)]
@@ -91,7 +91,7 @@ def test_vram_goes_to_the_device_on_which_least_of_it_is_lost() -> None:
     assert put(grid, policy, stop("6GiB"))[0] == 0
 
 
-def test_without_history_a_device_in_use_is_filled_first() -> None:
+def test_device_in_use_is_filled_first_without_history() -> None:
     grid, policy = make(POLICY, node("a", 2), node("b", 2), mix=WorkloadMix())
     put(grid, policy, stop("0.5"), at=(1, [1]))
     assert put(grid, policy, stop("0.5")) == (1, [1])
@@ -99,13 +99,13 @@ def test_without_history_a_device_in_use_is_filled_first() -> None:
     assert put(grid, policy, stop("2")) == (0, [0, 1])
 
 
-def test_one_node_with_one_device_takes_all_that_fits() -> None:
+def test_single_device_takes_all_that_fits() -> None:
     grid, policy = make(POLICY, node("a", 1), mix=WorkloadMix())
     assert [put(grid, policy, stop("1/3")) for _ in range(3)] == [(0, [0])] * 3
     assert choose(grid, policy, grid.shape(stop("0.1"))) is None
 
 
-def test_it_learns_what_comes() -> None:
+def test_policy_learns_from_arrivals() -> None:
     def left_by(comes: str) -> int:
         """The GPU that 0.4 is put on, of 0 with 0.4 free and 1 with 0.8, where this is what comes."""
         grid, policy = make(POLICY, node("a", 2), mix=WorkloadMix())
@@ -119,12 +119,12 @@ def test_it_learns_what_comes() -> None:
     assert left_by("0.39") == 1
 
 
-def test_the_same_arrivals_go_to_the_same_places() -> None:
+def test_placement_is_deterministic_for_the_same_arrivals() -> None:
     def play() -> list[tuple[int, tuple[int, ...]]]:
         dice = np.random.default_rng(5)
         grid, policy = make(POLICY, *(node(f"n{number}", 4) for number in range(12)), mix=WorkloadMix())
         found = []
-        for gpus in dice.choice(["0.1", "0.3", "0.5", "0.7", "1", "2"], 3 * LOOK_EVERY):
+        for gpus in dice.choice(["0.1", "0.3", "0.5", "0.7", "1", "2"], 3 * CHECK_EVERY):
             place = choose(grid, policy, grid.shape(stop(str(gpus))))
             if place is not None:
                 put(grid, policy, stop(str(gpus)), at=place)

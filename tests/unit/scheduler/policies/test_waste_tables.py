@@ -1,4 +1,4 @@
-"""The tables of expected waste, for demands where one can reckon what is left."""
+"""The tables of expected waste, for demands with a known result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def column(cpus: float) -> int:
     return round(cpus / STEP * FINE)
 
 
-def test_where_nothing_is_asked_for_all_that_is_idle_is_wasted() -> None:
+def test_all_idle_capacity_is_wasted_without_demand() -> None:
     waste = table(demand(), STEP, END, 2)
     assert waste.shape == (PARTS + 3, WIDTH)
     assert np.isclose(waste[37, 5], 370)
@@ -28,7 +28,7 @@ def test_where_nothing_is_asked_for_all_that_is_idle_is_wasted() -> None:
     assert np.isclose(waste[PARTS + 2, 5], 1000)
 
 
-def test_what_is_smaller_than_anything_typical_is_wasted_and_so_is_a_device_without_cpus() -> None:
+def test_too_small_remainders_and_devices_without_cpus_are_wasted() -> None:
     waste = table(demand((50, 1, 1000, 1.0)), STEP, END, 1)
     assert np.isclose(waste[49, -1], 490)
     assert np.isclose(waste[50, column(900)], 500)
@@ -37,7 +37,7 @@ def test_what_is_smaller_than_anything_typical_is_wasted_and_so_is_a_device_with
     assert 500 < waste[PARTS + 1, column(1500)] < 550  # cpus for one half only
 
 
-def test_waste_is_a_mean_over_what_may_come_and_the_end() -> None:
+def test_waste_is_the_mean_over_next_events() -> None:
     waste = table(demand((100, 1, 0, 0.25), (75, 1, 0, 0.75)), STEP, 1.0, 1)
     left_by_three_quarters = 250.0
     chosen = 0.75 * np.exp(-left_by_three_quarters / 1000)  # a workload that wastes comes less often
@@ -45,7 +45,7 @@ def test_waste_is_a_mean_over_what_may_come_and_the_end() -> None:
     assert np.isclose(waste[PARTS + 1, -1], expected)
 
 
-def test_several_devices_are_of_use_only_where_there_are_so_many() -> None:
+def test_multi_device_demand_needs_enough_whole_devices() -> None:
     waste = table(demand((100, 2, 1000, 1.0)), STEP, END, 3)
     alone, pair, three = waste[PARTS + 1 :, -1]
     assert np.isclose(alone, 1000)
@@ -53,6 +53,6 @@ def test_several_devices_are_of_use_only_where_there_are_so_many() -> None:
     assert np.isclose(waste[PARTS + 2, column(500)], 1000)
 
 
-def test_more_cpus_never_waste_more_where_all_workloads_are_alike() -> None:
+def test_more_cpus_never_add_waste_for_equal_workloads() -> None:
     waste = table(demand((30, 1, 1500, 1.0)), STEP, END, 1)
     assert (np.diff(waste, axis=1) < 1e-9).all()

@@ -1,4 +1,4 @@
-"""Preemption: the fewest go, the right ones, with a reason, and then there is room."""
+"""Preemption: the fewest and least important victims, with a reason, and room afterwards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices
 from commonage.scheduler.preemption.preemption import Preemption, PreemptionProposal
 from commonage.scheduler.queue.quota import QuotaAccounts, amounts_of
@@ -32,7 +32,9 @@ class World:
         self.allocations = AllocationTable(self.grid)
         self.preemption = Preemption(self.grid, self.allocations, self.quotas, 600, spared)
 
-    def allocate(self, request: Request, node: int | None = None, at: float = OLD, **fields: object) -> Held | None:
+    def allocate(
+        self, request: Request, node: int | None = None, at: float = OLD, **fields: object
+    ) -> AllocatedRequest | None:
         """Something runs, on the first node that has room, or this one."""
         shape = self.grid.shape(request)
         nodes = everywhere(self.grid) if node is None else np.array([node])
@@ -42,12 +44,12 @@ class World:
         number = int(fit[0])
         devices = pick_devices(self.grid, shape, number, free_rows(self.grid, np.array([number]))[0])
         allocation = self.grid.allocation(shape, number, devices, f"a{next(NUMBERS):04}", at)
-        base = Held(allocation, "w", "", "bob", "job", tenant="art", priority=-50, preemptible=True)
-        held = replace(base, **fields)  # type: ignore[arg-type]  # fields of Held
+        base = AllocatedRequest(allocation, "w", "", "bob", "job", tenant="art", priority=-50, preemptible=True)
+        allocated = replace(base, **fields)  # type: ignore[arg-type]  # fields of Held
         self.grid.take(allocation)
-        self.allocations.take(held)
-        self.quotas.take(held)
-        return held
+        self.allocations.take(allocated)
+        self.quotas.take(allocated)
+        return allocated
 
     def evict(
         self, gpus: str | None = None, request: Request | None = None, **fields: object
@@ -60,11 +62,11 @@ class World:
 
 def gone(eviction: PreemptionProposal | None) -> list[str]:
     assert eviction is not None
-    return sorted(victim.held.allocation.attempt_id for victim in eviction.victims)
+    return sorted(victim.allocated.allocation.attempt_id for victim in eviction.victims)
 
 
-def ids(*held: Held | None) -> list[str]:
-    return sorted(one.allocation.attempt_id for one in held if one is not None)
+def ids(*allocated: AllocatedRequest | None) -> list[str]:
+    return sorted(one.allocation.attempt_id for one in allocated if one is not None)
 
 
 def part(gpus: str) -> Request:
@@ -75,7 +77,7 @@ def own(name: str, gpus: int) -> Tenant:
     return Tenant(name, quota=Quota(Bounds(gpu_milli=gpus * 1000)))
 
 
-def test_the_less_important_goes_and_hears_why() -> None:
+def test_lower_priority_is_evicted_with_a_reason() -> None:
     world = World([factories.node("n1", 1)])
     low = world.allocate(part("1"))
     eviction = world.evict("1")
@@ -85,21 +87,21 @@ def test_the_less_important_goes_and_hears_why() -> None:
     assert eviction.victims[0].reason == attempts.Preempted(by_owner="alice", by_kind="session", is_session=False)
 
 
-def test_what_is_not_preemptible_or_not_less_important_or_began_just_now_stays() -> None:
+def test_not_preemptible_equal_priority_or_guaranteed_workloads_stay() -> None:
     for stays in ({"preemptible": False}, {"priority": 0}, {"at": NOW - 599}):
         world = World([factories.node("n1", 1)])
         world.allocate(part("1"), **stays)
         assert world.evict("1") is None
 
 
-def test_what_is_spared_stays() -> None:
+def test_exempt_attempts_stay() -> None:
     world = World([factories.node("n1", 1)])
-    held = world.allocate(part("1"))
-    world.preemption = replace(world.preemption, spared=ids(held))
+    allocated = world.allocate(part("1"))
+    world.preemption = replace(world.preemption, exempt=ids(allocated))
     assert world.evict("1") is None
 
 
-def test_one_goes_rather_than_two_then_the_less_important_then_the_younger() -> None:
+def test_victims_are_fewest_then_lowest_priority_then_youngest() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1), factories.node("n3", 1), factories.node("n4", 1)])
     world.allocate(part("0.5"), 0)
     world.allocate(part("0.5"), 0)
@@ -109,61 +111,61 @@ def test_one_goes_rather_than_two_then_the_less_important_then_the_younger() -> 
     assert gone(world.evict("1")) == ids(young)
 
 
-def test_where_several_have_to_go_no_more_go_than_needed() -> None:
+def test_no_more_victims_than_needed() -> None:
     world = World([factories.node("n1", 8, cpus_milli=64000)])
     for _ in range(40):
         world.allocate(part("0.2"), 0)
     assert len(gone(world.evict("2"))) == 10
 
 
-def test_nobody_goes_where_it_fits_already() -> None:
+def test_no_victims_if_the_request_fits() -> None:
     world = World([factories.node("n1", 2)])
     world.allocate(part("1"))
     assert gone(world.evict("1")) == []
 
 
-def test_devices_of_one_numa_node_are_cleared_for_a_request_that_wants_them_together() -> None:
+def test_devices_of_one_numa_node_are_cleared_if_requested() -> None:
     devices = [factories.device(index, uuid=f"c{index}", numa=index % 2) for index in range(4)]
     world = World([factories.node("n1", devices)])
-    held = [world.allocate(part("1"), 0) for _ in range(4)]
+    allocated = [world.allocate(part("1"), 0) for _ in range(4)]
     victims = gone(world.evict(request=replace(factories.request(gpus="2"), one_numa=True)))
-    assert victims in (ids(held[0], held[2]), ids(held[1], held[3]))
+    assert victims in (ids(allocated[0], allocated[2]), ids(allocated[1], allocated[3]))
 
 
-def test_what_was_lent_is_taken_back_from_who_borrows_and_no_more() -> None:
+def test_reclaim_takes_back_only_what_was_borrowed() -> None:
     world = World([factories.node("n1", 4)], own("bio", 2), own("art", 2))
-    held = [world.allocate(part("1"), at=OLD + number, priority=5) for number in range(4)]
+    allocated = [world.allocate(part("1"), at=OLD + number, priority=5) for number in range(4)]
     eviction = world.evict("2")
-    assert gone(eviction) == ids(held[2], held[3])
+    assert gone(eviction) == ids(allocated[2], allocated[3])
     assert eviction is not None
     assert eviction.victims[0].reason == attempts.Reclaimed(tenant="bio", is_session=False)
 
 
-def test_what_is_a_tenants_own_stays_however_important_the_ask_of_another() -> None:
+def test_nominal_quota_of_a_tenant_is_not_evicted_for_priority_of_another() -> None:
     world = World([factories.node("n1", 2)], own("bio", 1), own("art", 2))
     world.allocate(part("1"))
     world.allocate(part("1"))
     assert world.evict("1", priority=50) is None
 
 
-def test_quotas_alone_may_ask_for_a_victim_though_there_is_room() -> None:
+def test_quota_alone_can_require_a_victim() -> None:
     world = World([factories.node("n1", 8)], own("bio", 1), own("art", 1))
-    held = [world.allocate(part("1"), at=OLD + number, priority=5) for number in range(2)]
-    assert gone(world.evict("1")) == ids(held[1])
+    allocated = [world.allocate(part("1"), at=OLD + number, priority=5) for number in range(2)]
+    assert gone(world.evict("1")) == ids(allocated[1])
     full = World([factories.node("n1", 8)], Tenant("art", quota=Quota(per_user=Bounds(gpu_milli=1000))))
     mine = full.allocate(part("1"))
     full.allocate(part("1"), owner="eve")
     assert gone(full.evict("1", tenant="art", owner="bob")) == ids(mine)
 
 
-def test_where_a_quota_wants_a_victim_one_is_looked_for_that_makes_room_as_well() -> None:
+def test_victim_for_quota_also_makes_room_if_possible() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)], own("bio", 1), own("art", 0))
     lent = world.allocate(part("1"), 0)
     world.allocate(part("1"), 1, tenant="nobody", priority=-60, at=OLD + 1)
     assert gone(world.evict("1")) == ids(lent)
 
 
-def test_a_gang_goes_as_a_whole_and_counts_as_many() -> None:
+def test_gang_is_evicted_whole_and_counts_all_members() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1), factories.node("n3", 2)])
     gang = [world.allocate(part("1"), node, gang="g") for node in (0, 1)]
     assert gone(world.evict("1", request=factories.request(gpus="2"))) == []
@@ -177,19 +179,19 @@ def test_a_gang_goes_as_a_whole_and_counts_as_many() -> None:
     assert gone(single.evict("1")) == ids(alone)
 
 
-def test_a_gang_of_which_one_may_not_go_stays() -> None:
+def test_gang_with_an_exempt_member_stays() -> None:
     world = World([factories.node("n1", 1), factories.node("n2", 1)])
     world.allocate(part("1"), 0, gang="g")
     world.allocate(part("1"), 1, gang="g", preemptible=False)
     assert world.evict("1") is None
 
 
-def test_for_a_gang_there_is_room_on_as_many_nodes() -> None:
+def test_eviction_for_a_gang_frees_a_node_for_each_member() -> None:
     world = World([factories.node(f"n{number}", 1) for number in range(4)])
     world.allocate(part("1"), 0, preemptible=False)
-    held = [world.allocate(part("1"), node) for node in (1, 2)]
+    allocated = [world.allocate(part("1"), node) for node in (1, 2)]
     eviction = world.evict("1", gang="mine", gang_size=3)
-    assert gone(eviction) == ids(*held)
+    assert gone(eviction) == ids(*allocated)
     assert eviction is not None
     assert sorted(eviction.nodes) == [1, 2, 3]
     assert world.evict("1", gang="mine", gang_size=4) is None
@@ -222,7 +224,7 @@ def world_of(nodes: list[Node], tenants: tuple[Tenant, ...], running: list[tuple
 
 
 @given(clusters(), TENANTS, RUNNING, REQUESTS, st.sampled_from([1, 1, 2]), st.sampled_from([-20, 0, 10]))
-def test_after_an_eviction_the_ask_fits_and_nobody_went_in_vain_or_against_the_rules(
+def test_eviction_is_sufficient_minimal_and_allowed(
     nodes: list[Node], tenants: tuple[Tenant, ...], running: list[tuple[object, ...]], request: Request, size: int,
     priority: int,
 ) -> None:  # fmt: skip
@@ -230,9 +232,9 @@ def test_after_an_eviction_the_ask_fits_and_nobody_went_in_vain_or_against_the_r
     eviction = world.evict(request=request, gang="x" if size > 1 else None, gang_size=size, priority=priority)
     if eviction is None:
         return
-    victims = [victim.held for victim in eviction.victims]
+    victims = [victim.allocated for victim in eviction.victims]
     assert all(one.preemptible and one.allocation.at + 600 <= NOW for one in victims)
-    assert all(one.priority < priority or (world.quotas.bounded("bio") and one.tenant != "bio") for one in victims)
+    assert all(one.priority < priority or (world.quotas.has_quota("bio") and one.tenant != "bio") for one in victims)
     assert len(set(eviction.nodes)) == size
     units = {one.gang or one.allocation.attempt_id for one in victims}
     for gang in units & {"g1", "g2"}:
@@ -243,20 +245,22 @@ def test_after_an_eviction_the_ask_fits_and_nobody_went_in_vain_or_against_the_r
         assert not suffices(world, request, eviction.nodes, fewer, size)
 
 
-def suffices(world: World, request: Request, numbers: tuple[int, ...], going: list[Held], size: int) -> bool:
+def suffices(
+    world: World, request: Request, numbers: tuple[int, ...], going: list[AllocatedRequest], size: int
+) -> bool:
     shape = world.grid.shape(request)
     least, amounts = amounts_of(shape), amounts_of(shape)
     for _ in range(size - 1):
         amounts = amounts.plus(least)
-    with world.grid.trial(), world.quotas.without(going):
+    with world.grid.trial(), world.quotas.excluding(going):
         for one in going:
             world.grid.give(one.allocation)
-        starts = world.quotas.standing("bio", "alice", amounts).starts
+        starts = world.quotas.decide("bio", "alice", amounts).starts
         return starts and bool(world.grid.fits(shape, np.array(numbers)).all())
 
 
 @given(clusters(), RUNNING, REQUESTS)
-def test_without_quotas_and_gangs_the_fewest_go(
+def test_victims_are_fewest_without_quotas_and_gangs(
     nodes: list[Node], running: list[tuple[object, ...]], request: Request
 ) -> None:
     world = world_of(nodes, (), [(*one[:5], None) for one in running])

@@ -1,4 +1,4 @@
-"""Usage that fades: one sum, whatever the order in which begins and ends are told."""
+"""Fair share: decaying usage."""
 
 from math import log
 
@@ -10,7 +10,7 @@ from tests.unit.scheduler.clusters import GIB, NOW, clusters
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.queue.fair_share import MOST_HALF_LIVES, Capacity, Usage
+from commonage.scheduler.queue.fair_share import MAX_HALF_LIVES, Capacity, Usage
 from commonage.testing import factories
 
 HOUR = 3600.0
@@ -20,7 +20,7 @@ def usage(penalty_s: float = 0.0) -> Usage:
     return Usage(half_life_s=HOUR, entry_penalty_s=penalty_s)
 
 
-def test_a_debt_grows_while_a_allocation_is_held_and_halves_after() -> None:
+def test_debt_grows_with_an_allocation_and_then_halves() -> None:
     books = usage()
     books.begin("a-1", "lab", "ann", 0.5, NOW)
     assert books.debt("lab", "ann", NOW + 10) == pytest.approx(0.5 * 10, rel=1e-2)
@@ -30,17 +30,17 @@ def test_a_debt_grows_while_a_allocation_is_held_and_halves_after() -> None:
     assert books.debt("lab", "ann", NOW + 101 * HOUR) == pytest.approx(for_ever / 2)
 
 
-def test_who_starts_is_charged_at_once() -> None:
+def test_start_is_charged_the_entry_penalty() -> None:
     books = usage(penalty_s=600.0)
     books.begin("a-1", "lab", "ann", 0.25, NOW)
     assert books.debt("lab", "ann", NOW) == pytest.approx(150.0)
     books.begin("a-1", "lab", "ann", 0.25, NOW + 5)
-    assert books.debt("lab", "ann", NOW) == pytest.approx(150.0), "told twice"
+    assert books.debt("lab", "ann", NOW) == pytest.approx(150.0), "repeated report"
     books.end("b-1", NOW)
     assert books.debt("lab", "eve", NOW) == 0.0
 
 
-def test_a_tenant_owes_what_its_members_owe() -> None:
+def test_debt_of_a_tenant_is_the_sum_of_its_users() -> None:
     books = usage(penalty_s=100.0)
     for number, (tenant, owner) in enumerate([("lab", "ann"), ("lab", "bob"), ("bio", "ann")]):
         books.begin(f"{number}-1", tenant, owner, 0.1, NOW)
@@ -54,8 +54,8 @@ HOLDS = st.lists(st.tuples(st.floats(0, 50), st.floats(0.1, 50), st.floats(0.001
 
 
 @given(HOLDS, st.randoms())
-def test_the_order_in_which_it_is_told_does_not_matter(holds: list[tuple[float, float, float]], chance: object) -> None:
-    """Nor does how it is told: as it happens, or later from the store."""
+def test_debt_is_independent_of_the_order_of_reports(holds: list[tuple[float, float, float]], chance: object) -> None:
+    """Reported as it happens, or later from the store."""
     live, later = usage(60.0), usage(60.0)
     events = []
     for number, (since, length, share) in enumerate(holds):
@@ -77,21 +77,21 @@ def _long_way(since: float, length: float, share: float, now: float) -> float:
     """Hour by hour: what is held in an hour fades from then on; the penalty from the start on."""
     steps = 2000
     part = length / steps
-    held = sum(share * part * HOUR * 2.0 ** -(now - since - (step + 0.5) * part) for step in range(steps))
-    return held + share * 60.0 * 2.0 ** -(now - since)
+    allocated = sum(share * part * HOUR * 2.0 ** -(now - since - (step + 0.5) * part) for step in range(steps))
+    return allocated + share * 60.0 * 2.0 ** -(now - since)
 
 
-def test_years_do_no_harm() -> None:
+def test_debt_stays_finite_over_years() -> None:
     books = usage()
     for year in range(30):
         at = NOW + year * 8766 * HOUR
         books.charge(f"{year}-1", "lab", "ann", 1.0, (at, at + HOUR))
     last = NOW + 29 * 8766 * HOUR + HOUR
     assert books.debt("lab", "ann", last) == pytest.approx(HOUR / log(2) / 2)
-    assert books.debt("lab", "ann", last + 2 * MOST_HALF_LIVES * HOUR) == pytest.approx(0.0, abs=1e-9)
+    assert books.debt("lab", "ann", last + 2 * MAX_HALF_LIVES * HOUR) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_dominant_share_is_the_largest_part_of_anything() -> None:
+def test_dominant_share_is_the_largest_part() -> None:
     grid = Grid([factories.node("a", 4, cpus_milli=10_000, memory_mib=10 * GIB), factories.node("b", 0)])
     cluster = Capacity.of(grid)
     assert cluster == Capacity(18_000, 42 * GIB, 4000)
@@ -101,6 +101,6 @@ def test_the_dominant_share_is_the_largest_part_of_anything() -> None:
 
 
 @given(clusters())
-def test_nobody_holds_more_than_all(nodes: list[Node]) -> None:
+def test_share_is_at_most_one(nodes: list[Node]) -> None:
     cluster = Capacity.of(Grid(nodes))
     assert 0.0 <= cluster.share(Amounts(500, GIB, 1000)) <= 1.0

@@ -1,4 +1,4 @@
-"""Whose turn it is: priority, fair share between tenants and users, age."""
+"""The order of the queue."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from tests.unit.scheduler.clusters import GIB, NOW
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules, Tenant
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -27,92 +27,98 @@ def queued(number: int, owner: str = "ann", tenant: str = "lab", **fields: objec
     return replace(base, **fields)  # type: ignore[arg-type]
 
 
-def holds(snapshot: Snapshot, owner: str, cores: int, since: float, tenant: str = "lab") -> Held:
+def holds(snapshot: Snapshot, owner: str, cores: int, since: float, tenant: str = "lab") -> AllocatedRequest:
     allocation = factories.allocation(f"h-{tenant}-{owner}-1", node="n0", cpus_milli=1000 * cores, at=since)
-    held = Held(allocation, f"h-{tenant}-{owner}", "", owner, "job", tenant=tenant)
-    snapshot.allocate(held)
-    return held
+    allocated = AllocatedRequest(allocation, f"h-{tenant}-{owner}", "", owner, "job", tenant=tenant)
+    snapshot.allocate(allocated)
+    return allocated
 
 
 def order(snapshot: Snapshot, now: float = NOW) -> list[str]:
     return [snapshot.queue.queued_requests[slot].workload_id for slot in snapshot.order(now).slots]  # type: ignore[union-attr]
 
 
-def stand(snapshot: Snapshot, *queued_requests: QueuedRequest) -> list[str]:
+def in_order(snapshot: Snapshot, *queued_requests: QueuedRequest) -> list[str]:
     for one in queued_requests:
         snapshot.enqueue(one)
     return order(snapshot)
 
 
-def test_higher_priority_then_age() -> None:
-    assert stand(cluster(), queued(1), queued(2, priority=10), queued(3, priority=-10)) == ["w002", "w001", "w003"]
+def test_order_is_by_priority_then_age() -> None:
+    assert in_order(cluster(), queued(1), queued(2, priority=10), queued(3, priority=-10)) == [
+        "w002",
+        "w001",
+        "w003",
+    ]
 
 
-def test_who_used_little_comes_before_who_used_much() -> None:
+def test_accounts_with_little_usage_come_first() -> None:
     snapshot = cluster()
     holds(snapshot, "ann", 10, NOW - HOUR)
-    assert stand(snapshot, queued(1, "ann"), queued(2, "bob")) == ["w002", "w001"]
+    assert in_order(snapshot, queued(1, "ann"), queued(2, "bob")) == ["w002", "w001"]
 
 
-def test_what_was_used_is_forgotten_in_time() -> None:
+def test_usage_decays() -> None:
     snapshot = cluster(Rules(half_life_s=HOUR))
-    held = holds(snapshot, "ann", 10, NOW - HOUR)
-    snapshot.release(held.workload_id, NOW)
+    allocated = holds(snapshot, "ann", 10, NOW - HOUR)
+    snapshot.release(allocated.workload_id, NOW)
     debts = [snapshot.usage.debt("lab", "ann", NOW + hours * HOUR) for hours in (0, 1, 2)]
     assert debts[1] / debts[0] == debts[2] / debts[1] == 0.5
 
 
-def test_of_two_with_much_to_do_each_gets_every_other_place() -> None:
+def test_two_busy_users_alternate() -> None:
     anns = [queued(number, "ann") for number in range(4)]
     bobs = [queued(10 + number, "bob") for number in range(4)]
-    told = stand(cluster(Rules(age_credit=0.0)), *anns, *bobs)
-    assert told == ["w000", "w010", "w001", "w011", "w002", "w012", "w003", "w013"]
+    ordered = in_order(cluster(Rules(age_credit=0.0)), *anns, *bobs)
+    assert ordered == ["w000", "w010", "w001", "w011", "w002", "w012", "w003", "w013"]
 
 
-def test_a_tenant_with_twice_the_weight_gets_two_places_for_one() -> None:
+def test_tenant_with_double_weight_gets_double_share() -> None:
     rules = Rules(tenants=(Tenant("bio", weight=2.0), Tenant("lab")), age_credit=0.0)
-    told = stand(
+    ordered = in_order(
         cluster(rules),
         *(queued(number, "ann", "bio") for number in range(4)),
         *(queued(10 + number, "bob", "lab") for number in range(2)),
     )
-    assert told == ["w000", "w010", "w001", "w002", "w011", "w003"]
+    assert ordered == ["w000", "w010", "w001", "w002", "w011", "w003"]
 
 
-def test_a_large_ask_costs_its_owner_more_places_than_a_small_one() -> None:
+def test_large_request_costs_more_positions_than_a_small_one() -> None:
     large = queued(0, "ann", request=Request(5000, GIB))
-    told = stand(cluster(Rules(age_credit=0.0)), large, queued(1, "ann"), *(queued(10 + n, "bob") for n in range(6)))
-    assert told.index("w001") == 6, "five cores of Bob's first"
+    ordered = in_order(
+        cluster(Rules(age_credit=0.0)), large, queued(1, "ann"), *(queued(10 + n, "bob") for n in range(6))
+    )
+    assert ordered.index("w001") == 6, "five cores of Bob's first"
 
 
-def test_members_of_a_crowded_tenant_share_its_part() -> None:
+def test_users_of_a_tenant_share_its_part() -> None:
     """Three users of one tenant, one of another: after the first round the lonely one is served as often as they."""
     crowd = [queued(10 * user + number, f"user-{user}") for user in range(3) for number in range(3)]
     lonely = [queued(90 + number, "zoe", "other") for number in range(9)]
-    told = stand(cluster(Rules(age_credit=0.0)), *crowd, *lonely)
-    tenants = ["other" if name >= "w090" else "lab" for name in told]
+    ordered = in_order(cluster(Rules(age_credit=0.0)), *crowd, *lonely)
+    tenants = ["other" if name >= "w090" else "lab" for name in ordered]
     assert [tenants[:8].count("lab"), tenants[:16].count("lab")] == [5, 9]
 
 
-def test_waiting_counts_as_much_as_the_rules_say() -> None:
-    """Ann owes 36 cluster-seconds: with a credit of a hundredth that is an hour of waiting."""
+def test_age_credit_follows_the_rules() -> None:
+    """Ann owes 36 capacity-seconds: with a credit of a hundredth that is an hour of waiting."""
     for waited, first in ((0.9 * HOUR, "w002"), (1.1 * HOUR, "w001")):
         snapshot = cluster(Rules(entry_penalty_s=0.0, age_credit=0.01, half_life_s=1e9))
         holds(snapshot, "ann", 10, NOW - 180)  # a tenth of the cluster; counted for her, and for her tenant
         one, other = queued(1, "ann", submitted_at=NOW - waited), queued(2, "bob", "other", submitted_at=NOW)
-        assert stand(snapshot, one, other)[0] == first
+        assert in_order(snapshot, one, other)[0] == first
 
 
-def test_equal_ones_stand_by_age_and_id() -> None:
+def test_ties_are_ordered_by_age_then_id() -> None:
     rules = Rules(entry_penalty_s=0.0, age_credit=0.0)
     queued_requests = [queued(number, f"user-{9 - number}", submitted_at=NOW + number // 2) for number in range(6)]
-    assert stand(cluster(rules), *reversed(queued_requests)) == [one.workload_id for one in queued_requests]
+    assert in_order(cluster(rules), *reversed(queued_requests)) == [one.workload_id for one in queued_requests]
 
 
-def test_a_gang_stands_where_its_first_member_stands() -> None:
+def test_gang_takes_the_position_of_its_first_member() -> None:
     gang = [queued(number, "ann", gang="g", gang_size=3) for number in range(3)]
-    told = stand(cluster(Rules(age_credit=0.0)), *gang, *(queued(10 + number, "bob") for number in range(3)))
-    assert told == ["w000", "w001", "w002", "w010", "w011", "w012"]
+    ordered = in_order(cluster(Rules(age_credit=0.0)), *gang, *(queued(10 + number, "bob") for number in range(3)))
+    assert ordered == ["w000", "w001", "w002", "w010", "w011", "w012"]
 
 
 PEOPLE = st.sampled_from(["ann", "bob", "eve"])
@@ -124,7 +130,7 @@ COMINGS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(COMINGS)
-def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: list[tuple[int, ...]]) -> None:
+def test_order_is_independent_of_arrivals_and_departures(comings: list[tuple[int, ...]]) -> None:
     kept, there = cluster(), {}
     for number, owner, tenant, priority, looks in comings:
         name = f"w{number:03}"
@@ -136,13 +142,13 @@ def test_who_comes_and_goes_leaves_the_order_that_those_who_stay_have(comings: l
             kept.enqueue(there[name])
         if looks:
             order(kept)
-    anew = cluster()
-    assert order(kept) == stand(anew, *there.values())
+    rebuilt = cluster()
+    assert order(kept) == in_order(rebuilt, *there.values())
     assert [kept.position(name, NOW) for name in order(kept)] == list(range(1, len(there) + 1))
     assert len(kept.queue) == len(there)
 
 
-def test_sorts_are_given_anew_when_nobody_asks_them() -> None:
+def test_unused_request_classes_are_reused() -> None:
     snapshot = cluster()
     for number in range(500):
         snapshot.enqueue(queued(number, request=Request(1000 + number, GIB)))

@@ -1,4 +1,4 @@
-"""Gangs: all at once, each on a node of its own, or none."""
+"""The choice of nodes: gangs on different nodes or not at all, near ties by environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.tenants import Rules
-from commonage.scheduler.fit.gang import spread_out
+from commonage.scheduler.fit.node_choice import cheapest_node, choose_nodes
 from commonage.scheduler.model.queued_requests import QueuedRequest
 from commonage.scheduler.model.shapes import Floats
 from commonage.scheduler.plan import plan
@@ -25,21 +25,29 @@ def nowhere(_: int) -> bool:
     return False
 
 
-def test_members_get_the_cheapest_nodes_or_none_of_them_any() -> None:
+def test_members_get_the_cheapest_nodes_or_none() -> None:
     costs = row(5, 1, INF, 3)
-    assert spread_out(costs, 2, nowhere) == (1, 3)
-    assert spread_out(costs, 3, nowhere) == (1, 3, 0)
-    assert spread_out(costs, 4, nowhere) is None
+    assert choose_nodes(costs, 2, nowhere) == (1, 3)
+    assert choose_nodes(costs, 3, nowhere) == (1, 3, 0)
+    assert choose_nodes(costs, 4, nowhere) is None
     assert costs.tolist() == [5, 1, INF, 3]
 
 
-def test_of_nodes_nearly_as_cheap_those_that_hold_the_environment_come_first() -> None:
-    assert spread_out(row(1, 1.001, 9), 2, lambda number: number == 1) == (1, 0)
+def test_cheapest_node_prefers_the_environment_only_in_near_ties() -> None:
+    costs = row(10.0, 5.0, 5.04, INF, 5.2)
+    assert cheapest_node(costs, lambda number: number in (2, 3)) == 2
+    assert cheapest_node(costs, lambda number: number == 4) == 1, "too expensive"
+    assert cheapest_node(costs, lambda number: number == 3) == 1, "may not start there"
+    assert cheapest_node(costs, lambda _number: True) == 1
+
+
+def test_near_ties_prefer_nodes_with_the_environment() -> None:
+    assert choose_nodes(row(1, 1.001, 9), 2, lambda number: number == 1) == (1, 0)
 
 
 @given(st.lists(st.sampled_from([1.0, 2.0, INF]), min_size=1, max_size=6), st.integers(1, 6))
-def test_all_of_them_or_none_and_no_two_on_one_node(costs: list[float], count: int) -> None:
-    found = spread_out(row(*costs), count, nowhere)
+def test_all_members_get_different_nodes_or_none_start(costs: list[float], count: int) -> None:
+    found = choose_nodes(row(*costs), count, nowhere)
     free = [cost for cost in costs if cost < INF]
     assert (found is None) == (len(free) < count)
     if found is not None:
@@ -55,10 +63,10 @@ def gang(count: int, size: int) -> Snapshot:
     return snapshot
 
 
-def test_a_gang_starts_whole_on_as_many_nodes() -> None:
+def test_gang_starts_on_different_nodes() -> None:
     assert sorted(allocation.node for _, allocation in plan(gang(3, 3), 1.0).starts) == ["n0", "n1", "n2"]
 
 
-def test_a_gang_does_not_start_that_is_not_there_yet_or_too_large() -> None:
+def test_incomplete_or_too_large_gang_does_not_start() -> None:
     assert plan(gang(2, 3), 1.0).starts == ()
     assert plan(gang(4, 4), 1.0).starts == ()
