@@ -1,7 +1,7 @@
 """Converts dataclasses to JSON and back, from their annotations. Strict: a value of the wrong type is refused.
 
-Used on the link, and for files that agents write: it needs no library. A missing field takes its default, so that an
-older side is understood; an unknown field is refused by name.
+Used on the link, in the store, and for files that agents write: it needs no library. A missing field takes its default,
+so that an older side is understood; an unknown field is refused by name, unless the caller ignores those.
 """
 
 from __future__ import annotations
@@ -46,14 +46,20 @@ def to_json(value: object) -> Json:
 
 
 def _fields_to_json(value: Any) -> Json:
-    return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    hashable: Any = type(value)
+    return {name: to_json(getattr(value, name)) for name in _names(hashable)}
 
 
-def from_json(kind: type[T], data: Json) -> T:
-    """The value of type `kind`. Raises Unreadable."""
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def from_json(kind: type[T], data: Json, *, ignore_unknown: bool = False) -> T:
+    """The value of type `kind`; with `ignore_unknown`, unknown fields are skipped. Raises Unreadable."""
     hashable: Any = kind
     try:
-        made: T = _reader(hashable)(data)
+        made: T = _reader(hashable, ignore_unknown)(data)
     except _Wrong as wrong:
         raise Unreadable(f"{kind.__name__}{''.join(reversed(wrong.path))} {wrong.why}") from None
     return made
@@ -72,21 +78,21 @@ _Reader = Callable[[Json], Any]
 
 
 @cache
-def _reader(kind: Any) -> _Reader:
+def _reader(kind: Any, ignore_unknown: bool) -> _Reader:
     """The reader of this type, cached: reports of a site's nodes are large."""
     origin = typing.get_origin(kind)
     if origin is typing.Union or origin is types.UnionType:
         [only] = [one for one in typing.get_args(kind) if one is not type(None)]  # other unions do not cross the link
-        inner = _reader(only)
+        inner = _reader(only, ignore_unknown)
         return lambda data: None if data is None else inner(data)
     if origin is tuple:
-        return _tuple_reader(typing.get_args(kind))
+        return _tuple_reader(typing.get_args(kind), ignore_unknown)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum_reader(kind)
     if kind is Reason:
-        return _read_reason
+        return lambda data: _read_reason(data, ignore_unknown)
     if is_dataclass(kind):
-        return _dataclass_reader(kind)
+        return _dataclass_reader(kind, ignore_unknown)
     return _float if kind is float else _plain_reader(kind)
 
 
@@ -108,9 +114,9 @@ def _plain_reader(kind: Any) -> _Reader:
     return read
 
 
-def _tuple_reader(kinds: tuple[Any, ...]) -> _Reader:
+def _tuple_reader(kinds: tuple[Any, ...], ignore_unknown: bool) -> _Reader:
     of_any_length = len(kinds) == 2 and kinds[1] is ...
-    readers = [_reader(kind) for kind in kinds if kind is not ...]
+    readers = [_reader(kind, ignore_unknown) for kind in kinds if kind is not ...]
 
     def read(data: Json) -> tuple[Any, ...]:
         if not isinstance(data, list):
@@ -140,7 +146,7 @@ def _enum_reader(kind: type[Enum]) -> _Reader:
     return read
 
 
-def _read_reason(data: Json) -> Reason:
+def _read_reason(data: Json, ignore_unknown: bool) -> Reason:
     if not isinstance(data, dict) or data.keys() != {"code", "params"}:
         raise _Wrong(f"should be a reason, and is {_shown(data)}")
     kind = REASONS.get(data["code"]) if isinstance(data["code"], str) else None
@@ -148,22 +154,24 @@ def _read_reason(data: Json) -> Reason:
         raise _Wrong(f"has the code {_shown(data['code'])}, which is not known here")
     try:
         hashable: Any = kind
-        read: Reason = _reader(hashable)(data["params"])
+        read: Reason = _reader(hashable, ignore_unknown)(data["params"])
     except _Wrong as wrong:
         wrong.path.append(f".{kind.__name__}")
         raise
     return read
 
 
-def _dataclass_reader(kind: Any) -> _Reader:
+def _dataclass_reader(kind: Any, ignore_unknown: bool) -> _Reader:
     hints = typing.get_type_hints(kind)
-    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    readers = {field.name: _reader(hints[field.name], ignore_unknown) for field in fields(kind)}
     needed = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
 
     def read(data: Json) -> Any:
         if not isinstance(data, dict):
             raise _Wrong(f"should be an object, and is {_shown(data)}")
         name = ""
+        if ignore_unknown:
+            data = {name: one for name, one in data.items() if name in readers}
         try:
             found = {}
             for name, one in data.items():

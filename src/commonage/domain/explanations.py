@@ -69,7 +69,8 @@ class Explanation:
     it is. `position` counts from 1 in the queue (of `site`, if there are several), None when it is not in it;
     `is_queued` is False for a request that is only considered. `jobs_ahead` lists the requests ahead with their
     reasons.
-    `coming` is a requested node that could run it. `fits_now` is a smaller request that would start now, in words,
+    `pending_node` is a requested node that could run it. `fits_now` is a smaller request that would start now, in
+    words,
     `fits_now_request` the same to submit; `fits_now_gpus` is its text for `--gpus` if nothing else differs.
     `expected_start_at` is unix seconds, None if unknown; `basis` names the evidence or why there is none, `confidence`
     the confidence. `earliest_start_at` and `latest_start_at` are set if past durations give a range. `at` is when it
@@ -85,7 +86,7 @@ class Explanation:
     site: str | None = None
     queue_length: int = 0
     jobs_ahead: tuple[JobsAhead, ...] = ()
-    coming: Reason | None = None
+    pending_node: Reason | None = None
     holders: tuple[Holder, ...] = ()
     fits_now: str | None = None
     fits_now_gpus: str | None = None

@@ -1,4 +1,4 @@
-"""Iterations (turns) of a control loop, by which `/health` distinguishes a working or resting loop from a stuck one.
+"""Iterations of a control loop. `/health` uses them to tell a stuck loop from a working or idle one.
 
 Each loop owns one `Iterations` and reports when it rests. Pure: the clock is a parameter.
 """

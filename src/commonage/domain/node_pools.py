@@ -59,14 +59,14 @@ class NodePoolPolicy:
         """Returns itself. Raises InvalidInput."""
         if not _NAME.fullmatch(self.name):
             raise InvalidInput(
-                f"{self.name[:60]!r} cannot be the name of a cluster: its nodes are called after it, so it takes "
+                f"{self.name[:60]!r} cannot be the name of a node pool: its nodes are called after it, so it takes "
                 "1 to 30 lower-case letters, digits and hyphens, a letter first",
                 field="name",
             )
         if not 0 <= self.least <= self.most or self.most == 0:
             raise InvalidInput(
-                f"the cluster {self.name} has min {self.least} and max {self.most}; write 0 or more as min, and as max "
-                "no less than that and at least 1"
+                f"the node pool {self.name} has min {self.least} and max {self.most}; write 0 or more as min, and at "
+                "least 1 and no less than min as max"
             )
         return self
 
@@ -89,7 +89,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class PendingNode:
     """A node that was requested at `since` and has not joined. `took_s`: how long the last one of its pool took to
     join, None before the first.
     """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from commonage.domain.reasons import Reason
+
 INSTANCE_INDEX = 100
 """The index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU."""
 
@@ -110,9 +112,9 @@ class NodeState(StrEnum):
 class NodeReport:
     """The report of an engine or agent on a node's present state. CPUs in thousandths, memory and disk in MiB.
 
-    `tight` says in words that its disk is nearly full: it takes only sessions, in which users can delete files. `gone`:
-    the engine knows the node and has given it up; the faults give the reason. `undecided`: why its workloads may still
-    run, so that they start elsewhere only once the node is back or an admin removes it; empty if they cannot.
+    `tight`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the engine
+    knows the node and has given it up; the faults give the reason. `undecided`: why its workloads may still run, so
+    that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
     """
 
     name: str
@@ -121,16 +123,17 @@ class NodeReport:
     devices: tuple[Device, ...] = ()
     disk_free_mib: int | None = None
     labels: tuple[tuple[str, str], ...] = ()
-    faults: tuple[str, ...] = ()
-    tight: str = ""
+    faults: tuple[Reason, ...] = ()
+    tight: Reason | None = None
     gone: bool = False
-    undecided: str = ""
+    undecided: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node of a site as the control plane knows it. `drained_by` is the user who drained it, empty if it is not
-    drained; `leave_by` (unix seconds) is the deadline for workloads on a drained node, None for no deadline.
+    drained; `leave_by` (unix seconds) is the deadline for workloads on a drained node, None for no deadline. `reasons`:
+    why it is in its state.
     """
 
     name: str
@@ -140,7 +143,7 @@ class Node:
     report: NodeReport
     observed_at: float
     drained_by: str = ""
-    reason: str = ""
+    reasons: tuple[Reason, ...] = ()
     leave_by: float | None = None
 
     @property

@@ -1,7 +1,7 @@
 """Permissions in the registry of images. Pure; the terms are those of the registries' token protocol.
 
-A tenant's images lie under its scope (see `images.scope_of`): its members push and pull there. Every user may pull from
-`public`.
+A tenant's images lie under its scope (`domain.images.scope_of`): its members push and pull there. Every user may pull
+from `public`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages between the core and an engine: start requests (orders) to it, statuses (statuses) from it."""
+"""Messages between the core and an engine: start requests to it, and statuses from it."""
 
 from __future__ import annotations
 

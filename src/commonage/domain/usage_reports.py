@@ -1,6 +1,6 @@
 """Usage reports: the figures of an attempt that grow while it runs, and the report of used against requested resources.
 
-Pure. Updated by `control.usage_reports`, kept by the store, shown by API, portal and command line.
+Pure. Updated by `control.usage.usage_reports`, kept by the store, shown by API, portal and command line.
 """
 
 from __future__ import annotations

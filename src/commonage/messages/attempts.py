@@ -130,9 +130,9 @@ TEXTS: Texts = {
         "same path (`commonage doctor` tells which it is)."
     ),
     r.PortTaken: "The port that was chosen for it is in use on {node}.",
-    r.NodeLost: lambda reason, _: (
-        f"Node {reason.node} was lost: {_stopped(reason.detail)}"
-        if reason.detail
+    r.NodeLost: lambda reason, say: (
+        f"Node {reason.node} was lost. {say(reason.cause)}"
+        if reason.cause is not None
         else f"Node {reason.node} was lost, and it is not known how it ended."
     ),
     r.NodeRestarted: lambda reason, _: (

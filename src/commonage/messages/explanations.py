@@ -33,8 +33,8 @@ def summary(found: Explanation) -> str:
         parts.append(f"A {one.kind} of {one.owner} holds {resources(one.holds)}.")
     if found.expected_start_at is not None:
         parts.append(_STARTS[found.confidence].format(format_duration(found.expected_start_at - found.at)))
-    if found.coming is not None:
-        parts.append(text(found.coming))
+    if found.pending_node is not None:
+        parts.append(text(found.pending_node))
     return " ".join(parts)
 
 

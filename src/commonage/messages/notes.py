@@ -53,14 +53,14 @@ def _over_share(reason: r.OverGpuShareWarning, _say: Say) -> str:
     return f"It has held {used}, {share}, for {format_duration(reason.lasted_s)}. {follows}"
 
 
-def _node_state(reason: r.NodeStateChanged, _say: Say) -> str:
-    return f"Node {reason.node} is {reason.state}{f': {reason.detail}' if reason.detail else ''}."
+def _node_state(reason: r.NodeStateChanged, say: Say) -> str:
+    return " ".join([f"Node {reason.node} is {reason.state}.", *map(say, reason.causes)])
 
 
-def _undecided(reason: r.NodeUndecided, _say: Say) -> str:
+def _undecided(reason: r.NodeUndecided, say: Say) -> str:
     since = "" if reason.silent_s is None else f" for {format_duration(reason.silent_s)}"
     runs = "" if reason.workloads is None else f" and may still run {count(reason.workloads, 'workload')}"
-    return f"Node {reason.node} has not answered{since}{runs}: {reason.detail}."
+    return f"Node {reason.node} has not answered{since}{runs}. {say(reason.cause)}"
 
 
 def _must_be_empty(reason: r.NodeMustBeEmpty, _say: Say) -> str:
@@ -80,7 +80,7 @@ def _serves(reason: r.PoolServesQueue, _say: Say) -> str:
     return f"{count(reason.workloads, 'queued workload')} would start on {count(reason.nodes, 'more node')}."
 
 
-def _coming(reason: r.PoolNodesComing, _say: Say) -> str:
+def _coming(reason: r.PoolNodesPending, _say: Say) -> str:
     return f"{count(reason.nodes, 'node')} for queued workloads {'is' if reason.nodes == 1 else 'are'} on the way."
 
 
@@ -149,14 +149,14 @@ TEXTS: Texts = {
     r.PoolBelowMinimum: "The pool has fewer nodes than its minimum of {minimum}.",
     r.PoolAboveMaximum: "The pool has more nodes than its maximum of {maximum}.",
     r.PoolServesQueue: _serves,
-    r.PoolNodesComing: _coming,
+    r.PoolNodesPending: _coming,
     r.PoolAtMaximum: _at_maximum,
     r.PoolWaits: "Workloads wait, but not for {wait_s} yet.",
     r.PoolNodesIdle: "Idle for {idle_s}.",
     r.PoolIdle: "Nothing waits for the pool.",
     r.PoolNodeFailed: "It failed at the cloud.",
     r.PoolNodeDidNotJoin: "It did not join within {join_s}.",
-    r.PoolNodeLost: lambda reason, _: f"It was lost{f': {reason.detail}' if reason.detail else ''}.",
+    r.PoolNodeLost: lambda reason, say: " ".join(["It was lost.", *map(say, reason.causes)]),
     r.PoolNodeForgotten: "It was removed from the site.",
     r.PoolNodeEmpty: "It was drained by {by}, and is empty.",
     r.GpuFault: lambda reason, _: (

@@ -27,6 +27,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def sentence(error: str) -> str:
+    """What a program says, as a sentence."""
+    error = error.strip()
+    return f"{error[:1].upper()}{error[1:]}" + ("" if error.endswith((".", "!", "?")) else ".")
+
+
 _UNITS: Mapping[str, Callable[[Any], str]] = {
     "_mib": format_memory,
     "cpus_milli": format_cpus,

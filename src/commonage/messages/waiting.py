@@ -59,7 +59,7 @@ def _user_quota(reason: r.UserQuotaExceeded, _say: Say) -> str:
 
 def _quota(reason: r.QuotaExceeded, _say: Say) -> str:
     used, own = number(reason.resource, reason.used), amount(reason.resource, reason.quota)
-    uses = f"Quota exceeded: tenant {reason.tenant} uses {used} of its {own}"
+    uses = f"Quota exceeded: tenant {reason.tenant} uses {used} of its quota of {own}"
     if reason.borrowing == 0:
         return f"{uses}, and may not borrow. It starts when other work of the tenant ends."
     limit = "" if reason.borrowing is None else f" {number(reason.resource, reason.borrowing)}"
@@ -110,8 +110,8 @@ def _not_ready(state: str) -> Text:
     return said
 
 
-def _disk(reason: r.InsufficientDisk, _say: Say) -> str:
-    return f"Disk nearly full{_on(reason)}: {reason.detail} ({reason.node})."
+def _disk(reason: r.InsufficientDisk, say: Say) -> str:
+    return f"Disk nearly full{_on(reason)}, as on {reason.node}. {say(reason.cause)}"
 
 
 def _labels(reason: r.NodeLabelsMismatch, _say: Say) -> str:

@@ -42,7 +42,7 @@ class AgentReport:
     because
     setting the wall clock would end them.
 
-    `engine_fault` is empty while the node's container daemon answers the agent, otherwise since when and why it does
+    `engine_fault` is None while the node's container daemon answers the agent, otherwise why it does
     not. `fenced` are attempts whose processes the agent ended because the daemon no longer could. `paused` are those
     that it paused while it was cut off; they stay paused until the agent is told to continue or to end them.
 
@@ -59,7 +59,7 @@ class AgentReport:
     at: float
     monotonic_at: float
     connected: bool
-    engine_fault: str = ""
+    engine_fault: Reason | None = None
     fenced: tuple[str, ...] = ()
     paused: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
@@ -163,7 +163,7 @@ class Agents(Protocol):
 
 
 class Drains(Protocol):
-    """Notified by a node's own agent that the node has left its site; `control.drains` implements it."""
+    """Notified by a node's own agent that the node has left its site; `control.nodes.drains` implements it."""
 
     async def left(self, name: str) -> None:
         """The node has left, and runs nothing of the site any more. On CommonageError this is not recorded."""

@@ -1,4 +1,4 @@
-"""Lists, creates and deletes nodes of a node pool. Implemented in `commonage.clouds`, used by `control.node_pools`."""
+"""Lists, creates and deletes nodes of a node pool. Implemented in `clouds`, used by `control.nodes.node_pools`."""
 
 from __future__ import annotations
 

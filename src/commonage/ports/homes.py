@@ -1,4 +1,4 @@
-"""Disk usage of users' homes. Implemented in `commonage.storage`, used by `control.homes`."""
+"""Disk usage of users' homes. Implemented in `commonage.storage`, used by `control.usage.homes`."""
 
 from __future__ import annotations
 

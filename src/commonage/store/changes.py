@@ -8,9 +8,6 @@ from commonage.domain.errors import Conflict, StaleVersion
 from commonage.domain.workloads import Spec, Workload
 from commonage.ports.store import Batch
 from commonage.store import codec
-from commonage.store.images import image_row
-from commonage.store.reservations import reservation_row
-from commonage.store.usage_reports import usage_report_row
 
 
 class Changes:
@@ -30,14 +27,16 @@ class Changes:
         self._add_new([newest[each.id] for each in batch.inserts])
         self.changed = [{"of_id": name, **codec.progress_row(newest[name])} for name in self.versions]
         self.ended = [name for name in self.versions if newest[name].state.is_terminal]
-        self.events = [codec.event_row(event) for event in batch.events]
-        self.nodes = [codec.node_row(node) for node in {(each.site, each.name): each for each in batch.nodes}.values()]
-        self.reservations = [reservation_row(each) for each in {each.id: each for each in batch.reservations}.values()]
+        self.events = [codec.EVENT.row(event) for event in batch.events]
+        self.nodes = [codec.NODE.row(node) for node in {(each.site, each.name): each for each in batch.nodes}.values()]
+        self.reservations = [
+            codec.RESERVATION.row(each) for each in {each.id: each for each in batch.reservations}.values()
+        ]
         self.unreserved = list(batch.unreserved)
-        self.images = [image_row(each) for each in {each.name: each for each in batch.images}.values()]
+        self.images = [codec.IMAGE.row(each) for each in {each.name: each for each in batch.images}.values()]
         self.departed = [{"of_site": codec.clean(site), "of_name": codec.clean(name)} for site, name in batch.departed]
         self.usage_reports = [
-            usage_report_row(each) for each in {each.attempt_id: each for each in batch.usage_reports}.values()
+            codec.USAGE_REPORT.row(each) for each in {each.attempt_id: each for each in batch.usage_reports}.values()
         ]
 
     def _follow(self, batch: Batch) -> dict[str, Workload]:
@@ -71,7 +70,7 @@ class Changes:
                 self.new_specs.append({"id": spec_id, "body": codec.spec_to_json(spec)})
             self.new.append(codec.workload_row(workload, spec_id, _key_of(spec, keys)))
             if spec.secrets and not workload.state.is_terminal:
-                body = secrets_of.get(id(spec)) or codec.pairs_to_json(spec.secrets)
+                body = secrets_of.get(id(spec)) or codec.secrets_to_json(spec.secrets)
                 secrets_of[id(spec)] = body
                 self.new_secrets.append({"workload_id": workload.id, "body": body})
 

@@ -30,7 +30,7 @@ class Events:
 
     async def after(self, seq: int, *, workload_id: str | None, owner: str | None, limit: int) -> Sequence[Event]:
         """Events with a greater seq, oldest first."""
-        statement = select(*(events.c[name] for name in codec.EVENT_COLUMNS))
+        statement = select(*(events.c[name] for name in codec.EVENT.columns))
         # A client may send any number; no database compares one of more than 64 bits.
         statement = statement.where(events.c.seq > max(-_LARGEST_SEQ, min(seq, _LARGEST_SEQ)))
         if workload_id is not None:
@@ -38,7 +38,7 @@ class Events:
         if owner is not None:
             statement = statement.where(events.c.owner == codec.clean(owner))
         rows = await self._database.read(statement.order_by(events.c.seq).limit(limit))
-        return [codec.event_from_row(row) for row in rows]
+        return [codec.EVENT.value(row) for row in rows]
 
     async def last_seq(self) -> int:
         """The seq of the newest event, 0 if there are no events."""

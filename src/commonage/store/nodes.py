@@ -31,5 +31,5 @@ class Nodes:
 
     async def all(self) -> Sequence[Node]:
         """All nodes, by site and name."""
-        rows = await self._database.read(select(*(nodes.c[name] for name in codec.NODE_COLUMNS)))
-        return sorted((codec.node_from_row(row) for row in rows), key=lambda node: (node.site, node.name))
+        rows = await self._database.read(select(*(nodes.c[name] for name in codec.NODE.columns)))
+        return sorted((codec.NODE.value(row) for row in rows), key=lambda node: (node.site, node.name))

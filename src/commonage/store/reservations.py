@@ -1,25 +1,17 @@
-"""Reservations in the database, each under its id. Called by `sql_store`.
-
-Windows and tenants are columns, the rest is JSON; fields that an older program did not write get their defaults.
-"""
+"""Reservations in the database, each under its id. Called by `sql_store`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import bindparam, delete, select
 from sqlalchemy.engine import Connection
 
 from commonage.domain.tenants import Reservation
-from commonage.store.codec import Row, clean, clean_or_none, request_from_json, request_to_json
+from commonage.store.codec import RESERVATION, Row, clean
 from commonage.store.database import Database
 from commonage.store.statements import Prepared, upsert
 from commonage.store.tables import reservations
-
-_COLUMNS = ("id", "tenant", "starts_at", "ends_at", "body")
-_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 class Reservations:
@@ -38,41 +30,6 @@ class Reservations:
 
     async def after(self, at: float) -> Sequence[Reservation]:
         """Reservations that end after `at`, in order of their begin."""
-        which = select(*(reservations.c[name] for name in _COLUMNS)).where(reservations.c.ends_at > at)
+        which = select(*(reservations.c[name] for name in RESERVATION.columns)).where(reservations.c.ends_at > at)
         rows = await self._database.read(which.order_by(reservations.c.starts_at, reservations.c.id))
-        return [_reservation(row) for row in rows]
-
-
-def reservation_row(reservation: Reservation) -> Row:
-    """A whole row."""
-    return {
-        "id": reservation.id,
-        "tenant": clean(reservation.tenant),
-        "starts_at": reservation.starts_at,
-        "ends_at": reservation.ends_at,
-        "body": _encoder.encode(
-            {
-                "request": request_to_json(reservation.request),
-                "count": reservation.count,
-                "title": clean(reservation.title),
-                "owner": clean_or_none(reservation.owner),
-                "by": clean(reservation.by),
-            }
-        ),
-    }
-
-
-def _reservation(row: Sequence[Any]) -> Reservation:
-    name, tenant, starts_at, ends_at, body = row
-    read: Mapping[str, Any] = json.loads(body)
-    return Reservation(
-        id=name,
-        tenant=tenant,
-        starts_at=starts_at,
-        ends_at=ends_at,
-        request=request_from_json(read["request"]),
-        count=read.get("count", 1),
-        title=read.get("title", ""),
-        owner=read.get("owner"),
-        by=read.get("by", ""),
-    )
+        return [RESERVATION.value(row) for row in rows]

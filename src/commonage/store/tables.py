@@ -178,12 +178,11 @@ nodes = Table(
     Column("name", Text, primary_key=True),
     Column("engine", Text, nullable=False),
     Column("state", Text, nullable=False),
-    Column("drain", Boolean, nullable=False),
-    Column("reason", Text, nullable=False),
+    Column("reasons", Text, nullable=False),
     Column("observed_at", Double, nullable=False),
     Column("report", Text, nullable=False),
     Column("leave_by", Double),
-    Column("drained_by", Text),
+    Column("drained_by", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 
@@ -228,7 +227,6 @@ images = Table(
     metadata,
     Column("name", Id, primary_key=True),
     Column("tenant", Text),
-    Column("removed_at", Double),
     Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )

@@ -23,18 +23,17 @@ from commonage.store.paging import conditions, newest_first
 from commonage.store.statements import Prepared, is_among, many_in_one
 from commonage.store.tables import attempts, secrets, specs, workloads
 
-_OWN = (
-    "id", "spec_id", "state", "submitted_at", "since", "reason", "array_index", "stop", "not_before",
-    "warned", "retried", "losses", "version",
-)  # fmt: skip
 _LIVE: Final = [state.value for state in State if not state.is_terminal]
 _SPECS_KEPT: Final = 2048
+_OWN_END: Final = 3 + len(codec.WORKLOAD.columns)
+_FIXED: Final = frozenset({"id", "submitted_at", "array_index"})
 
 _WHOLE = (
     select(
-        *(workloads.c[name] for name in _OWN),
+        workloads.c.spec_id,
         specs.c.body.label("spec"),
         secrets.c.body.label("secrets"),
+        *(workloads.c[name] for name in codec.WORKLOAD.columns),
         *(attempts.c[name].label(f"attempt_{name}") for name in codec.ATTEMPT_COLUMNS),
     )
     .join_from(workloads, specs, workloads.c.spec_id == specs.c.id)
@@ -123,32 +122,16 @@ class Workloads:
         return [self._decode(row, with_secrets) for row in rows]
 
     def _decode(self, row: Sequence[Any], with_secrets: dict[tuple[str, str], Spec]) -> Workload:
-        own = len(_OWN)
-        name, spec_id, state, submitted_at, since, reason, array_index, stop, not_before = row[: own - 4]
-        warned, retried, losses, version = row[own - 4 : own]
-        body, secret = row[own : own + 2]
-        attempt = row[own + 2 :]
+        spec_id, body, secret = row[:3]
         if secret is None:
             spec = self._spec(spec_id, body)
         else:  # members of an array share one, also after a restart
             spec = with_secrets.get((spec_id, secret)) or codec.spec_from_json(body, secret)
             with_secrets[spec_id, secret] = spec
-        return Workload(
-            id=name,
-            spec=spec,
-            state=State(state),
-            submitted_at=submitted_at,
-            since=since,
-            reason=codec.reason_from_json(reason),
-            array_index=array_index,
-            stop=codec.stop_from_json(stop),
-            attempt=codec.attempt_from_row(attempt) if attempt[0] is not None else None,
-            not_before=not_before,
-            warned=bool(warned),
-            retried=retried,
-            losses=losses,
-            version=version,
-        )
+        own = row[3:_OWN_END]
+        attempt = row[_OWN_END:]
+        newest = codec.attempt_from_row(attempt) if attempt[0] is not None else None
+        return codec.WORKLOAD.value(own, spec=spec, attempt=newest)
 
     def _spec(self, spec_id: str, body: str) -> Spec:
         spec = self._specs.get(spec_id)
@@ -165,19 +148,7 @@ class _Statements:
     """The write statements, for one kind of database."""
 
     def __init__(self, dialect: Dialect) -> None:
-        progress = (
-            "version",
-            "state",
-            "node",
-            "attempt_id",
-            "since",
-            "reason",
-            "stop",
-            "not_before",
-            "warned",
-            "retried",
-            "losses",
-        )
+        progress = [*(name for name in codec.WORKLOAD.columns if name not in _FIXED), "node", "attempt_id"]
         self.versions = Prepared(
             select(workloads.c.id, workloads.c.version)
             .where(is_among(workloads.c.id, "ids", dialect))

@@ -1,5 +1,5 @@
-"""The messages that cross the network, as pydantic models: what the API takes and gives, what the SDK sees.
+"""Messages of the API as pydantic models, used by the API, the SDK and the hub's side.
 
-No logic lives here, and nothing of the domain. Durations, sizes and rates are numbers with their unit in the name
-(`time_limit_s`, `memory_mib`); times are unix seconds.
+They contain no logic. Durations, sizes and rates are numbers with the unit in the name (`time_limit_s`, `memory_mib`);
+instants are unix seconds.
 """

@@ -1,4 +1,4 @@
-"""Addresses of the documentation that the server itself serves. For messages and pages that refer to it."""
+"""Paths of the documentation that the server itself serves, for messages and pages that refer to it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ DOCS_PATH = f"{PORTAL_PATH}docs/"
 
 
 def docs_page(page: str) -> str:
-    """`operate/swarm` or `operate/swarm#shared-folder` as a path of the server; tests/shape sees that it exists."""
+    """The path of a page such as `operate/swarm#shared-folder`; tests/shape checks that it exists."""
     name, _, anchor = page.partition("#")
     return f"{DOCS_PATH}{name}.html" + (f"#{anchor}" if anchor else "")

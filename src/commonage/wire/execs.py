@@ -1,8 +1,8 @@
-"""What is said over the WebSocket of a command beside a workload.
+"""Messages of the WebSocket that runs a command in a workload.
 
-The client begins with `ExecIn`. Then it sends input as binary messages, and `ToCommand`; it gets what the command says
-as binary messages, whose first byte is the stream (1 output, 2 errors), and `FromCommand`. Of its input at most
-`WINDOW` bytes may be under way: what `taken` names may be sent anew. After `exit` or `problem` nothing comes.
+The client first sends `ExecIn`, then input as binary messages, and `ToCommand`. It receives output as binary messages,
+with one byte for the stream first (1 stdout, 2 stderr), and `FromCommand`. At most `WINDOW` bytes of input may be
+unacknowledged; `taken` acknowledges bytes. `exit` or `problem` is the last message.
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from commonage.wire.workloads import Argument, Problem, Strict
+from commonage.wire.reasons import Problem
+from commonage.wire.types import Argument, Strict
 
 WINDOW = 256 * 1024
-CHUNK = 32 * 1024
-"""Of input in one message."""
+CHUNK = 32 * 1024  # bytes of input in one message
 
 TerminalKind = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]{0,63}$")]
 
 
 class SizeIn(Strict):
-    """Of a terminal, in characters."""
+    """Size of a terminal in characters."""
 
     columns: int = Field(80, ge=1, le=10_000)
     rows: int = Field(24, ge=1, le=10_000)
 
 
 class TerminalIn(SizeIn):
-    """The terminal that the client sits at."""
+    """The terminal of the client."""
 
-    kind: TerminalKind = Field("xterm", description="Its TERM.")
+    kind: TerminalKind = Field("xterm", description="Value of TERM.")
 
 
 class ExecIn(Strict):
-    """What to run; a shell if the command is empty. Without a terminal its input and output are pipes."""
+    """The command to run; an empty one is a shell. Without a terminal, input and output are pipes."""
 
     command: list[Argument] = Field(default_factory=list, max_length=4096)
     terminal: TerminalIn | None = None
 
 
 class ToCommand(Strict):
-    """The terminal has another size; the input has an end."""
+    """A new size of the terminal, or the end of the input."""
 
     resize: SizeIn | None = None
     end: bool = False
 
 
 class FromCommand(BaseModel):
-    """One of these: it has been started; so many bytes of input were taken; its exit code; why there is none."""
+    """One of: the command has started; number of acknowledged input bytes; its exit code; why it has none."""
 
     started: bool | None = None
     taken: int | None = None

@@ -1,19 +1,19 @@
-"""What the control plane and JupyterHub agree on: addresses, and the settings the hub gets at its start.
+"""Paths shared by the control plane and JupyterHub, and the settings that the hub reads at its start.
 
-The settings are DATA_DIR/hub/settings.json; they hold no secrets, only where those are.
+The settings are in DATA_DIR/hub/settings.json. They contain no secrets, only the folder of the secrets.
 """
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# The control plane is the hub's service of this name; everything of it lives below this path of the proxy.
+# The control plane is the hub's service of this name; all its paths at the proxy are below this one.
 SERVICE_NAME = "commonage"
 PORTAL_PATH = f"/services/{SERVICE_NAME}/"
 API_PATH = f"{PORTAL_PATH}api/v1"
-# What the proxy shows in place of a page that it keeps from a browser.
+# The page that the proxy shows instead of one that it refuses.
 REFUSED_PATH = f"{PORTAL_PATH}refused"
-# Where the hub sends a browser back to after sign-in, and as whom the portal asks.
+# The path to which the hub redirects after sign-in, and the portal's OAuth client.
 CALLBACK_PATH = f"{PORTAL_PATH}oauth_callback"
 OAUTH_CLIENT_ID = f"service-{SERVICE_NAME}"
 
@@ -23,24 +23,22 @@ class HubSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bind_url: str = Field(description="Where traefik listens, http://127.0.0.1:8000.")
-    public_url: str | None = Field(
-        None, description="The origin of hub and portal, if it is known: https://hub.example.org"
-    )
+    bind_url: str = Field(description="URL at which traefik listens: http://127.0.0.1:8000")
+    public_url: str | None = Field(None, description="The origin of hub and portal, if known: https://hub.example.org")
     session_origin: str = Field(
-        "", description="Where browsers reach sessions: https://*.hub.example.org; empty if at `public_url` as well."
+        "", description="Origin of sessions: https://*.hub.example.org; empty if they share `public_url`."
     )
-    hub_url: str = Field(description="Where the hub listens; sessions reach it there.")
-    hub_connect_url: str | None = Field(None, description="Where sessions on other nodes reach the hub.")
-    control_url: str = Field(description="Where the control plane listens.")
-    proxy_api_url: str = Field(description="Where traefik's API listens, for the hub alone.")
-    entry_points: list[str] = Field(["http"], description="Names of the addresses at which traefik listens for people.")
-    proxy_rules_file: str = Field(description="The routes: written by the hub, watched by traefik.")
-    database_url: str = Field(description="The hub's own database, as SQLAlchemy takes it.")
-    secrets_dir: str = Field(description="Folder with the files that server.secrets made.")
-    authenticator_class: str = Field("shared-password", description="As JupyterHub.authenticator_class takes it.")
+    hub_url: str = Field(description="URL at which the hub listens, also for sessions.")
+    hub_connect_url: str | None = Field(None, description="URL at which sessions on other nodes reach the hub.")
+    control_url: str = Field(description="URL at which the control plane listens.")
+    proxy_api_url: str = Field(description="URL of traefik's API, for the hub only.")
+    entry_points: list[str] = Field(["http"], description="Names of traefik's entry points for users.")
+    proxy_rules_file: str = Field(description="File with the routes; the hub writes it, traefik watches it.")
+    database_url: str = Field(description="SQLAlchemy URL of the hub's own database.")
+    secrets_dir: str = Field(description="Folder of the secret files that the server created.")
+    authenticator_class: str = Field("shared-password", description="Value of JupyterHub.authenticator_class.")
     admin_users: list[str] = Field(default_factory=lambda: ["admin"])
-    max_failed_sign_ins_per_minute: int = Field(10, description="Of one address for one user name.")
-    token_lifetime_s: int = Field(90 * 24 * 3600, description="The longest that a token of a user lasts.")
-    extra_config: str | None = Field(None, description="A Python file loaded last; what it sets wins.")
+    max_failed_sign_ins_per_minute: int = Field(10, description="Limit for one client address and one user name.")
+    token_lifetime_s: int = Field(90 * 24 * 3600, description="The longest lifetime of a user's token, in seconds.")
+    extra_config: str | None = Field(None, description="A Python file that is loaded last and overrides all settings.")
     log_level: str = "INFO"

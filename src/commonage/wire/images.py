@@ -1,4 +1,4 @@
-"""Images: what was pushed, made from what, and where it lies ready."""
+"""Images of the catalogue with their sources and the nodes that have them, and the image registry."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from commonage.wire.queries import Instant, Name
-from commonage.wire.workloads import Argument, KindName, Mib, PlainText, ReasonOut, Strict, VariableName
+from commonage.wire.reasons import ReasonOut
+from commonage.wire.types import Argument, Instant, Mib, Name, PlainText, Strict, VariableName
+from commonage.wire.workloads import KindName
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Folder = Annotated[PlainText, Field(max_length=255)]
@@ -19,78 +20,78 @@ class KernelIn(Strict):
     name: Annotated[PlainText, Field(min_length=1, max_length=31)]
     title: Annotated[PlainText, Field(max_length=128)] = ""
     prefix: Folder = Field(
-        "", description="The folder of its virtual environment in the image; empty: the image's own Python.",
+        "", description="Folder of its virtual environment in the image; empty: the image's own Python.",
         examples=["/opt/commonage/kernels/torch"],
     )  # fmt: skip
 
 
 class SourceFileIn(Strict):
-    """A file that it was made from."""
+    """A source file of the image, and the digest of its content."""
 
     path: Annotated[PlainText, Field(min_length=1, max_length=512)]
     digest: Digest
 
 
 class ProvenanceIn(Strict):
-    """What it was made from, by what and when. Who says so is known by the token."""
+    """Sources, build tool and build time of an image. The server adds the user from the token."""
 
-    at: Instant | None = Field(None, description="When it was built, unix seconds.")
+    at: Instant | None = Field(None, description="Build time, unix seconds.")
     builder: Annotated[PlainText, Field(max_length=128)] = Field("", examples=["buildah 1.28.2"])
-    base: Annotated[PlainText, Field(max_length=512)] = Field("", description="The image it stands on.")
+    base: Annotated[PlainText, Field(max_length=512)] = Field("", description="Base image.")
     base_digest: Digest | None = None
     files: list[SourceFileIn] = Field(default_factory=list, max_length=200)
     commit: Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{7,64})?$")] = Field(
-        "", description="The git commit of the files, where they are in a repository."
+        "", description="Git commit of the files, if they are in a repository."
     )
     dirty: bool = Field(False, description="The files differ from that commit.")
 
 
 class ImageIn(Strict):
-    """An image that was pushed. Under a name that is there it takes the other's place."""
+    """A pushed image to register. It replaces an existing image of the same name."""
 
     name: Annotated[PlainText, Field(min_length=1, max_length=96)] = Field(
-        description="`TENANT/NAME` or `TENANT/NAME:TAG`; of everybody `public/NAME`.", examples=["lab/torch:2.4"]
+        description="`TENANT/NAME` or `TENANT/NAME:TAG`; `public/NAME` for all users.", examples=["lab/torch:2.4"]
     )
     reference: Annotated[PlainText, Field(min_length=1, max_length=512)] = Field(
-        description="What nodes fetch: `HOST/REPOSITORY@sha256:…`."
+        description="Reference that nodes pull: `HOST/REPOSITORY@sha256:…`."
     )
     title: Annotated[PlainText, Field(max_length=128)] = ""
     description: Annotated[PlainText, Field(max_length=1000)] = ""
-    size_bytes: int | None = Field(None, ge=0, le=2**50, description="Of its layers, as they are fetched.")
+    size_bytes: int | None = Field(None, ge=0, le=2**50, description="Compressed size of its layers.")
     kinds: list[KindName] | None = Field(
         None,
         max_length=3,
-        description="What it is for; jobs and services, and sessions where `server_prefix` is given.",
+        description="Kinds of workloads. Default: jobs and services, and sessions if `server_prefix` is set.",
     )
     kernels: list[KernelIn] = Field(default_factory=list, max_length=32)
     server_prefix: Folder = Field(
-        "", description="The folder of the virtual environment that has `jupyterhub-singleuser`."
+        "", description="Folder of the virtual environment that contains `jupyterhub-singleuser`."
     )
     path: Annotated[PlainText, Field(max_length=4096)] = Field(
-        "", description="The image's own search path (`PATH`); the usual one if left out."
+        "", description="The image's own search path (`PATH`). Default: the one of Debian."
     )
     variables: dict[VariableName, Argument] = Field(default_factory=dict, max_length=100)
-    needs_gpu: bool = Field(False, description="Nothing runs in it without a GPU.")
-    vram_mib: Mib | None = Field(None, description="The least VRAM it runs with, in MiB.", examples=[6144])
+    needs_gpu: bool = Field(False, description="It requires a GPU.")
+    vram_mib: Mib | None = Field(None, description="The least VRAM it requires, in MiB.", examples=[6144])
     provenance: ProvenanceIn = Field(default_factory=ProvenanceIn)
 
 
 class ImageNameIn(Strict):
-    """A name under which an image is to be built or pushed."""
+    """A name under which you want to build or push an image."""
 
     name: Annotated[PlainText, Field(min_length=1, max_length=96)] = Field(examples=["lab/torch:2.4"])
 
 
 class ImageNameOut(BaseModel):
-    """A name under which the caller may push."""
+    """A name under which the caller may push an image."""
 
     name: str
-    tenant: str | None = Field(description="Whose members may use what is pushed; null: everybody.")
-    replaces: bool = Field(description="There is one under this name, whose place it takes.")
+    tenant: str | None = Field(description="Only members of this tenant may use the image; null: everyone.")
+    replaces: bool = Field(description="It would replace an existing image of this name.")
 
 
 class KernelOut(BaseModel):
-    """A Jupyter kernel of an image, and the environment in which jobs have its Python."""
+    """A Jupyter kernel of an image, and the environment in which jobs use its Python."""
 
     name: str
     title: str
@@ -99,14 +100,14 @@ class KernelOut(BaseModel):
 
 
 class SourceFileOut(BaseModel):
-    """A file that it was made from."""
+    """A source file of the image, and the digest of its content."""
 
     path: str
     digest: str
 
 
 class ProvenanceOut(BaseModel):
-    """What it was made from."""
+    """Sources, build tool, build time and builder (`by`) of an image."""
 
     by: str
     at: float | None
@@ -119,19 +120,19 @@ class ProvenanceOut(BaseModel):
 
 
 class ImageOnNodeOut(BaseModel):
-    """Where an image stands on a node: `absent`, `building` (it is being fetched), `ready`, `failed`."""
+    """State of an image on a node: `absent`, `building` (it is being pulled), `ready`, `failed`."""
 
     node: str
     state: str
     reason: ReasonOut | None
-    progress: float | None = Field(description="0 to 1, while it is fetched and as far as it is known.")
+    progress: float | None = Field(description="Progress of the pull, 0 to 1; null if unknown.")
 
 
 class ImageOut(BaseModel):
     """An image of the catalogue."""
 
     name: str
-    tenant: str | None = Field(description="Whose members may use it; null: everybody.")
+    tenant: str | None = Field(description="Only members of this tenant may use it; null: everyone.")
     reference: str
     digest: str
     title: str
@@ -139,32 +140,59 @@ class ImageOut(BaseModel):
     size_bytes: int | None
     kinds: list[str]
     kernels: list[KernelOut]
-    environments: list[str] = Field(description="What workloads name to run in it.")
+    environments: list[str] = Field(description="Names of its environments, which workloads use.")
     needs_gpu: bool
-    vram_mib: int = Field(description="The least VRAM it runs with.")
-    by: str = Field(description="Who registered it.")
+    vram_mib: int = Field(description="The least VRAM it requires, in MiB.")
+    by: str = Field(description="The user who registered it.")
     at: float
     provenance: ProvenanceOut
-    nodes: list[ImageOnNodeOut] = Field(description="The nodes it was brought to, or is on its way to.")
-    running: int = Field(description="Workloads that hold a node in it.")
-    waiting: int = Field(description="Workloads that wait to run in it.")
-    mine: bool = Field(description="Whether you may replace and remove it.")
+    nodes: list[ImageOnNodeOut] = Field(description="Nodes that have it or pull it.")
+    running: int = Field(description="Number of workloads that run in it.")
+    waiting: int = Field(description="Number of workloads that wait to run in it.")
+    mine: bool = Field(description="You may replace and remove it.")
 
 
 class ImageList(BaseModel):
-    """By name."""
+    """Images, by name."""
 
     items: list[ImageOut]
 
 
 class RemovedOut(BaseModel):
-    """What became of a removal. Work that runs in it goes on; work that waits for it says so."""
+    """The removed image. Workloads that run in it continue; waiting ones are held."""
 
     image: ImageOut
-    waiting: list[str] = Field(description="Ids of workloads that wait for it and start only if it comes back.")
+    waiting: list[str] = Field(description="Ids of waiting workloads, which start only if it is registered again.")
 
 
 class PrepullIn(Strict):
-    """Where to bring an image."""
+    """The nodes that pull the image."""
 
-    nodes: list[Name] = Field(default_factory=list, max_length=1024, description="Names; all ready nodes if empty.")
+    nodes: list[Name] = Field(
+        default_factory=list, max_length=1024, description="Names of nodes. Default: all ready nodes."
+    )
+
+
+class RegistryOut(BaseModel):
+    """The site's image registry."""
+
+    address: str = Field(
+        description="`HOST:PORT`, the first part of the names of its images.", examples=["hub.example.org:5000"]
+    )
+    certificate: str = Field(description="Certificate of its certificate authority, PEM.")
+
+
+class RegistryTokenOut(BaseModel):
+    """A token of the registry, with the field names of the registry protocol."""
+
+    token: str
+    access_token: str = Field(description="The same as `token`.")
+    expires_in: int = Field(description="Lifetime in seconds.")
+    issued_at: str = Field(description="Time of issue, RFC 3339.")
+
+
+class CollectedOut(BaseModel):
+    """Images that were deleted from the registry."""
+
+    images: list[str]
+    freed_bytes: int

@@ -1,4 +1,4 @@
-"""Tokens and templates with which nodes join, and what the command line needs to let one join over SSH."""
+"""Join tokens, user data for clouds, and the files that a machine needs to join as a node over SSH."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from commonage.wire.workloads import PlainText, Strict
+from commonage.wire.types import PlainText, Strict
 
 
 class JoinTokenIn(Strict):
-    """What the token is to be like."""
+    """Properties of the new join token."""
 
-    for_s: Annotated[int, Field(ge=60, le=604_800, description="How many seconds it is good for.")] = 3600
-    cloud_init: Annotated[bool, Field(description="Answer with user data for a cloud's node, too.")] = False
+    for_s: Annotated[int, Field(ge=60, le=604_800, description="Lifetime in seconds.")] = 3600
+    cloud_init: Annotated[bool, Field(description="Also return user data (cloud-init) for machines of a cloud.")] = (
+        False
+    )
     options: Annotated[
         list[Annotated[PlainText, Field(max_length=1000)]],
-        Field(default_factory=list, max_length=40, description="Options of the script, for that user data."),
+        Field(default_factory=list, max_length=40, description="Options of the join script in that user data."),
     ]
 
 
 class JoinTokenOut(BaseModel):
-    """A token for nodes. It is shown this once."""
+    """A join token; it is shown only once."""
 
     token: str
     expires_at: float
-    url: str = Field(description="Where nodes fetch the script.")
-    script_sha256: str = Field(description="What `sha256sum` must say of it.")
+    url: str = Field(description="URL of the join script.")
+    script_sha256: str = Field(description="SHA-256 of the join script, as `sha256sum` prints it.")
     command: str = Field(
-        description="Fetches the script, compares its SHA-256 and runs it; it asks for the token. Options may follow."
+        description="Command that downloads the script, verifies its SHA-256 and runs it. The script asks for the "
+        "token; you can append options."
     )
     user_data: str | None = None
 
 
 class JoinKitOut(BaseModel):
-    """What is brought to a machine that joins over SSH."""
+    """The files that a machine needs to join over SSH."""
 
     script: str
     script_sha256: str
@@ -42,6 +45,6 @@ class JoinKitOut(BaseModel):
 
 
 class DoneOut(BaseModel):
-    """What something came to, a sentence each."""
+    """The steps that were taken, one sentence each."""
 
     done: list[str]

@@ -1,7 +1,7 @@
-"""Where browsers reach sessions: below which name, and which name each user has there. Used by the hub and the server.
+"""Origins and URLs of sessions. Used by the hub and the server.
 
-What browsers call an origin (scheme, name and port) is what they keep apart. A user's server runs that user's code, so
-it must not share an origin with the hub and the portal, nor with another user's server.
+Browsers isolate origins (scheme, name and port) from each other. A session runs its user's code, so it must not share
+an origin with the hub and the portal, nor with another user's session.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import hashlib
 import re
 from urllib.parse import quote, urlsplit
 
-# No two hyphens in a row: those are in the labels that are made from a digest, and nowhere else.
+# No two consecutive hyphens: only labels with a digest contain them.
 _PLAIN_LABEL = re.compile(r"(?=.{1,63}$)[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 _STUB = re.compile(r"[^a-z0-9]", re.ASCII)
 _STUB_CHARACTERS = 20
 
 
 def label_of(user: str) -> str:
-    """The DNS label of a user's sessions: the name itself if it can be one, else a digest of it.
+    """The DNS label of a user's sessions: the user name if it is a valid label, otherwise a digest of it.
 
-    Two users never share a label, even if one of them chooses a name for that: the digest has 160 bits.
+    Two users never share a label, even if one chooses a name for that purpose: the digest has 160 bits.
     """
     if _PLAIN_LABEL.fullmatch(user):
         return user
@@ -35,9 +35,9 @@ def session_domain(session_origin: str) -> str:
 
 
 def session_url(session_origin: str, user: str, name: str) -> str:
-    """Where browsers reach a session. `session_origin` is like `https://*.hub.example.org`.
+    """The URL of a session. `session_origin` is like `https://*.hub.example.org`.
 
-    If that is empty, all share one origin, and this is a path below its address.
+    If it is empty, sessions share the origin of the portal, and the result is a path.
     """
     path = f"/user/{quote(user, safe='@~')}/"
     if name:

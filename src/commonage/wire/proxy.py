@@ -1,9 +1,9 @@
-"""What the proxy's two sets of rules agree on: the hub's, and those of the page that is shown while parts are down.
+"""A name that two sets of traefik rules share: those of the hub, and those of the "unavailable" page.
 
-Apart from `wire.hub`, as the process that serves the page imports no pydantic.
+Separate from `wire.hub`, because the process that serves the page must not import pydantic.
 """
 
 from __future__ import annotations
 
 UNAVAILABLE = "unavailable"
-"""traefik's middleware for routes to hub and control plane: shows the page where they do not answer."""
+"""The traefik middleware that shows the page where the hub or the control plane does not answer."""

@@ -1,4 +1,4 @@
-"""Tenants and reservations."""
+"""Tenants with their quotas, and reservations."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from commonage.wire.queries import Instant, Name
-from commonage.wire.workloads import LabelName, LabelValue, Mib, PlainText, ReasonOut, RequestOut, Strict
+from commonage.wire.reasons import ReasonOut
+from commonage.wire.types import Instant, LabelName, LabelValue, Mib, Name, PlainText, Strict
+from commonage.wire.workloads import RequestOut
 
-When = Instant | Annotated[PlainText, Field(min_length=1, max_length=64)]
+TimeOrText = Instant | Annotated[PlainText, Field(min_length=1, max_length=64)]
 
 
 class BoundsOut(BaseModel):
-    """A bound on each resource; null: none."""
+    """A limit for each resource; null: no limit."""
 
     cpus_milli: int | None
     memory_mib: int | None
@@ -31,25 +32,27 @@ class AmountsOut(BaseModel):
 
 
 class TenantOut(BaseModel):
-    """A tenant, what is its own, what it holds and what waits."""
+    """A tenant with its quotas, allocated resources and queue."""
 
     name: str
     title: str
-    weight: float = Field(description="Its part of a crowded cluster, beside those of the others.")
+    weight: float = Field(description="Its fair share of a full cluster, relative to the weights of other tenants.")
     member: bool = Field(description="Whether you are one of its members.")
-    sites: list[str] = Field(description="Those its members may use; all if empty.")
-    environments: list[str] = Field(description="Likewise.")
-    nominal: BoundsOut = Field(description="Its own: what it holds within that nobody takes away.")
-    borrowing: BoundsOut = Field(description="What it may hold beyond that while others leave theirs unused.")
-    lending: BoundsOut = Field(description="What of its own others may borrow at most.")
-    per_user: BoundsOut = Field(description="What each member may hold.")
-    held: AmountsOut
+    sites: list[str] = Field(description="Sites that its members may use; all if empty.")
+    environments: list[str] = Field(description="Environments that its members may use; all if empty.")
+    nominal: BoundsOut = Field(
+        description="Its nominal quota: workloads within it are not preempted for other tenants."
+    )
+    borrowing: BoundsOut = Field(description="How much it may borrow from the unused quota of other tenants.")
+    lending: BoundsOut = Field(description="How much of its unused quota other tenants may borrow.")
+    per_user: BoundsOut = Field(description="Limit for each member.")
+    allocated: AmountsOut
     borrowed: AmountsOut
     lent: AmountsOut
-    running: int = Field(description="Workloads that hold something.")
-    waiting: int = Field(description="Workloads in the queue.")
+    running: int = Field(description="Number of workloads with an allocation.")
+    waiting: int = Field(description="Number of queued workloads.")
     debt_s: float = Field(
-        description="What its members used lately, fading, in seconds of the whole cluster: who owes less comes first."
+        description="Recent usage with decay, in seconds of the whole cluster. Tenants with less are served first."
     )
 
 
@@ -60,33 +63,35 @@ class TenantList(BaseModel):
 
 
 class ReservationIn(Strict):
-    """Room for a tenant in a window of time. Resources are written as for a workload.
+    """A reservation for a tenant in a window of time. Resources have the syntax of a workload's.
 
-    A time is unix seconds or text: `2026-11-24 14:00` in `time_zone`, `16:00` on the same day, `now`, or with a zone of
-    its own, `2026-11-24T14:00+01:00`.
+    A time is unix seconds or text: `2026-11-24 14:00` in `time_zone`, `16:00` on the same day, `now`, or with its own
+    time zone, `2026-11-24T14:00+01:00`.
     """
 
     tenant: Name
-    starts_at: When
-    ends_at: When
+    starts_at: TimeOrText
+    ends_at: TimeOrText
     time_zone: Annotated[PlainText, Field(min_length=1, max_length=64)] = Field(
-        "UTC", description="Where the times are read off the wall: `Europe/Berlin`, `UTC`, `+01:00`."
+        "UTC", description="Time zone of times that contain none: `Europe/Berlin`, `UTC`, `+01:00`."
     )
-    every: Literal["day", "week"] | None = Field(None, description="Again every day or week, up to `last_day`.")
+    every: Literal["day", "week"] | None = Field(None, description="Repeat every day or week, until `last_day`.")
     last_day: Annotated[PlainText, Field(max_length=10)] | None = Field(
-        None, description="The last day on which a repetition may begin.", examples=["2027-02-12"]
+        None, description="The last day on which a repetition may start.", examples=["2027-02-12"]
     )
-    count: int = Field(1, ge=1, le=10_000, description="For so many workloads at once.")
-    cpus: str | float | None = Field(None, description="Cores for each.")
-    memory_mib: Mib | None = Field(None, description="Memory for each, in MiB.")
-    gpus: str | float | None = Field(None, description="GPU for each: GPUs, a part of one, or VRAM.", examples=["4GiB"])
+    count: int = Field(1, ge=1, le=10_000, description="Number of concurrent workloads.")
+    cpus: str | float | None = Field(None, description="CPUs (cores) for each workload.")
+    memory_mib: Mib | None = Field(None, description="Memory for each workload, in MiB.")
+    gpus: str | float | None = Field(
+        None, description="GPU request for each workload: GPUs, a fraction of one, or VRAM.", examples=["4GiB"]
+    )
     on: dict[LabelName, LabelValue] = Field(default_factory=dict, max_length=16)
     title: Annotated[PlainText, Field(max_length=128)] = ""
-    owner: Name | None = Field(None, description="For one member alone.")
+    owner: Name | None = Field(None, description="Only for this member of the tenant.")
 
 
 class ReservationOut(BaseModel):
-    """A reservation that is not over. Instants are unix seconds."""
+    """A current or future reservation. Instants are unix seconds."""
 
     id: str
     tenant: str
@@ -96,18 +101,20 @@ class ReservationOut(BaseModel):
     count: int
     request: RequestOut
     owner: str | None
-    by: str = Field(description="Who made it.")
-    reason: ReasonOut | None = Field(None, description="Why not all of it is kept as things stand; null if it is.")
+    by: str = Field(description="The admin who created it.")
+    reason: ReasonOut | None = Field(
+        None, description="Why a part of it cannot be provided at present; null if all can."
+    )
 
 
 class ReservationList(BaseModel):
-    """By their beginning."""
+    """Reservations, by their start."""
 
     items: list[ReservationOut]
 
 
 class ReservedOut(BaseModel):
-    """What was made. `reason`: why, as things stand now, not all of it can be kept; null if it can."""
+    """The created reservations. `reason`: why a part cannot be provided at present; null if all can."""
 
     items: list[ReservationOut]
     reason: ReasonOut | None

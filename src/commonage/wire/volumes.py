@@ -1,4 +1,4 @@
-"""Volumes: what data there is to have, and how much room one's home takes."""
+"""Volumes that workloads may mount, and the disk space of the user's home."""
 
 from __future__ import annotations
 
@@ -8,42 +8,40 @@ from pydantic import BaseModel, Field
 
 
 class VolumeOut(BaseModel):
-    """A volume that the caller may have."""
+    """A volume that the caller may mount."""
 
     name: str
     title: str
     description: str
     kind: Literal["folder", "docker", "scratch"] = Field(
-        description="`folder`: the same on all nodes; `docker`: kept on each node; `scratch`: until the end of "
-        "what uses it."
+        description="`folder`: the same on all nodes; `docker`: separate on each node; `scratch`: deleted with the "
+        "attempt that uses it."
     )
-    writable: bool = Field(description="It may be asked for `rw`.")
-    always: bool = Field(description="Workloads get it unasked.")
-    size_mib: int | None = Field(description="How much goes into it; null where nothing bounds it.")
-    in_memory: bool = Field(description="What is in it counts as the workload's memory.")
-    tenants: list[str] = Field(description="On whose account the caller may have it.")
-    place: str = Field(description="Where a workload finds it.")
+    writable: bool = Field(description="It may be mounted read-write (`rw`).")
+    always: bool = Field(description="It is mounted in every workload without a request.")
+    size_mib: int | None = Field(description="Its size limit; null for no limit.")
+    in_memory: bool = Field(description="Its content is in memory and counts as memory of the workload.")
+    tenants: list[str] = Field(description="The caller's tenants that may use it.")
+    place: str = Field(description="Mount path in the workload.")
     bounded_on: list[str] = Field(
-        default_factory=list, description="The nodes that hold it to its size; empty if it has none."
+        default_factory=list, description="Nodes that enforce its size; empty if it has no size limit."
     )
-    unbounded_on: list[str] = Field(
-        default_factory=list, description="The nodes where more than its size goes into it."
-    )
-    notes: list[str] = Field(description="What does not hold on this installation.")
+    unbounded_on: list[str] = Field(default_factory=list, description="Nodes that do not enforce its size.")
+    notes: list[str] = Field(description="Limitations on this installation.")
 
 
 class HomeOut(BaseModel):
-    """The caller's home. It is one folder, the same in everything that one runs."""
+    """The caller's home folder, which all of the caller's workloads share."""
 
     used_mib: int
-    quota_mib: int | None = Field(description="How much is allowed; null where nothing was set.")
-    over: bool = Field(description="It holds more than is allowed.")
+    quota_mib: int | None = Field(description="Quota; null for none.")
+    over: bool = Field(description="It exceeds its quota.")
     measured_at: float
     text: str
 
 
 class VolumeList(BaseModel):
-    """What there is to have."""
+    """The volumes that the caller may mount."""
 
     items: list[VolumeOut]
-    home: HomeOut | None = Field(None, description="Null until it was measured, which happens every ten minutes.")
+    home: HomeOut | None = Field(None, description="Null until the first measurement; measured every ten minutes.")

@@ -28,7 +28,7 @@ from commonage.domain.workloads import MOST_LOSSES, Kind, RetryPolicy, State, St
 from commonage.testing import factories
 
 GONE = attempts.Disappeared()
-DOWN = attempts.NodeLost(node="node-1", detail="it is down")
+DOWN = attempts.NodeLost(node="node-1", cause=attempts.SiteNotAnswering())
 FAILED = attempts.EnvironmentFailed(environment="torch", error="no such package")
 RANK = {State.STARTING: 0, State.RUNNING: 1}
 

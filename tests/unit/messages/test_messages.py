@@ -112,8 +112,8 @@ def test_what_is_written_down_is_read_again(kind: type[Reason], rich: bool) -> N
         ),
         (
             waiting.QuotaExceeded(tenant="a", resource=Resource.GPU, used=2000, quota=2000, borrowing=None, unused=500),
-            "Quota exceeded: tenant a uses 2 of its 2 GPUs, and may borrow that other tenants do not use: 0.5 unused. "
-            "It starts when work of the tenant ends or other tenants use less.",
+            "Quota exceeded: tenant a uses 2 of its quota of 2 GPUs, and may borrow that other tenants do not use: "
+            "0.5 unused. It starts when work of the tenant ends or other tenants use less.",
         ),
         (
             waiting.ReservedForOthers(

@@ -1,12 +1,21 @@
 import json
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Column, MetaData, Table, Text
 
-from commonage.domain.nodes import Node
+from commonage.domain.codec import Unreadable
+from commonage.domain.events import Event
+from commonage.domain.images import Image, Removal
+from commonage.domain.nodes import Allocation, Node
 from commonage.domain.reasons.attempts import StoppedBy
-from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopRequest
-from commonage.store import codec
+from commonage.domain.tenants import Reservation
+from commonage.domain.usage_reports import UsageReport
+from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopRequest, Workload
+from commonage.store import codec, tables
 from commonage.testing import factories as make
 from commonage.testing import strategies as some
 
@@ -14,7 +23,7 @@ from commonage.testing import strategies as some
 @given(some.specs())
 def test_spec_comes_back_without_its_secrets(spec: Spec) -> None:
     body = codec.spec_to_json(spec)
-    secrets = codec.pairs_to_json(spec.secrets)
+    secrets = codec.secrets_to_json(spec.secrets)
     assert codec.spec_from_json(body, secrets if spec.secrets else None) == spec
     assert codec.spec_from_json(body) == spec.without_secrets()
 
@@ -33,23 +42,70 @@ def test_attempt_comes_back(attempt: Attempt) -> None:
     assert row["gpu_mib"] == sum(share.memory_mib for share in attempt.allocation.shares)
 
 
+def comes_back(stored: codec.Stored[Any], value: object) -> bool:
+    row = stored.row(value)
+    return bool(stored.value([row[name] for name in stored.columns]) == value)
+
+
 @given(some.nodes())
 def test_node_comes_back(node: Node) -> None:
-    row = codec.node_row(node)
-    assert codec.node_from_row([row[name] for name in codec.NODE_COLUMNS]) == node
+    assert comes_back(codec.NODE, node)
 
 
-def test_event_comes_back() -> None:
-    event = make.event(3, make.workload())
-    row = codec.event_row(event)
-    assert codec.event_from_row([row[name] for name in codec.EVENT_COLUMNS]) == event
+@pytest.mark.parametrize(
+    ("stored", "value"),
+    [
+        (codec.EVENT, make.event(3, make.workload())),
+        (codec.RESERVATION, make.reservation()),
+        (codec.IMAGE, replace(make.image("lab/torch"), removed=Removal("ann", make.NOW))),
+        (codec.USAGE_REPORT, make.usage_report(make.workload())),
+    ],
+)
+def test_value_comes_back(stored: codec.Stored[Any], value: object) -> None:
+    assert comes_back(stored, value)
 
 
-def test_stop_to_stop_comes_back() -> None:
-    stop = StopRequest("ann", 1.5, StopCause.EVICTION, StoppedBy(by="ü"))
-    row = codec.progress_row(make.workload(stop=stop))
-    assert codec.stop_from_json(row["stop"]) == stop
-    assert codec.stop_from_json(None) is None
+@pytest.mark.parametrize("stop", [StopRequest("ann", 1.5, StopCause.EVICTION, StoppedBy(by="ü")), None])
+def test_workload_comes_back_with_its_stop(stop: StopRequest | None) -> None:
+    workload = make.workload(stop=stop)
+    row = codec.workload_row(workload, "spec", None)
+    own = [row[name] for name in codec.WORKLOAD.columns]
+    assert codec.WORKLOAD.value(own, spec=workload.spec, attempt=None) == workload
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored", "table", "elsewhere"),
+    [
+        (Workload, codec.WORKLOAD, tables.workloads, {"spec", "attempt"}),
+        (Attempt, codec.ATTEMPT, tables.attempts, {"allocation"}),
+        (Allocation, codec.ALLOCATION, tables.attempts, {"attempt_id"}),
+        (Node, codec.NODE, tables.nodes, set()),
+        (Event, codec.EVENT, tables.events, set()),
+        (UsageReport, codec.USAGE_REPORT, tables.usage_reports, set()),
+        (Reservation, codec.RESERVATION, tables.reservations, set()),
+        (Image, codec.IMAGE, tables.images, set()),
+    ],
+    ids=lambda one: one.__name__ if isinstance(one, type) else "",
+)
+def test_every_field_of_the_domain_is_stored(
+    kind: Any, stored: codec.Stored[Any], table: Table, elsewhere: set[str]
+) -> None:
+    assert set(stored.fields) | elsewhere == {field.name for field in fields(kind)}
+    assert set(stored.columns) <= set(table.columns.keys())
+
+
+def test_every_field_of_a_spec_is_stored() -> None:
+    assert json.loads(codec.spec_to_json(make.spec())).keys() == {field.name for field in fields(Spec)}
+
+
+def test_field_without_a_column_is_refused() -> None:
+    @dataclass
+    class Wider:
+        id: str
+        colour: str
+
+    with pytest.raises(TypeError, match="specs has no column for colour"):
+        codec.Stored(Wider, Table("specs", MetaData(), Column("id", Text)))
 
 
 def test_what_an_older_program_wrote_is_read_with_defaults() -> None:
@@ -79,7 +135,7 @@ def test_plain_text_is_left_alone() -> None:
 
 
 def test_devices_that_an_older_or_a_newer_program_wrote_are_read() -> None:
-    row = codec.node_row(make.node(devices=[make.device()]))
+    row = codec.NODE.row(make.node(devices=[make.device()]))
     report = json.loads(row["report"])
     (device,) = report["devices"]
     report["devices"] = [
@@ -87,10 +143,12 @@ def test_devices_that_an_older_or_a_newer_program_wrote_are_read() -> None:
     ]
     report["devices"][0]["smell"] = "roses"
     row["report"] = json.dumps(report)
-    (read,) = codec.node_from_row([row[name] for name in codec.NODE_COLUMNS]).report.devices
+    (read,) = codec.NODE.value([row[name] for name in codec.NODE.columns]).report.devices
     assert (read.uuid, read.cuda, read.peers, read.unavailable) == (device["uuid"], "", (), ())
 
 
-def test_who_drained_a_node_is_an_admin_where_an_older_program_did_not_write_it() -> None:
-    row = codec.node_row(make.node(drained_by="root")) | {"drained_by": None}
-    assert codec.node_from_row([row[name] for name in codec.NODE_COLUMNS]).drained_by == "an admin"
+def test_value_of_the_wrong_type_is_refused() -> None:
+    row = codec.RESERVATION.row(make.reservation())
+    row["body"] = json.dumps(json.loads(row["body"]) | {"count": "two"})
+    with pytest.raises(Unreadable, match="should be int"):
+        codec.RESERVATION.value([row[name] for name in codec.RESERVATION.columns])

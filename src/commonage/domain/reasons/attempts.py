@@ -229,10 +229,10 @@ class PortTaken(Reason):
 
 @reason
 class NodeLost(Reason):
-    """The node was lost, and the exit code with it. `detail` says how that is known."""
+    """The node was lost, and the exit code with it. `cause` says how that is known."""
 
     node: str
-    detail: str = ""
+    cause: Reason | None = None
 
 
 @reason

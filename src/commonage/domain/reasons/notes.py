@@ -128,7 +128,7 @@ class NodeStateChanged(Reason):
 
     node: str
     state: str
-    detail: str = ""
+    causes: tuple[Reason, ...] = ()
 
 
 @reason
@@ -145,7 +145,7 @@ class NodeUndecided(Reason):
     """The node does not answer, and an admin must say what becomes of the workloads on it."""
 
     node: str
-    detail: str
+    cause: Reason
     silent_s: float | None = None
     workloads: int | None = None
 
@@ -224,7 +224,7 @@ class PoolServesQueue(Reason):
 
 
 @reason
-class PoolNodesComing(Reason):
+class PoolNodesPending(Reason):
     """Nodes for queued workloads are on their way."""
 
     nodes: int
@@ -273,7 +273,7 @@ class PoolNodeDidNotJoin(Reason):
 class PoolNodeLost(Reason):
     """The node was lost for a while."""
 
-    detail: str
+    causes: tuple[Reason, ...] = ()
 
 
 @reason

@@ -219,7 +219,7 @@ class NodeUnavailable(NodeShortfall):
 class InsufficientDisk(NodeShortfall):
     """The disk of the node is nearly full: only sessions start, so that their users can delete files."""
 
-    detail: str
+    cause: Reason
 
 
 @reason
