@@ -7,22 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.catalogue.environments import Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
-from commonage.control.loops.again import Again
 from commonage.control.loops.gangs import Gangs
 from commonage.control.loops.reconcile import Reconcile
 from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
+from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
-from commonage.control.node_pool import NodePool, Sources
 from commonage.control.nodes.all_devices import AllDevices
 from commonage.control.nodes.device_warnings import DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.node_pools import NodePools, Renting
-from commonage.control.queries.look import Look
+from commonage.control.nodes.nodes import Nodes, NodeSources
+from commonage.control.queries.launch import Launch
+from commonage.control.queries.node_views import NodeViews
 from commonage.control.queries.tenant_views import TenantViews
 from commonage.control.queries.volumes import Volumes
+from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.reservations.reservations import Reservations
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
@@ -36,10 +39,10 @@ from commonage.control.usage.homes import HomeWatch
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
 from commonage.control.workloads.advice import Advice
-from commonage.control.workloads.bundles import SentBundles
+from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
-from commonage.control.workloads.work import Work
+from commonage.control.workloads.workloads import Workloads
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
 from commonage.domain.ids import IdSequence
@@ -59,7 +62,7 @@ from commonage.ports.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Adapters:
     """Everything control needs from outside: one adapter for each port. `chance(n)` is a random integer below n.
 
     `devices` are the GPUs of this node, `elsewhere` those of nodes with agents.
@@ -83,90 +86,99 @@ class World:
 class Control:
     """The control plane without its API. `open()`, then `run()` until cancelled."""
 
-    def __init__(self, world: World, settings: ControlSettings | None = None) -> None:
+    def __init__(self, adapters: Adapters, settings: ControlSettings | None = None) -> None:
         self.settings = settings or ControlSettings()
-        self.store, self.metrics, self.clock = world.store, world.metrics, world.clock
-        self.identity = world.identity
-        self._engines: Mapping[str, Engine] = {engine.site: engine for engine in world.engines}
-        self.catalogue = Catalogue(world.environments)
+        self.store, self.metrics, self.clock = adapters.store, adapters.metrics, adapters.clock
+        self.identity = adapters.identity
+        self._engines: Mapping[str, Engine] = {engine.site: engine for engine in adapters.engines}
+        self.catalogue = Catalogue(adapters.environments)
         self.feed = Feed()
-        self.live_state = LiveState(self.settings.rules, [policy for policy, _ in world.clouds])
-        self.writer = Writer(world.store, self.live_state, self.feed, world.clock)
+        self.live_state = LiveState(self.settings.rules, [policy for policy, _ in adapters.clouds])
+        self.writer = Writer(adapters.store, self.live_state, self.feed, adapters.clock)
         everywhere = self.settings.prepull
-        self.prepulls = Prepulls(self._engines, self.live_state, self.catalogue, world.clock, everywhere=everywhere)
-        devices = AllDevices(world.devices, world.elsewhere)
-        self.watchdog = Watchdog(self.live_state, self.writer, world.clock, self.settings)
-        sources = Sources(self._engines, devices, self.watchdog, self.prepulls.status)
-        self.node_pool = NodePool(sources, self.catalogue, self.live_state, self.writer, world.clock, self.settings)
+        self.prepulls = Prepulls(self._engines, self.live_state, self.catalogue, adapters.clock, everywhere=everywhere)
+        devices = AllDevices(adapters.devices, adapters.elsewhere)
+        self.watchdog = Watchdog(self.live_state, self.writer, adapters.clock, self.settings)
+        self.environments = Environments(self.catalogue, self.prepulls.status, self.settings)
+        sources = NodeSources(self._engines, devices, self.environments)
+        self.nodes = Nodes(sources, self.live_state, self.writer, adapters.clock, self.settings)
+        self.node_views = NodeViews(self._engines, self.watchdog, self.live_state)
+        self.launch = Launch(self.live_state, self.environments, self.settings)
         self.reservations = Reservations(
-            world.store, self.live_state, self.writer, self.node_pool, world.clock, self.settings, world.chance,
+            adapters.store, self.live_state, self.writer, adapters.clock, self.settings, adapters.chance,
             self.live_state.set_rules,
         )  # fmt: skip
-        self.volumes = Volumes(self.node_pool, self.settings)
-        self.bundles = SentBundles(world.bundles, self.live_state, self.writer, world.clock, self.settings)
-        self.homes = HomeWatch(world.homes, world.clock, self.settings.home_quota_mib)
-        self.tenants = TenantViews(self.live_state, world.clock, self.settings)
-        self.look = Look(world.store, self.live_state, self.feed, self._engines, world.metrics, world.clock)
-        self.execs = Execs(self.look, self.live_state, self.writer, self._engines, world.clock)
-        self.gangs = Gangs(world.store, self.live_state, self.writer, world.clock)
-        self.drains = Drains(self.live_state, self.writer, self.node_pool, world.clock, world.joining)
+        self.volumes = Volumes(self.node_views, self.settings)
+        self.bundles = UserBundles(adapters.bundles, self.live_state, self.writer, adapters.clock, self.settings)
+        self.homes = HomeWatch(adapters.homes, adapters.clock, self.settings.home_quota_mib)
+        self.tenants = TenantViews(self.live_state, adapters.clock, self.settings)
+        self.queries = WorkloadQueries(
+            adapters.store, self.live_state, self.feed, self._engines, adapters.metrics, adapters.clock
+        )
+        self.execs = Execs(self.queries, self.live_state, self.writer, self._engines, adapters.clock)
+        self.gangs = Gangs(adapters.store, self.live_state, self.writer, adapters.clock)
+        self.drains = Drains(self.live_state, self.writer, self.nodes, adapters.clock, adapters.joining)
         self.node_pools = NodePools(
-            Renting(world.clouds, world.joining, world.chance),
+            Renting(adapters.clouds, adapters.joining, adapters.chance),
             self.live_state,
             self.writer,
             self.drains,
-            world.clock,
+            adapters.clock,
         )
         self._start_requests = StartRequests(
-            self.catalogue, self.bundles, world.devices, self.gangs.members, self.settings.volumes
+            self.catalogue, self.bundles, adapters.devices, self.gangs.members, self.settings.volumes
         )
         self.reconcile = Reconcile(
             self._engines,
             self.live_state,
             self.writer,
-            world.clock,
+            adapters.clock,
             self._start_requests.of,
             self.settings.sweep_every_s,
         )
-        self.schedule = Schedule(self.live_state, self.writer, world.clock)
+        self.schedule = Schedule(self.live_state, self.writer, adapters.clock)
         self.timers = Timers(
-            world.store,
+            adapters.store,
             self.live_state,
             self.writer,
-            world.clock,
+            adapters.clock,
             self.settings.warn_before_s,
             self.catalogue.shortfall,
         )
         self.usage_reports = UsageReports(
-            world.store, self.live_state, self.writer, world.clock, self.settings.sample_every_s
+            adapters.store, self.live_state, self.writer, adapters.clock, self.settings.sample_every_s
         )
-        self.device_warnings = DeviceWarnings(devices, self.live_state, self.writer, world.clock)
+        self.device_warnings = DeviceWarnings(devices, self.live_state, self.writer, adapters.clock)
         self.advice = Advice(self.usage_reports, self.catalogue, self.settings)
         self.sampling = Sampling(
-            self._engines, devices, self.live_state, self.node_pool, world.metrics, world.clock, self.settings.sample_every_s,  # noqa: E501
+            self._engines, devices, self.live_state, self.node_views, adapters.metrics, adapters.clock,
+            self.settings.sample_every_s,
             self._measured,
         )  # fmt: skip
         self.images = Images(
-            world.store, self.live_state, self.writer, self.catalogue, self.prepulls, world.clock, self.settings
+            adapters.store, self.live_state, self.writer, self.catalogue, self.prepulls, adapters.clock, self.settings
         )
         limits, self._ids = self.settings.limits, IdSequence()
-        self.requests, self.connections = requests_of_users(world.clock, limits), Connections(world.clock, limits)
-        self.work = Work(
-            world.store, self.live_state, self.writer, self.node_pool, world.identity, self.bundles, world.clock,
-            self.settings, self._ids, world.chance, LiveLimits(self.live_state, limits),
+        self.requests, self.connections = requests_of_users(adapters.clock, limits), Connections(adapters.clock, limits)
+        self.workloads = Workloads(
+            adapters.store, self.live_state, self.writer, self.catalogue, self.node_views, adapters.identity,
+            self.bundles,
+            adapters.clock, self.settings, self._ids, adapters.chance, LiveLimits(self.live_state, limits),
         )  # fmt: skip
-        self.again = Again(world.store, self.live_state, self.writer, world.clock, self.work.through_the_hub)
+        self.session_restarts = SessionRestarts(
+            adapters.store, self.live_state, self.writer, adapters.clock, self.workloads.start_session_by_hub
+        )
         self._loops: list[Loop] = [
-            self.reconcile, self.node_pool, self.timers, self.gangs, self.drains, self.again, self.bundles,
+            self.reconcile, self.nodes, self.timers, self.gangs, self.drains, self.session_restarts, self.bundles,
             self.schedule, self.sampling, self.reservations, self.prepulls, *self.reconcile.watches,
-            *([self.node_pools] if world.clouds else []), *([self.homes] if world.homes else []),
+            *([self.node_pools] if adapters.clouds else []), *([self.homes] if adapters.homes else []),
         ]  # fmt: skip
         self._follow()
 
     def _follow(self) -> None:
         """Connect the signals to their followers."""
         for follower in (
-            self.timers.changed, self.node_pool.changed, self.gangs.changed, self.again.changed,
+            self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
             self.reconcile.forget_misses, self.usage_reports.changed,
         ):  # fmt: skip
             self.writer.written.follow(follower)
@@ -177,11 +189,11 @@ class Control:
     async def _measured(self, round_: Round) -> None:
         lost: CommonageError | None = None
         try:
-            await self.watchdog.look(round_)
-            await self.device_warnings.look()
+            await self.watchdog.check(round_)
+            await self.device_warnings.collect()
         except CommonageError as error:
             lost = error
-        await self.usage_reports.look(round_, frozenset(one.attempt_id for one in self.watchdog.over))
+        await self.usage_reports.add(round_, frozenset(one.attempt_id for one in self.watchdog.over))
         if lost is not None:
             raise lost
 
@@ -193,7 +205,7 @@ class Control:
         await self.images.open()
         await self.reservations.open()
         await self.gangs.open()
-        await self.again.open()
+        await self.session_restarts.open()
         self._ids.follow(await self.store.last_workload_id())
         for engine in self._engines.values():
             await engine.open()
@@ -207,7 +219,7 @@ class Control:
         async with asyncio.TaskGroup() as loops:
             _begin(loops, self.writer)
             # Nodes first: planning without them would report every request as unschedulable for a moment.
-            await self.node_pool.look()
+            await self.nodes.refresh()
             for loop in self._loops:
                 _begin(loops, loop)
 
@@ -217,7 +229,7 @@ class Control:
         The loops must still run. Returns how many workloads still ran after `within_s` seconds.
         """
         self.schedule.pause()
-        left = await self.work.stand_down(within_s)
+        left = await self.workloads.stand_down(within_s)
         await self.usage_reports.keep()
         return left
 

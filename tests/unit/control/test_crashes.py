@@ -142,7 +142,7 @@ class Lives:
         async def submit(control: Control) -> None:
             with suppress(Unavailable):
                 ask = job(name=name, retry=RetryPolicy(retries, 1.0), array_size=size)
-                self.acknowledged += (await control.work.submit(ANN, ask)).workloads
+                self.acknowledged += (await control.workloads.submit(ANN, ask)).workloads
 
         assert self.control is not None
         self.asking.append(asyncio.create_task(submit(self.control)))
@@ -155,7 +155,7 @@ class Lives:
         async def stop(control: Control) -> None:
             with suppress(CommonageError):
                 self.stopped.add(chosen.id)
-                await control.work.stop(ANN, chosen.id)
+                await control.workloads.stop(ANN, chosen.id)
 
         assert self.control is not None
         self.asking.append(asyncio.create_task(stop(self.control)))
@@ -205,7 +205,7 @@ class Lives:
 
     async def _stopped(self, one: Workload) -> None:
         assert self.control is not None
-        asked = asyncio.create_task(self.control.work.stop(ANN, one.id))
+        asked = asyncio.create_task(self.control.workloads.stop(ANN, one.id))
         await self.site.clock.advance(0.1)
         await asked
 

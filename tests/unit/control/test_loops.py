@@ -26,9 +26,9 @@ async def test_a_dependent_is_looked_at_again_when_the_store_could_not_answer() 
     store, live_state, clock = MemoryStore(), LiveState(), FakeClock()
     await store.open()
     timers = Timers(store, live_state, Writer(store, live_state, Feed(), clock), clock, 60, lambda _environment: None)
-    held = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
-    live_state.load([held], [])
-    timers.changed(held)
+    allocated = factories.workload(State.HELD, depends_on=(Dependency("gone", Condition.AFTER_ANY),))
+    live_state.load([allocated], [])
+    timers.changed(allocated)
     store.trouble = Unavailable("the database is away")
     with pytest.raises(Unavailable):
         await timers.tick()
@@ -73,13 +73,13 @@ async def test_the_store_away_for_minutes_while_work_runs_and_ends() -> None:
     site = Site()
     site.engine.behave(Behaviour(lasts_s=30), name="ends")
     async with site.open() as control:
-        ends = (await control.work.submit(ANN, job(name="ends"))).workloads[0]
-        limited = (await control.work.submit(ANN, job(name="limited", time_limit_s=40))).workloads[0]
+        ends = (await control.workloads.submit(ANN, job(name="ends"))).workloads[0]
+        limited = (await control.workloads.submit(ANN, job(name="limited", time_limit_s=40))).workloads[0]
         await site.clock.advance(1)
         site.store.trouble = Unavailable("the database is away")
         await site.clock.advance(20)
         with pytest.raises(Unavailable):
-            await control.work.submit(ANN, job(key="asks the store first"))
+            await control.workloads.submit(ANN, job(key="asks the store first"))
         await site.clock.advance(100)
         assert control.writer.waiting < 100, "loops do not pile up what they said already"
         assert site.engine.world.runs[f"{ends.id}-1"].forgotten is False
@@ -87,7 +87,7 @@ async def test_the_store_away_for_minutes_while_work_runs_and_ends() -> None:
         await site.clock.advance(10)
         assert site.there(ends).state is State.SUCCEEDED
         assert site.there(limited).state is State.TIMED_OUT
-        assert (await control.work.submit(ANN, job())).created
+        assert (await control.workloads.submit(ANN, job())).created
 
 
 async def test_a_node_that_reports_while_the_store_is_away_is_written_later() -> None:
@@ -106,7 +106,7 @@ async def test_samples_of_attempts_devices_and_nodes() -> None:
     site = Site()
     site.engine.default = Behaviour(lasts_s=None, holds_mib=300)
     async with site.open() as control:
-        one = (await control.work.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
+        one = (await control.workloads.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
         await site.clock.advance(1)
         attempt = f"{one.id}-1"
         used = ProcessMemory(None, 5000, attempt_id=attempt)
@@ -132,7 +132,7 @@ async def test_samples_of_attempts_devices_and_nodes() -> None:
     )
     assert newest[f"attempt:{attempt}", "cpu_cores"] == pytest.approx(1.0)
     assert ("device:GPU-gpu-1-0", "temperature_c") not in newest, "what is not measured is not made up"
-    assert [allocation.attempt_id for allocation in site.devices.held] == [attempt]
+    assert [allocation.attempt_id for allocation in site.devices.allocated] == [attempt]
 
 
 async def test_simulated_devices_show_use_from_the_start_of_the_program_on() -> None:
@@ -141,17 +141,17 @@ async def test_simulated_devices_show_use_from_the_start_of_the_program_on() -> 
         lasts_s=None, start_delay_s=60, start_reason=PreparingEnvironment(environment="PyTorch", step="")
     )
     async with site.open() as control:
-        one = (await control.work.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
+        one = (await control.workloads.submit(ANN, job(gpu=parse_gpus("6GiB")))).workloads[0]
         await site.clock.advance(30)
         await control.sampling.tick()
         assert site.there(one).state is State.STARTING
-        assert list(site.devices.held) == []
+        assert list(site.devices.allocated) == []
         await site.clock.advance(40)
         await control.sampling.tick()
-        (held,) = site.devices.held
+        (allocated,) = site.devices.allocated
         attempt = site.there(one).attempt
         assert attempt is not None
-        assert (held.attempt_id, held.at) == (attempt.id, attempt.started_at)
+        assert (allocated.attempt_id, allocated.at) == (attempt.id, attempt.started_at)
 
 
 async def test_old_samples_are_tidied_every_minute() -> None:

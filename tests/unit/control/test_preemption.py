@@ -25,7 +25,7 @@ def site_of(rules: Rules = QUICK) -> Site:
 
 
 async def submit(control: Control, who: Principal, **fields: object) -> Workload:
-    return (await control.work.submit(who, job(gpu=DEVICE, **fields))).workloads[0]
+    return (await control.workloads.submit(who, job(gpu=DEVICE, **fields))).workloads[0]
 
 
 async def test_the_urgent_takes_the_place_and_the_victim_is_told_and_comes_back() -> None:
@@ -44,7 +44,7 @@ async def test_the_urgent_takes_the_place_and_the_victim_is_told_and_comes_back(
         assert (victim.state, victim.retried) == (State.QUEUED, 0)
         assert victim.attempt is not None
         assert victim.attempt.state is State.STOPPED
-        told = [event for event in await control.look.events(ANN) if event.workload_id == low.id]
+        told = [event for event in await control.queries.events(ANN) if event.workload_id == low.id]
         stopping = next(event for event in told if event.kind is EventKind.STOPPING)
         preempted = Preempted(by_owner="root", by_kind="job", is_session=False)
         assert (victim.attempt.reason, stopping.reason) == (preempted, Stopping(cause=preempted))
@@ -85,7 +85,7 @@ async def test_a_preempted_session_ends_and_says_why() -> None:
     site = site_of()
     async with site.open() as control:
         ask = Submission(Kind.SESSION, owner="ann", gpu=DEVICE, priority="scavenger")
-        session = (await control.work.submit(SPAWNER, ask)).workloads[0]
+        session = (await control.workloads.submit(SPAWNER, ask)).workloads[0]
         await site.clock.advance(90)
         await submit(control, ROOT, priority="urgent")
         await site.clock.advance(30)

@@ -13,6 +13,7 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.attempts import StartFailed
+from commonage.domain.reasons.nodes import DiskNearlyFull, DrainedBy, NotReporting
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
@@ -25,7 +26,7 @@ INSTALLING = attempts.PreparingEnvironment(environment="base", step="installing 
 
 
 async def submit(control: Control, ask: Submission | None = None) -> Workload:
-    return (await control.work.submit(ANN, ask or job())).workloads[0]
+    return (await control.workloads.submit(ANN, ask or job())).workloads[0]
 
 
 async def test_a_job_runs_and_ends() -> None:
@@ -60,7 +61,7 @@ async def test_the_order_holds_what_the_workload_must_know() -> None:
     site = Site()
     async with site.open() as control:
         ask = job("sh", array_size=2, gpu=parse_gpus("6GiB"), variables=(("A", "1"),), secrets=(("S", "2"),))
-        await control.work.submit(ANN, ask)
+        await control.workloads.submit(ANN, ask)
         await site.clock.advance(1)
     second = site.all()[1]
     order = site.world.runs[f"{second.id}-1"].request
@@ -131,11 +132,11 @@ async def test_stop_whenever_it_comes(wait_s: float, delay_s: float) -> None:
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(wait_s)
-        await control.work.stop(ANN, one.id, "no longer needed")
-        await control.work.stop(ANN, one.id)
+        await control.workloads.stop(ANN, one.id, "no longer needed")
+        await control.workloads.stop(ANN, one.id)
         await site.clock.advance(20)
         with pytest.raises(Conflict, match="has already ended: stopped"):
-            await control.work.stop(ANN, one.id)
+            await control.workloads.stop(ANN, one.id)
     stopped = site.there(one)
     assert (stopped.state, stopped.reason) == (State.STOPPED, attempts.StoppedBy(by="ann", comment="no longer needed"))
     assert all(run.phase(site.clock.now()) == "ended" for run in site.world.runs.values())
@@ -150,7 +151,7 @@ async def test_stop_one_that_is_queued_and_one_that_is_held() -> None:
         await site.clock.advance(1)
         assert [site.there(one).state for one in (runs, waits, held)] == [State.RUNNING, State.QUEUED, State.HELD]
         for one in (waits, held):
-            assert (await control.work.stop(ROOT, one.id)).state is State.STOPPED
+            assert (await control.workloads.stop(ROOT, one.id)).state is State.STOPPED
         assert site.there(held).stop.cause is StopCause.ADMIN  # type: ignore[union-attr]
 
 
@@ -160,7 +161,7 @@ async def test_one_that_ignores_the_stop_is_ended_by_force() -> None:
     async with site.open() as control:
         one = await submit(control, job(grace_s=30))
         await site.clock.advance(1)
-        await control.work.stop(ANN, one.id)
+        await control.workloads.stop(ANN, one.id)
         await site.clock.advance(28)
         assert site.there(one).state is State.RUNNING
         assert site.there(one).reason == attempts.Stopping(cause=attempts.StoppedBy(by="ann"))
@@ -242,7 +243,7 @@ async def test_waiting_for_an_array_of_others() -> None:
     site = Site()
     site.engine.default = Behaviour(lasts_s=2)
     async with site.open() as control:
-        members = (await control.work.submit(ANN, job(array_size=20))).workloads
+        members = (await control.workloads.submit(ANN, job(array_size=20))).workloads
         last = await submit(control, job(depends_on=tuple(Dependency(one.id) for one in members)))
         await site.clock.advance(20)
     assert site.there(last).state is State.SUCCEEDED
@@ -302,7 +303,7 @@ async def test_stop_while_its_start_is_tried_again() -> None:
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(2)
-        await control.work.stop(ANN, one.id)
+        await control.workloads.stop(ANN, one.id)
         await site.clock.advance(30)
     assert site.there(one).state is State.STOPPED
 
@@ -337,7 +338,7 @@ async def test_a_stopped_one_that_vanishes_has_stopped() -> None:
     async with site.open() as control:
         one = await submit(control, job(grace_s=1000))
         await site.clock.advance(1)
-        await control.work.stop(ANN, one.id)
+        await control.workloads.stop(ANN, one.id)
         site.engine.lose(f"{one.id}-1")
         await site.clock.advance(20)
     assert site.there(one).state is State.STOPPED
@@ -351,7 +352,7 @@ async def test_a_lost_node() -> None:
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)
         assert control.live_state.nodes["gpu-1"].state is NodeState.LOST
-        assert control.live_state.nodes["gpu-1"].reason.startswith("not seen for")
+        assert isinstance(control.live_state.nodes["gpu-1"].reasons[0], NotReporting)
         assert site.there(one).state is State.QUEUED
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
@@ -364,14 +365,14 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
     async with site.open() as control:
         runs = await submit(control, job(gpu=parse_gpus("0.5")))
         await site.clock.advance(1)
-        await control.node_pool.drain(ROOT, "gpu-1", True)
+        await control.nodes.drain(ROOT, "gpu-1", True)
         waits = await submit(control, job(gpu=parse_gpus("0.5")))
         await site.clock.advance(20)
         assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.QUEUED]
-        reason = control.look.standing(site.there(waits)).reason
+        reason = control.queries.details(site.there(waits)).reason
         assert isinstance(reason, waiting.NodeDraining)
         assert (reason.node, reason.by) == ("gpu-1", "root")
-        await control.node_pool.drain(ROOT, "gpu-1", False)
+        await control.nodes.drain(ROOT, "gpu-1", False)
         await site.clock.advance(1)
         assert site.there(waits).state is State.RUNNING
 
@@ -379,7 +380,7 @@ async def test_draining_keeps_what_runs_and_takes_no_more() -> None:
 async def test_a_stop_to_drain_survives_reports_restarts_and_the_loss_of_the_node() -> None:
     site = Site()
     async with site.open() as control:
-        await control.node_pool.drain(ROOT, "gpu-1", True)
+        await control.nodes.drain(ROOT, "gpu-1", True)
         await site.clock.advance(11)
     async with site.open() as control:
         assert control.live_state.nodes["gpu-1"].state is NodeState.DRAINING
@@ -396,21 +397,24 @@ async def test_a_lost_node_is_not_ready_because_somebody_stops_it() -> None:
     async with site.open() as control:
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)
-        assert (await control.node_pool.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
+        assert (await control.nodes.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
+
+
+FULL = DiskNearlyFull(folders=("/data",), free_mib=0, least_mib=256)
 
 
 async def test_a_node_with_a_fault_takes_no_work() -> None:
     site = Site()
     async with site.open() as control:
-        site.engine.add_node(factories.node("gpu-1", 1, faults=("its disk is full",)).report)
+        site.engine.add_node(factories.node("gpu-1", 1, faults=(FULL,)).report)
         await site.clock.advance(10)
         node = control.live_state.nodes["gpu-1"]
-        assert (node.state, node.reason, node.drain) == (NodeState.FAULTY, "its disk is full", False)
-        await control.node_pool.drain(ROOT, "gpu-1", False)
+        assert (node.state, node.reasons, node.drain) == (NodeState.FAULTY, (FULL,), False)
+        await control.nodes.drain(ROOT, "gpu-1", False)
         assert control.live_state.nodes["gpu-1"].state is NodeState.FAULTY
-        node = await control.node_pool.drain(ROOT, "gpu-1", True)
-        assert (node.state, node.reason) == (NodeState.DRAINING, "drained by root; its disk is full")
-        await control.node_pool.drain(ROOT, "gpu-1", False)
+        node = await control.nodes.drain(ROOT, "gpu-1", True)
+        assert (node.state, node.reasons) == (NodeState.DRAINING, (DrainedBy(by="root"), FULL))
+        await control.nodes.drain(ROOT, "gpu-1", False)
         site.engine.add_node(factories.node("gpu-1", 1).report)
         await site.clock.advance(10)
         assert control.live_state.nodes["gpu-1"].state is NodeState.READY
@@ -458,8 +462,8 @@ async def test_repeated_statuses_change_nothing() -> None:
 async def test_standing_down_ends_sessions_and_returns_work() -> None:
     site = Site()
     async with site.open() as control:
-        session = (await control.work.submit(SPAWNER, Submission(Kind.SESSION, owner="ann"))).workloads[0]
-        service = (await control.work.submit(BOB, Submission(Kind.SERVICE, ("serve",)))).workloads[0]
+        session = (await control.workloads.submit(SPAWNER, Submission(Kind.SESSION, owner="ann"))).workloads[0]
+        service = (await control.workloads.submit(BOB, Submission(Kind.SERVICE, ("serve",)))).workloads[0]
         one = await submit(control)
         await site.clock.advance(1)
         assert set(site.states()) == {State.RUNNING}
@@ -490,8 +494,8 @@ async def test_standing_down_says_how_many_still_run() -> None:
 
 
 LOOPS = {
-    "again", "bundles", "drains", "node-pool", "gangs", "writer", "prepulls", "reconcile", "reservations", "sample",
-    "schedule", "timers", "watch here",
+    "session_restarts", "bundles", "drains", "nodes", "gangs", "writer", "prepulls", "reconcile", "reservations",
+    "sample", "schedule", "timers", "watch here",
 }  # fmt: skip
 
 
@@ -504,7 +508,7 @@ async def test_health_names_every_loop_with_its_last_turn() -> None:
         health = {one.name: one for one in control.health()}
     assert set(health) == LOOPS
     assert not [one for one in health.values() if one.stuck]
-    for name in ("node-pool", "gangs", "reconcile", "schedule", "timers"):
+    for name in ("nodes", "gangs", "reconcile", "schedule", "timers"):
         age_s = health[name].age_s
         assert age_s is not None
         assert 0 <= age_s <= 6, name
@@ -571,12 +575,12 @@ async def test_logs_of_a_try_and_of_none() -> None:
         one = await submit(control)
         waits = await submit(control, job(gpu=parse_gpus("1"), depends_on=(Dependency(one.id),)))
         with pytest.raises(NotFound, match=r"NoSuchAttempt\(.*attempt=None"):
-            await anext(control.look.logs(ANN, waits.id))
+            await anext(control.queries.logs(ANN, waits.id))
         await site.clock.advance(1)
-        assert [line.text async for line in control.look.logs(ANN, one.id)] == ["hello", "world"]
-        assert [line.text async for line in control.look.logs(ANN, one.id, attempt=1, tail=1)] == ["world"]
+        assert [line.text async for line in control.queries.logs(ANN, one.id)] == ["hello", "world"]
+        assert [line.text async for line in control.queries.logs(ANN, one.id, attempt=1, tail=1)] == ["world"]
         with pytest.raises(NotFound, match=r"NoSuchAttempt\(.*attempt=7"):
-            await anext(control.look.logs(ANN, one.id, attempt=7))
+            await anext(control.queries.logs(ANN, one.id, attempt=7))
 
 
 async def test_an_environment_that_left_the_catalogue() -> None:

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def submit(control: Control, ask: Submission | None = None, who: Principal = ANN) -> Workload:
-    return (await control.work.submit(who, ask or job())).workloads[0]
+    return (await control.workloads.submit(who, ask or job())).workloads[0]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_what_is_not_admitted_and_the_dry_run_says_the_same(
 ) -> None:
     site = Site()
     async with site.open() as control:
-        for asking in (control.work.submit(ANN, ask), control.work.dry_run(ANN, ask)):
+        for asking in (control.workloads.submit(ANN, ask), control.workloads.dry_run(ANN, ask)):
             with pytest.raises(error) as raised:
                 await asking
             assert raised.value.problem_code == code
@@ -108,33 +108,33 @@ async def test_a_key_gives_the_same_workload_again() -> None:
     site.default = Behaviour()
     site.engine.default = Behaviour()
     async with site.open() as control:
-        first = await control.work.submit(ANN, job(key="k"))
-        again = await control.work.submit(ANN, job(key="k"))
+        first = await control.workloads.submit(ANN, job(key="k"))
+        again = await control.workloads.submit(ANN, job(key="k"))
         await site.clock.advance(5)
-        ended = await control.work.submit(ANN, job(key="k"))
+        ended = await control.workloads.submit(ANN, job(key="k"))
         assert (first.created, again.created, ended.created) == (True, False, False)
         assert {one.workloads[0].id for one in (first, again, ended)} == {first.workloads[0].id}
         assert ended.workloads[0].state is State.SUCCEEDED
-        assert (await control.work.submit(BOB, job(key="k"))).created, "everybody has keys of their own"
+        assert (await control.workloads.submit(BOB, job(key="k"))).created, "everybody has keys of their own"
         with pytest.raises(Conflict) as error:
-            await control.work.submit(ANN, job("other", key="k"))
+            await control.workloads.submit(ANN, job("other", key="k"))
         assert error.value.problem_code == "key-reused"
 
 
 async def test_a_key_answers_even_when_it_could_not_be_placed_any_more() -> None:
     site = Site()
     async with site.open() as control:
-        first = await control.work.submit(ANN, job(key="k", gpu=parse_gpus("1")))
+        first = await control.workloads.submit(ANN, job(key="k", gpu=parse_gpus("1")))
         site.engine.lose_node("gpu-1")
         await site.clock.advance(60)
-        again = await control.work.submit(ANN, job(key="k", gpu=parse_gpus("1")))
+        again = await control.workloads.submit(ANN, job(key="k", gpu=parse_gpus("1")))
         assert again.workloads[0].id == first.workloads[0].id
 
 
 async def test_one_key_many_times_at_once() -> None:
     site = Site()
     async with site.open() as control:
-        found = await asyncio.gather(*(control.work.submit(ANN, job(key="k")) for _ in range(20)))
+        found = await asyncio.gather(*(control.workloads.submit(ANN, job(key="k")) for _ in range(20)))
         assert sum(one.created for one in found) == 1
         assert len({one.workloads[0].id for one in found}) == 1
     assert len(site.all()) == 1
@@ -143,13 +143,13 @@ async def test_one_key_many_times_at_once() -> None:
 async def test_an_array_comes_whole_and_again_by_its_key() -> None:
     site = Site()
     async with site.open() as control:
-        first = await control.work.submit(ANN, job(array_size=50, key="k"))
-        again = await control.work.submit(ANN, job(array_size=50, key="k"))
+        first = await control.workloads.submit(ANN, job(array_size=50, key="k"))
+        again = await control.workloads.submit(ANN, job(array_size=50, key="k"))
         ids = [one.id for one in first.workloads]
         assert [one.id for one in again.workloads] == ids == sorted(set(ids))
         assert [one.array_index for one in first.workloads] == list(range(50))
         assert {one.spec.array_id for one in first.workloads} == {ids[0]}
-        page = await control.look.workloads(ANN, Filter(array_id=ids[0]), limit=100)
+        page = await control.queries.workloads(ANN, Filter(array_id=ids[0]), limit=100)
         assert len(page.items) == 50
         submitted = [event for event in site.store.shelf.events if event.kind is EventKind.SUBMITTED]
         assert [event.reason for event in submitted] == [Submitted(count=50, request="1 CPU, 1 GiB of memory")]
@@ -172,13 +172,13 @@ async def test_the_dry_run_agrees_with_submit(gpus: str | None, taken: str | Non
         if taken:
             await submit(control, job(gpu=parse_gpus(taken)))
             await site.clock.advance(1)
-        told = await control.work.dry_run(BOB, job(gpu=parse_gpus(gpus)))
+        told = await control.workloads.dry_run(BOB, job(gpu=parse_gpus(gpus)))
         one = await submit(control, job(gpu=parse_gpus(gpus)), BOB)
         await site.clock.advance(1)
         assert told.workload_id is None
         assert told.startable_now == (site.there(one).state is State.RUNNING)
         if not told.startable_now:
-            assert (await control.look.explain(BOB, one.id)).reasons == told.reasons
+            assert (await control.queries.explain(BOB, one.id)).reasons == told.reasons
             if told.fits_now_gpus:
                 smaller = await submit(control, job(gpu=parse_gpus(told.fits_now_gpus)), BOB)
                 await site.clock.advance(1)
@@ -189,7 +189,7 @@ async def test_the_dry_run_of_one_that_waits_for_others() -> None:
     site = Site()
     async with site.open() as control:
         first = await submit(control)
-        told = await control.work.dry_run(ANN, job(depends_on=(Dependency(first.id),)))
+        told = await control.workloads.dry_run(ANN, job(depends_on=(Dependency(first.id),)))
         assert told.reasons == (waiting.DependencyNotMet(others=(waiting.Other(first.id, "true", "queued"),)),)
         assert not told.startable_now
 
@@ -211,15 +211,15 @@ async def test_others_work_is_not_there() -> None:
         messages = set()
         for missing in (anns.id, "0000000000000"):
             asks = [
-                control.look.workload(BOB, missing),
-                control.look.explain(BOB, missing),
-                control.look.attempts(BOB, missing),
-                control.look.events(BOB, workload_id=missing),
-                control.look.workload_usage(BOB, missing),
-                control.look.metrics(BOB, f"attempt:{missing}-1", metrics=["cpu_cores"], since=0, until=1),
-                control.work.stop(BOB, missing),
-                anext(control.look.logs(BOB, missing)),
-                anext(control.look.follow(BOB, workload_id=missing)),
+                control.queries.workload(BOB, missing),
+                control.queries.explain(BOB, missing),
+                control.queries.attempts(BOB, missing),
+                control.queries.events(BOB, workload_id=missing),
+                control.queries.workload_usage(BOB, missing),
+                control.queries.metrics(BOB, f"attempt:{missing}-1", metrics=["cpu_cores"], since=0, until=1),
+                control.workloads.stop(BOB, missing),
+                anext(control.queries.logs(BOB, missing)),
+                anext(control.queries.follow(BOB, workload_id=missing)),
             ]
             for ask in asks:
                 with pytest.raises(NotFound) as error:
@@ -227,13 +227,13 @@ async def test_others_work_is_not_there() -> None:
                 assert error.value.problem_code == "workload-not-found"
                 messages.add(str(error.value).replace(missing, "ID"))
         assert messages == {"there is no workload ID"}, "nor does the sentence tell"
-        assert (await control.look.workloads(BOB, Filter(owner="ann"), limit=10)).items == []
-        assert await control.look.counts(BOB, Filter()) == {}
-        assert await control.look.events(BOB) == []
-        assert (await control.look.workload(ROOT, anns.id)).id == anns.id
-        assert len((await control.look.workloads(ROOT, Filter(owner="ann"), limit=10)).items) == 1
-        assert [one.subject for one in await control.look.usage(ROOT, since=0, until=2e9, by="owner")] == ["ann"]
-        assert await control.look.usage(BOB, since=0, until=2e9, by="owner") == []
+        assert (await control.queries.workloads(BOB, Filter(owner="ann"), limit=10)).items == []
+        assert await control.queries.counts(BOB, Filter()) == {}
+        assert await control.queries.events(BOB) == []
+        assert (await control.queries.workload(ROOT, anns.id)).id == anns.id
+        assert len((await control.queries.workloads(ROOT, Filter(owner="ann"), limit=10)).items) == 1
+        assert [one.subject for one in await control.queries.usage(ROOT, since=0, until=2e9, by="owner")] == ["ann"]
+        assert await control.queries.usage(BOB, since=0, until=2e9, by="owner") == []
 
 
 async def test_scopes() -> None:
@@ -243,24 +243,24 @@ async def test_scopes() -> None:
     async with site.open() as control:
         one = await submit(control)
         for ask in (
-            control.work.submit(reader, job()),
-            control.work.dry_run(reader, job()),
-            control.work.stop(reader, one.id),
+            control.workloads.submit(reader, job()),
+            control.workloads.dry_run(reader, job()),
+            control.workloads.stop(reader, one.id),
         ):
             with pytest.raises(Forbidden, match="custom:commonage:submit"):
                 await ask
         with pytest.raises(Forbidden, match="custom:commonage:read"):
-            await control.look.workload(nobody, one.id)
+            await control.queries.workload(nobody, one.id)
         with pytest.raises(Forbidden, match="custom:commonage:admin"):
-            await control.node_pool.drain(ANN, "gpu-1", True)
+            await control.nodes.drain(ANN, "gpu-1", True)
         with pytest.raises(NotFound, match="there is no node 'gpu-9'; there are: cpu-1, gpu-1"):
-            await control.node_pool.drain(ROOT, "gpu-9", True)
+            await control.nodes.drain(ROOT, "gpu-9", True)
 
 
 async def test_a_user_called_hub_is_not_the_hub() -> None:
     site = Site(session_appears_within_s=0.2)
     async with site.open() as control:
-        asking = asyncio.ensure_future(control.work.submit(Principal("hub", USER), Submission(Kind.SESSION)))
+        asking = asyncio.ensure_future(control.workloads.submit(Principal("hub", USER), Submission(Kind.SESSION)))
         await site.clock.advance(1)
         with pytest.raises(Unavailable):
             await asking
@@ -277,13 +277,13 @@ async def test_a_session_goes_through_the_hub_and_comes_back_from_its_spawner() 
                 ask = Submission(
                     Kind.SESSION, name=name, owner=user, key=options["key"], gpu=parse_gpus(options["gpus"])
                 )
-                await control.work.submit(SPAWNER, ask)
+                await control.workloads.submit(SPAWNER, ask)
 
             site.spawning = asyncio.create_task(later())  # type: ignore[attr-defined]
 
         site.hub.spawn = spawn
         ask = Submission(Kind.SESSION, gpu=parse_gpus("6GiB"), time_limit_s=3600, variables=(("A", "1"),))
-        asking = asyncio.ensure_future(control.work.submit(ANN, ask))
+        asking = asyncio.ensure_future(control.workloads.submit(ANN, ask))
         await site.clock.advance(2)
         found = (await asking).workloads[0]
         assert (found.spec.owner, found.spec.kind, found.spec.name) == ("ann", Kind.SESSION, "")
@@ -301,7 +301,7 @@ async def test_who_stopped_it() -> None:
     async with site.open() as control:
         for who, name in ((ANN, "ann"), (ROOT, "root"), (SPAWNER, "ann")):
             one = await submit(control, job(depends_on=()))
-            await control.work.stop(who, one.id)
+            await control.workloads.stop(who, one.id)
             await site.clock.advance(1)
             assert site.there(one).reason == attempts.StoppedBy(by=name)
 
@@ -312,19 +312,22 @@ async def test_standing_and_explanation() -> None:
         holds = await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
         await site.clock.advance(1)
         first, second = [await submit(control, job(gpu=parse_gpus("12GiB")), BOB) for _ in range(2)]
-        assert control.look.standing(first).position == 1
+        assert control.queries.details(first).position == 1
         await site.clock.advance(1)
-        standing = control.look.standing(second)
-        assert standing.position == 2
-        assert isinstance(standing.reason, waiting.InsufficientGpuMemory)
-        assert (standing.reason.node, standing.reason.requested_mib) == ("gpu-1", 12 * 1024)
-        assert (standing.reason.free_mib, standing.reason.total_mib) == (8 * 1024, 24 * 1024)
-        told = await control.look.explain(BOB, second.id)
+        details = control.queries.details(second)
+        assert details.position == 2
+        assert isinstance(details.reason, waiting.InsufficientGpuMemory)
+        assert (details.reason.node, details.reason.requested_mib) == ("gpu-1", 12 * 1024)
+        assert (details.reason.free_mib, details.reason.total_mib) == (8 * 1024, 24 * 1024)
+        told = await control.queries.explain(BOB, second.id)
         assert [one.workload_id for one in told.holders] == [holds.id]
         assert told.fits_now_gpus == "8192MiB"
-        assert (await control.look.explain(ANN, holds.id)).reasons == (attempts.Running(node="gpu-1"),)
-        assert control.look.standing(site.there(holds)).reason == attempts.Running(node="gpu-1")
-        assert (control.look.queue_length(), control.look.live_counts()) == (2, {State.RUNNING: 1, State.QUEUED: 2})
+        assert (await control.queries.explain(ANN, holds.id)).reasons == (attempts.Running(node="gpu-1"),)
+        assert control.queries.details(site.there(holds)).reason == attempts.Running(node="gpu-1")
+        assert (control.queries.queue_length(), control.queries.live_counts()) == (
+            2,
+            {State.RUNNING: 1, State.QUEUED: 2},
+        )
 
 
 @pytest.mark.parametrize("behind", [0, 3, 700])
@@ -338,7 +341,7 @@ async def test_following_has_no_gap_and_no_repetition(behind: int) -> None:
         seen: list[int] = []
 
         async def follow() -> None:
-            async for event in control.look.follow(ANN, after=0):
+            async for event in control.queries.follow(ANN, after=0):
                 seen.append(event.seq)
 
         following = asyncio.create_task(follow())
@@ -359,13 +362,13 @@ async def test_following_one_workload_from_now_on() -> None:
         seen = []
 
         async def follow() -> None:
-            async for event in control.look.follow(ANN, workload_id=one.id):
+            async for event in control.queries.follow(ANN, workload_id=one.id):
                 seen.append((event.workload_id, event.kind))
 
         following = asyncio.create_task(follow())
         await site.clock.advance(0.001)
-        await control.work.stop(ANN, one.id)
-        await control.work.stop(ANN, other.id)
+        await control.workloads.stop(ANN, one.id)
+        await control.workloads.stop(ANN, other.id)
         await site.clock.advance(1)
         assert seen[-1] == (one.id, EventKind.ENDED)
         assert {workload for workload, _ in seen} == {one.id}
@@ -377,13 +380,13 @@ async def test_usage_and_metrics() -> None:
     async with site.open() as control:
         one = await submit(control, job(gpu=parse_gpus("12GiB")))
         await site.clock.advance(3600)
-        used = await control.look.workload_usage(ANN, one.id)
+        used = await control.queries.workload_usage(ANN, one.id)
         assert used.gpu_gib_h == pytest.approx(12, rel=0.01)
         waits = await submit(control, job(gpu=parse_gpus("1")))
-        assert (await control.look.workload_usage(ANN, waits.id)).cpu_h == 0
+        assert (await control.queries.workload_usage(ANN, waits.id)).cpu_h == 0
         with pytest.raises(InvalidInput, match="usage by 'colour' is not known"):
-            await control.look.usage(ANN, since=0, until=1, by="colour")
-        found = await control.look.metrics(ANN, "platform", metrics=["queue_length", "nothing"], since=0, until=2e9)
+            await control.queries.usage(ANN, since=0, until=1, by="colour")
+        found = await control.queries.metrics(ANN, "platform", metrics=["queue_length", "nothing"], since=0, until=2e9)
         assert list(found) == ["queue_length"]
 
 
@@ -392,7 +395,7 @@ async def test_the_launch_form_and_the_nodes() -> None:
     async with site.open() as control:
         await submit(control, job(gpu=parse_gpus("16GiB"), name="train"))
         await site.clock.advance(1)
-        options = control.node_pool.launch_options(ANN)
+        options = control.launch.options(ANN)
         free = {choice.gpus: (choice.free_now, choice.why_not) for choice in options.gpu_choices}
         assert free["8GiB"] == (True, None)
         waits, why_not = free["12GiB"]
@@ -401,23 +404,23 @@ async def test_the_launch_form_and_the_nodes() -> None:
         assert (why_not.node, why_not.free_mib) == ("gpu-1", 8 * 1024)
         assert free["1"][0] is False
         assert (options.models, options.max_vram_mib, options.simulated_gpus) == (("A30",), 24 * 1024, True)
-        cpu, gpu = control.node_pool.nodes()
+        cpu, gpu = control.node_views.all()
         assert (cpu.node.name, gpu.node.name, gpu.workloads) == ("cpu-1", "gpu-1", 1)
         device = gpu.devices[0]
         assert (device.free_mib, device.free_compute_milli) == (8 * 1024, 334)
         assert [(one.name, one.owner, one.holds.gpu_memory_mib) for one in device.holders] == [
             ("train", "ann", 16 * 1024)
         ]
-        assert {view.environment.name: str(view.status.state) for view in control.node_pool.environments()} == {
+        assert {view.environment.name: str(view.status.state) for view in control.environments.views()} == {
             "base": "absent", "notebook": "absent",
         }  # fmt: skip
         await site.clock.advance(6)
-        assert {str(view.status.state) for view in control.node_pool.environments()} == {"ready", "absent"}
-        assert control.node_pool.capabilities()[0].name == "fake"
+        assert {str(view.status.state) for view in control.environments.views()} == {"ready", "absent"}
+        assert control.node_views.capabilities()[0].name == "fake"
         assert options.free_cpus_milli > 0
         for name in ("cpu-1", "gpu-1"):
-            await control.node_pool.drain(ROOT, name, True)
-        nothing = control.node_pool.launch_options(ANN)
+            await control.nodes.drain(ROOT, name, True)
+        nothing = control.launch.options(ANN)
         assert (nothing.free_cpus_milli, nothing.free_memory_mib) == (0, 0), "of nodes that take work"
 
 
@@ -428,11 +431,11 @@ async def test_reads_of_what_has_ended_come_from_the_store() -> None:
         one = await submit(control)
         await site.clock.advance(1)
         assert control.live_state.get(one.id) is None
-        assert (await control.look.workload(ANN, one.id)).state is State.SUCCEEDED
-        assert [attempt.number for attempt in await control.look.attempts(ANN, one.id)] == [1]
-        assert (await control.look.explain(ANN, one.id)).reasons == (attempts.Completed(),)
-        assert control.look.standing(await control.look.workload(ANN, one.id)).position is None
-        kinds = [event.kind for event in await control.look.events(ANN, workload_id=one.id)]
+        assert (await control.queries.workload(ANN, one.id)).state is State.SUCCEEDED
+        assert [attempt.number for attempt in await control.queries.attempts(ANN, one.id)] == [1]
+        assert (await control.queries.explain(ANN, one.id)).reasons == (attempts.Completed(),)
+        assert control.queries.details(await control.queries.workload(ANN, one.id)).position is None
+        kinds = [event.kind for event in await control.queries.events(ANN, workload_id=one.id)]
         assert kinds[-1] is EventKind.ENDED
 
 
@@ -440,10 +443,10 @@ async def test_a_gang_that_is_only_considered_is_considered_whole() -> None:
     site = Site([factories.node("gpu-1", 1), factories.node("gpu-2", 1)])
     async with site.open() as control:
         both = job(gpu=parse_gpus("1"), gang=True, array_size=2)
-        assert (await control.work.dry_run(ANN, both)).startable_now
+        assert (await control.workloads.dry_run(ANN, both)).startable_now
         await submit(control, job(gpu=parse_gpus("1")))
         await site.clock.advance(1)
-        told = await control.work.dry_run(ANN, both)
+        told = await control.workloads.dry_run(ANN, both)
         assert not told.startable_now
         assert told.reasons[0] == waiting.InsufficientNodes(size=2, nodes=1)
 
@@ -455,13 +458,13 @@ async def test_how_long_such_work_took_tells_when_it_starts_also_after_a_restart
         for _ in range(10):
             one = await submit(control, whole)
             await site.clock.advance(600)
-            await control.work.stop(ANN, one.id)
+            await control.workloads.stop(ANN, one.id)
             await site.clock.advance(60)
         await submit(control, whole)
         await site.clock.advance(100)
         waits = await submit(control, whole, BOB)
     async with site.open() as control:
-        told = await control.look.explain(BOB, waits.id)
+        told = await control.queries.explain(BOB, waits.id)
         assert told.confidence is Confidence.LIKELY
         assert told.expected_start_at is not None
         assert 400 < told.expected_start_at - site.clock.now() < 600

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.fakes.bundles import MemoryBundles
 
-from commonage.control.control import Control, World
+from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import CommonageError
@@ -64,7 +64,7 @@ class NoDevices(Devices):
     """The GPUs' port: nothing is measured, and the share's VRAM is the only variable."""
 
     def __init__(self) -> None:
-        self.held: Sequence[Allocation] = ()
+        self.allocated: Sequence[Allocation] = ()
         self.measured: list[DeviceSample] = []
         self.warnings: list[tuple[str, str]] = []
 
@@ -78,7 +78,7 @@ class NoDevices(Devices):
         return {"COMMONAGE_GPU_MEMORY_MIB": str(sum(share.memory_mib for share in shares))}
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
-        self.held = allocations
+        self.allocated = allocations
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         taken, self.warnings = self.warnings, []
@@ -121,7 +121,7 @@ class Site:
         return FakeEngine("here", self.nodes, self.clock, world=self.world, default=self.default)
 
     def control(self, engine: Engine | None = None) -> Control:
-        world = World(
+        world = Adapters(
             store=self.store,
             metrics=self.metrics,
             clock=self.clock,

@@ -71,13 +71,13 @@ class Images:
     def visible(self, who: Principal) -> Sequence[ImageView]:
         """Global images and those of the caller's tenants; for admins all. Sorted by name."""
         who.need(Scope.READ)
-        counts = self._work()
+        counts = self._workloads()
         return [self._view(one, who, counts) for one in self.catalogue.images_for(who, self.settings)]
 
     def one(self, who: Principal, name: str) -> ImageView:
         """One image. Raises NotFound, which lists the visible images."""
         who.need(Scope.READ)
-        return self._view(self._known(who, name), who, self._work())
+        return self._view(self._known(who, name), who, self._workloads())
 
     def _known(self, who: Principal, name: str) -> Image:
         asked = str(parse_image_name(name))
@@ -93,7 +93,7 @@ class Images:
         running, waiting = sum(one[0] for one in work), sum(one[1] for one in work)
         return ImageView(image, tuple(self.prepulls.of(image)), running, waiting, _may_change(who, image))
 
-    def _work(self) -> dict[str, tuple[int, int]]:
+    def _workloads(self) -> dict[str, tuple[int, int]]:
         """(running, waiting) workloads by environment."""
         found: dict[str, tuple[int, int]] = {}
         for workload in self.live_state:
@@ -140,7 +140,9 @@ class Images:
             registered = ImageRegistered(
                 by=who.name, image=image.name, digest=image.digest, is_replacement=before is not None
             )
-            await self.writer.enlist([image], [Event(EventKind.AUDIT, now, registered, owner=who.name, tenant=tenant)])
+            await self.writer.write_images(
+                [image], [Event(EventKind.AUDIT, now, registered, owner=who.name, tenant=tenant)]
+            )
             self.catalogue.put([image])
         self.prepulls.wake()
         return self.one(who, image.name)
@@ -155,13 +157,13 @@ class Images:
             image = self._known(who, name)
             if not _may_change(who, image):
                 raise Forbidden(f"{image.name} is {image.by}'s, who alone (and admins) may remove it", code="not-yours")
-            view = self._view(image, who, self._work())
+            view = self._view(image, who, self._workloads())
             names = {one.name for one in environments_of(image)}
             now = self.clock.now()
             removed = ImageUnregistered(by=who.name, image=image.name)
             event = Event(EventKind.AUDIT, now, removed, owner=image.by, tenant=image.tenant)
             gone = replace(image, removed=Removal(who.name, now))
-            await self.writer.enlist([gone], [event])
+            await self.writer.write_images([gone], [event])
             self.catalogue.put([gone])
         waiting = [
             one.id for one in self.live_state.in_state(State.HELD, State.QUEUED) if one.spec.environment in names

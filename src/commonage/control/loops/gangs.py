@@ -1,4 +1,4 @@
-"""Applies the fate of one gang member to the others: members of a gang run together or not at all.
+"""Applies the end of one gang member to the others: members of a gang run together or not at all.
 
 Notified of every workload that is written; asks the writer to change the other members. docs/concepts/states.md has the
 rules. The planner makes all members start at once. Start requests are made with the members known here.

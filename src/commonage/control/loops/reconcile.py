@@ -1,8 +1,8 @@
 """The reconcile loop: starts and stops attempts as desired, and passes observed statuses to the writer.
 
-Effects of the writer are carried out at once. Every few seconds a sweep compares allocations with statuses (statuses)
-and repairs what a crash or a lost message left undone: an allocation without a running attempt is started, a running
-attempt without an allocation is stopped.
+Effects of the writer are carried out at once. Every few seconds a sweep compares allocations with
+statuses and repairs what a crash or a lost message left undone: an allocation without a running attempt is started, a
+running attempt without an allocation is stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROGRESS_EVERY_S = 2.0  # shortest interval between writes of progress; in betwe
 
 
 class Reconcile:
-    """One instance for all sites. `request_of` builds the order of a workload that has an allocation.
+    """One instance for all sites. `request_of` builds the start request of a workload that has an allocation.
 
     `last_uses` is sent the total use of an attempt, before its end is noted.
     """
@@ -87,7 +87,7 @@ class Reconcile:
     async def _start(self, workload_id: str, attempt_id: str) -> None:
         for tries in range(1, START_TRIES + 1):
             workload = self._live_state.get(workload_id)
-            if not _stops(workload, attempt_id) or workload is None or workload.stop is not None:
+            if not _is_current_attempt(workload, attempt_id) or workload is None or workload.stop is not None:
                 return
             engine = self._engine_of(workload)
             try:
@@ -168,7 +168,7 @@ class Reconcile:
             if attempt_id in allocated:
                 self._tell(engine, status)
             else:
-                self._unattributed_process(engine, status)
+                self._unallocated_attempt(engine, status)
         for attempt_id, workload in allocated.items():
             if attempt_id not in before or attempt_id in self._busy:
                 continue
@@ -184,10 +184,10 @@ class Reconcile:
             if workload.attempt is not None and self._engine_of(workload) is engine
         }
 
-    def _unattributed_process(self, engine: Engine, status: Status) -> None:
+    def _unallocated_attempt(self, engine: Engine, status: Status) -> None:
         """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
         workload = self._live_state.get(workload_of(status.attempt_id))
-        if status.attempt_id in self._busy or _stops(workload, status.attempt_id):
+        if status.attempt_id in self._busy or _is_current_attempt(workload, status.attempt_id):
             return  # it was allocated after the allocations were read
         if status.phase is Phase.ENDED:
             self._do(status.attempt_id, lambda: engine.forget(status.attempt_id))
@@ -222,7 +222,7 @@ class Reconcile:
 
 
 class _Watch:
-    """Passes on the statuses that one engine reports as they change. A turn ends with each status."""
+    """Passes on the statuses that one engine reports as they change. An iteration ends with each status."""
 
     def __init__(self, engine: Engine, tell: Callable[[Engine, Status], None], clock: Clock) -> None:
         self._engine, self._tell, self._clock = engine, tell, clock
@@ -241,7 +241,7 @@ class _Watch:
             await self._clock.sleep(1.0)
 
 
-def _stops(workload: Workload | None, attempt_id: str) -> bool:
+def _is_current_attempt(workload: Workload | None, attempt_id: str) -> bool:
     """True if this is the workload's present attempt and it should run."""
     return (
         workload is not None

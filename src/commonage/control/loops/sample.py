@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.node_pool import NodePool
 from commonage.control.nodes.all_devices import AllDevices
+from commonage.control.queries.node_views import NodeViews
 from commonage.control.state.live_state import LiveState
 from commonage.control.usage.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
 from commonage.domain.errors import CommonageError
@@ -37,7 +37,7 @@ class Sampling:
     engines: Mapping[str, Engine]
     devices: AllDevices
     live_state: LiveState
-    node_pool: NodePool
+    node_views: NodeViews
     metrics: Metrics
     clock: Clock
     every_s: float
@@ -99,14 +99,14 @@ class Sampling:
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
         """Measure the GPUs, then look up the owners of the processes on them."""
-        await self.devices.note_allocations([one.allocation for one in self.live_state.held()], self._running())
+        await self.devices.note_allocations([one.allocation for one in self.live_state.allocated()], self._running())
         found = await self.devices.measure()
         owners: list[ProcessOwner] = []
         pids = unknown_pids(found)
         for engine in self.engines.values() if pids else ():
             owners += await engine.owners(pids)
         round_ = self.devices.add_elsewhere(attribute(found, owners, now, measurements), self.clock.now())
-        self.node_pool.note_measured(round_.samples)
+        self.node_views.note_measured(round_.samples)
         return round_
 
     def _running(self) -> list[Allocation]:
@@ -140,9 +140,9 @@ class Sampling:
         self.vram = dict(vram)
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
         holders: dict[str, dict[str, Share]] = defaultdict(dict)
-        for held in self.live_state.held():
-            for share in held.allocation.shares:
-                holders[share.device_uuid][held.allocation.attempt_id] = share
+        for allocated in self.live_state.allocated():
+            for share in allocated.allocation.shares:
+                holders[share.device_uuid][allocated.allocation.attempt_id] = share
         busy: dict[str, list[float]] = defaultdict(list)
         for uuid in round_.samples:
             for attempt, part in parts_of(round_, uuid, holders[uuid]).items():
@@ -156,7 +156,7 @@ class Sampling:
 
     def _of_nodes(self, measurements: Sequence[Measurement], now: float) -> list[Sample]:
         samples = []
-        for view in self.node_pool.nodes():
+        for view in self.node_views.all():
             subject, report = f"node:{view.node.name}", view.node.report
             samples.append(
                 Sample("allocated_cpu_cores", subject, now, (report.cpus_milli - view.free_cpus_milli) / 1000)

@@ -57,7 +57,7 @@ class Schedule:
         if self._paused:
             return 0
         outcome = plan(self._live_state.snapshot, now)
-        self._live_state.planned(outcome)
+        self._live_state.set_plan(outcome)
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
         writing = [
@@ -69,6 +69,6 @@ class Schedule:
         return len(outcome.starts)
 
     async def _evicted(self, eviction: Eviction, now: float) -> None:
-        self._live_state.eviction(eviction.workload_id, eviction.for_id)
+        self._live_state.note_eviction(eviction.workload_id, eviction.for_id)
         stop = StopRequest("the planner", now, StopCause.EVICTION, eviction.reason)
         await self._writer.happen(eviction.workload_id, StopRequested(stop))

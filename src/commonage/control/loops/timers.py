@@ -55,7 +55,7 @@ class Timers:
         if workload.state is State.HELD:
             self._to_check[workload.id] = None
         elif workload.state is State.QUEUED:
-            self._see_that_it_can(workload)
+            self._check_environment(workload)
         if self._to_check:
             self._woken.set()
 
@@ -119,11 +119,11 @@ class Timers:
     def catalogue_changed(self) -> None:
         """Hold queued workloads whose environment was removed, and check all held ones again."""
         for workload in self._live_state.in_state(State.QUEUED):
-            self._see_that_it_can(workload)
+            self._check_environment(workload)
         self._to_check.update((workload.id, None) for workload in self._live_state.in_state(State.HELD))
         self._woken.set()
 
-    def _see_that_it_can(self, queued: Workload) -> None:
+    def _check_environment(self, queued: Workload) -> None:
         shortfall = self._shortfall(queued.spec.environment)
         if shortfall is not None:
             self._writer.note(queued.id, Withheld(shortfall))

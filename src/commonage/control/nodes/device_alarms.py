@@ -1,5 +1,5 @@
 """Events for a GPU that fails, recovers or disappears: one on the node for admins, and one for each workload with a
-share of it. Pure; `node_pool` calls it with the previous and the current report.
+share of it. Pure; `nodes` calls it with the previous and the current report.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.nodes import Device, Node
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.workloads import Workload
-from commonage.scheduler.model.queued_requests import Held
+from commonage.scheduler.model.queued_requests import AllocatedRequest
 
 Alarm = GpuFault | GpuRecovered | GpuMissing
 
 
 def alarms(
-    before: Node | None, node: Node, held: Iterable[Held], workload: Callable[[str], Workload | None], now: float
+    before: Node | None,
+    node: Node,
+    allocated: Iterable[AllocatedRequest],
+    workload: Callable[[str], Workload | None],
+    now: float,
 ) -> list[Event]:
     """Return the events for changed GPUs of `node`. `workload` returns a live workload by its id."""
     old = {device.uuid: device for device in before.report.devices} if before is not None else {}
@@ -35,16 +39,17 @@ def alarms(
         if uuid not in new:
             told[uuid] = GpuMissing(node=node.name, gpu=device.label, model=device.model)
     events = [Event(EventKind.NODE, now, one) for one in told.values()]
-    return events + [event for one in held for event in _told(one, told, workload(one.workload_id), now)]
+    return events + [event for one in allocated for event in _told(one, told, workload(one.workload_id), now)]
 
 
-def _told(one: Held, told: dict[str, Alarm], workload: Workload | None, now: float) -> list[Event]:
+def _told(one: AllocatedRequest, told: dict[str, Alarm], workload: Workload | None, now: float) -> list[Event]:
     if workload is None:
         return []
     spec = workload.spec
     return [
         Event(
-            EventKind.WARNING, now, replace(told[uuid], is_held=True), workload.id, one.allocation.attempt_id, spec.owner,  # noqa: E501
+            EventKind.WARNING, now, replace(told[uuid], is_held=True), workload.id, one.allocation.attempt_id,
+            spec.owner,
             spec.tenant, workload.state,
         )
         for uuid in dict.fromkeys(share.device_uuid for share in one.allocation.shares)

@@ -25,7 +25,7 @@ class DeviceWarnings:
         self._devices, self._live_state, self._writer, self._clock = devices, live_state, writer, clock
         self._left: list[tuple[str, str]] = []
 
-    async def look(self) -> None:
+    async def collect(self) -> None:
         """Write the warnings since the last call. Raises Unavailable while the store does not answer."""
         self._left += await self._devices.take_warnings()
         events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]

@@ -1,7 +1,7 @@
 """Drains nodes and removes them. Workloads are evicted at once or at a deadline.
 
 Called by the API and the portal for admins, and through its link by a node that leaves; the loop enforces the
-deadlines. The lifecycle defines what an eviction means for a workload. The cluster and the planner ensure that nothing
+deadlines. The lifecycle defines what an eviction means for a workload. `nodes` and the planner ensure that nothing
 new starts on a drained node.
 """
 
@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from commonage.control.node_pool import NodePool
+from commonage.control.nodes.nodes import Nodes
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
@@ -22,6 +22,7 @@ from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
+from commonage.domain.reasons.nodes import NodeInUse
 from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
 from commonage.domain.workloads import Kind, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
@@ -36,12 +37,12 @@ class Drains:
     """Drains nodes, taking the workloads on them into account, and removes nodes."""
 
     def __init__(
-        self, live_state: LiveState, writer: Writer, node_pool: NodePool, clock: Clock, joining: Joining | None = None
+        self, live_state: LiveState, writer: Writer, nodes: Nodes, clock: Clock, joining: Joining | None = None
     ) -> None:
-        self._live_state, self._writer, self._node_pool, self._clock, self._joining = (
+        self._live_state, self._writer, self._nodes, self._clock, self._joining = (
             live_state,
             writer,
-            node_pool,
+            nodes,
             clock,
             joining,
         )
@@ -62,8 +63,8 @@ class Drains:
                 field="by",
                 code="invalid-time",
             )
-        before = self._node_pool.known(name).leave_by
-        node = await self._node_pool.drain(who, name, True, by)
+        before = self._nodes.known(name).leave_by
+        node = await self._nodes.drain(who, name, True, by)
         eviction = StopRequest(who.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
         goes: list[Workload] = []
         told: list[Event] = []
@@ -111,7 +112,7 @@ class Drains:
         if node is not None:
             await self._may_be_removed(who, node, force)
         elif not gone and not await self._is_let_in(name):
-            self._node_pool.known(name)
+            self._nodes.known(name)
         done = [] if self._joining is None else await self._joining.remove_node(name, gone=gone)
         if node is None:
             return done
@@ -127,7 +128,7 @@ class Drains:
         node = self._live_state.nodes.get(name)
         if node is None:
             return
-        self._node_pool.suspect(name)  # nothing more is scheduled onto it
+        self._nodes.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
         for one in self._on(name):
             self._writer.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
@@ -148,7 +149,7 @@ class Drains:
 
     async def _forget(self, node: Node, why: Reason) -> None:
         await self._give_up(node.name, why)
-        await self._node_pool.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
+        await self._nodes.forget(node, [Event(EventKind.NODE, self._clock.now(), why)])
         await self._writer.write()  # allocations made at this moment are in the live state after this
         await self._give_up(node.name, why)
         log.info("site %s: %s", node.site, why)
@@ -161,32 +162,18 @@ class Drains:
     async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
         """Raise Conflict, with the next step to take, if the node may not be removed."""
         if node.state is NodeState.READY:
-            raise Conflict(
-                f"{node.name} is ready and takes work; drain it first (`commonage node drain {node.name}`), and remove "
-                "it once nothing runs there",
-                code="node-in-use",
-            )
+            raise Conflict(NodeInUse(node=node.name, state=node.state.value), code="node-in-use")
         there = self._on(node.name)
         if not there and node.state is NodeState.FAULTY:  # it could become ready in between
-            await self._node_pool.drain(who, node.name, True)
+            await self._nodes.drain(who, node.name, True)
             there = self._on(node.name)
         is_lost = node.state is NodeState.LOST
         if not there or (is_lost and force):
             return
-        runs = f"{len(there)} workload{'' if len(there) == 1 else 's'}: {_names(there)}"
-        if is_lost:
-            raise Conflict(
-                f"{node.name} is lost ({node.reason}), and nobody knows what became of {runs}. If it is sure that "
-                "they do not run any more, remove it with force (`commonage node rm --force "
-                f"{node.name}`): then they count as lost",
-                code="node-in-use",
-            )
-        is_faulty = f" is faulty ({node.reason}), and" if node.state is NodeState.FAULTY else ""
-        raise Conflict(
-            f"{node.name}{is_faulty} still runs {runs}. Wait for their end, or have them leave: `commonage node drain "
-            f"--requeue {node.name}` now, with `--by TIME` all of them by then",
-            code="node-in-use",
+        in_use = NodeInUse(
+            node=node.name, state=node.state.value, reasons=node.reasons, workloads=len(there), names=_names(there)
         )
+        raise Conflict(in_use, code="node-in-use")
 
     def _on(self, name: str) -> list[Workload]:
         """Workloads with an allocation on the node."""

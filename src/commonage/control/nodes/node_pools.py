@@ -1,4 +1,4 @@
-"""Node pools (node pools): adds nodes in a cloud while work waits for them, and removes them when they are idle.
+"""Node pools: adds nodes in a cloud while work waits for them, and removes them when they are idle.
 
 The cloud lists the nodes by name, and the nodes record who drained them. So nothing is stored here that a restart
 would lose. Clouds are slow: a requested node counts before the cloud lists it, a deleted one counts until the cloud
@@ -18,7 +18,7 @@ from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
-from commonage.domain.node_pools import Coming, Machine, NodePoolPolicy, NodePoolView
+from commonage.domain.node_pools import Machine, NodePoolPolicy, NodePoolView, PendingNode
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.quantities import format_duration
@@ -64,7 +64,7 @@ class _Rented:
 
 
 @dataclass(slots=True)
-class _Standing:
+class _PoolState:
     """State of one node pool; `rented` by name. `took_s`: how long the last node took to join."""
 
     policy: NodePoolPolicy
@@ -99,7 +99,7 @@ class NodePools:
     """All node pools, as their clouds report them."""
 
     def __init__(self, renting: Renting, live_state: LiveState, writer: Writer, drains: Drains, clock: Clock) -> None:
-        self._node_pools = [_Standing(policy, cloud) for policy, cloud in renting.clouds]
+        self._node_pools = [_PoolState(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
         self._live_state, self._writer, self._drains, self._clock = live_state, writer, drains, clock
         self.iterations = Iterations("node_pools", clock.now, CLOUD_ITERATION_S)
@@ -108,7 +108,7 @@ class NodePools:
         """Check each node pool every few seconds, until cancelled."""
         while True:
             for one in self._node_pools:
-                await self._look(one)
+                await self._check_pool(one)
             with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
 
@@ -117,7 +117,7 @@ class NodePools:
         who.need(Scope.ADMIN)
         return [self._view(one) for one in self._node_pools]
 
-    def _view(self, one: _Standing) -> NodePoolView:
+    def _view(self, one: _PoolState) -> NodePoolView:
         now, price = self._clock.now(), one.policy.kind.price_per_h
         count = len(one.kept)
         goes = [rented.machine.name for rented in one.kept if self._leaves(one, rented.machine.name)]
@@ -129,7 +129,7 @@ class NodePools:
             count * price, after * price, one.last_error,
         )  # fmt: skip
 
-    def _state(self, one: _Standing, rented: _Rented, now: float) -> str:
+    def _state(self, one: _PoolState, rented: _Rented, now: float) -> str:
         name = rented.machine.name
         node = self._live_state.nodes.get(name)
         if rented.gave_back_at is not None:
@@ -142,7 +142,7 @@ class NodePools:
             return f"idle for {format_duration(now - rented.idle_since)}"
         return str(node.state)
 
-    def _leaves(self, one: _Standing, name: str) -> bool:
+    def _leaves(self, one: _PoolState, name: str) -> bool:
         """True if it was drained for removal, as the node records over restarts, until it is resumed."""
         node = self._live_state.nodes.get(name)
         return node is not None and node.drained_by == one.who.name
@@ -152,9 +152,9 @@ class NodePools:
     async def tick(self) -> None:
         """Check each node pool once."""
         for one in self._node_pools:
-            await self._look(one)
+            await self._check_pool(one)
 
-    async def _look(self, one: _Standing) -> None:
+    async def _check_pool(self, one: _PoolState) -> None:
         now = self._clock.now()
         if now < one.rests_until:
             return
@@ -172,12 +172,12 @@ class NodePools:
         except (CommonageError, OSError) as error:  # the latter when a local file cannot be read, for example
             log.warning("node pool %s: %s", one.policy.name, error)
             one.last_error = str(error)
-        self._live_state.expect(
-            Coming(each.policy, rented.machine.name, rented.since, each.took_s)
+        self._live_state.set_pending_nodes(
+            PendingNode(each.policy, rented.machine.name, rented.since, each.took_s)
             for each in self._node_pools for rented in each.kept if rented.is_coming
         )  # fmt: skip
 
-    async def _see(self, one: _Standing, now: float) -> None:
+    async def _see(self, one: _PoolState, now: float) -> None:
         """Update the nodes that the cloud lists, and since when each is idle or lost.
 
         A node that was just created is kept although the cloud does not list it yet.
@@ -197,7 +197,7 @@ class NodePools:
         for name, rented in one.rented.items():
             self._note(one, rented, name in busy, now)
 
-    def _note(self, one: _Standing, rented: _Rented, is_busy: bool, now: float) -> None:
+    def _note(self, one: _PoolState, rented: _Rented, is_busy: bool, now: float) -> None:
         """Update a node with its state at the site."""
         name = rented.machine.name
         node = self._live_state.nodes.get(name)
@@ -211,9 +211,9 @@ class NodePools:
 
     def _busy(self) -> set[str]:
         """The nodes on which something runs, or starts."""
-        return {held.allocation.node for held in self._live_state.held()}
+        return {allocated.allocation.node for allocated in self._live_state.allocated()}
 
-    def _members(self, one: _Standing) -> list[PoolNode]:
+    def _members(self, one: _PoolState) -> list[PoolNode]:
         found = []
         for name, rented in sorted(one.rented.items()):
             leaves = rented.gave_back_at is not None or self._leaves(one, name)
@@ -231,7 +231,7 @@ class NodePools:
 
     # --- remove ---------------------------------------------------------------------------------------------------
 
-    async def _give_up(self, one: _Standing, now: float) -> None:
+    async def _give_up(self, one: _PoolState, now: float) -> None:
         """Remove nodes that failed, never joined, or stay lost. If one never joined, the node pool pauses."""
         for rented in list(one.rented.values()):
             if rented.gave_back_at is not None:
@@ -242,7 +242,7 @@ class NodePools:
                 reconnect_timeout_s = LOST_AND_BUSY_FOR_S if rented.machine.name in self._busy() else LOST_FOR_S
                 if now - rented.lost_since >= reconnect_timeout_s:
                     node = self._live_state.nodes.get(rented.machine.name)
-                    why = notes.PoolNodeForgotten() if node is None else notes.PoolNodeLost(detail=node.reason)
+                    why = notes.PoolNodeForgotten() if node is None else notes.PoolNodeLost(causes=node.reasons)
                     await self._give_back(one, rented, why)
             elif not rented.joined and (rented.machine.failed or now - rented.since >= one.policy.join_s):
                 failed = rented.machine.failed
@@ -256,14 +256,14 @@ class NodePools:
                     f"{rented.machine.name} {what} and was given back; look at the cloud's console log of the next one"
                 )
 
-    async def _let_go(self, one: _Standing) -> None:
+    async def _let_go(self, one: _PoolState) -> None:
         """Delete the nodes that were drained for removal and are empty."""
         for rented in one.kept:
             name = rented.machine.name
             if rented.lost_since is None and self._leaves(one, name) and name not in self._busy():
                 await self._give_back(one, rented, notes.PoolNodeEmpty(by=one.who.name))
 
-    async def _bury(self, one: _Standing) -> None:
+    async def _bury(self, one: _PoolState) -> None:
         """Remove the nodes that the cloud no longer has."""
         kept = {rented.machine.name for rented in one.kept}
         for node in list(self._live_state.nodes.values()):
@@ -271,13 +271,13 @@ class NodePools:
             if is_over and one.policy.owns(node.name) and node.name not in kept:
                 await self._forget(one, node.name)
 
-    async def _give_back(self, one: _Standing, rented: _Rented, why: Reason) -> None:
+    async def _give_back(self, one: _PoolState, rented: _Rented, why: Reason) -> None:
         await one.cloud.destroy(rented.machine)
         rented.gave_back_at = self._clock.now()
         await self._tell(one, notes.PoolNodeRemoved(node=rented.machine.name, cause=why), -1)
         await self._forget(one, rented.machine.name)
 
-    async def _forget(self, one: _Standing, name: str) -> None:
+    async def _forget(self, one: _PoolState, name: str) -> None:
         """Revoke the node's certificate and its place in the Swarm, and remove it from the site.
 
         Workloads still counted as running there may then start elsewhere, so this waits until the cloud no longer has
@@ -289,7 +289,7 @@ class NodePools:
 
     # --- add ------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, one: _Standing, now: float) -> None:
+    async def _carry_out(self, one: _PoolState, now: float) -> None:
         for name in one.decision.remove:
             await self._drains.drain(one.who, name)
             one.rented[name].idle_since = None  # its idle time restarts if it is resumed
@@ -309,7 +309,7 @@ class NodePools:
         said = [part for key, value in sorted(labels.items()) for part in ("--label", f"{key}={value}")]
         return await self._joining.template(token.token, [*said, *policy.join_options], name)
 
-    async def _tell(self, one: _Standing, what: notes.PoolNodeAdded | notes.PoolNodeRemoved, change: int) -> None:
+    async def _tell(self, one: _PoolState, what: notes.PoolNodeAdded | notes.PoolNodeRemoved, change: int) -> None:
         """Write an event with the hourly cost of the node pool before and after the change."""
         price, count = one.policy.kind.price_per_h, len(one.kept)
         what = replace(what, price_per_h=count * price, price_before_per_h=(count - change) * price)

@@ -1,4 +1,4 @@
-"""Problems of a node that the owner of a running workload should know. Pure; called by `look`."""
+"""Problems of a node that the owner of a running workload should know. Pure; called by the queries."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from commonage.domain.reasons.notes import Fate, NodeHasFault, NodeMustBeEmpty, 
 from commonage.domain.workloads import Kind, Workload
 
 
-def trouble(workload: Workload, node: Node | None, now: float) -> Reason | None:
+def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | None:
     """Describe the problem of its node and what it means for the workload; None if the node has none."""
     if not workload.state.holds_allocation or workload.stop is not None or node is None:
         return None
     silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
     if silent:
         silent_s = now - node.observed_at
-        if node.report.undecided:
-            return NodeUndecided(node=node.name, detail=node.report.undecided, silent_s=silent_s)
+        if node.report.undecided is not None:
+            return NodeUndecided(node=node.name, cause=node.report.undecided, silent_s=silent_s)
         return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)
     if node.report.faults:
         return NodeHasFault(node=node.name, fate=_once_lost(workload))

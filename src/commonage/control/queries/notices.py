@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commonage.control.loops.again import is_to_start_again, tries_of, was_taken_away
-from commonage.control.queries.look import Look
+from commonage.control.loops.session_restarts import ended_by_platform, restarts_of, should_restart
+from commonage.control.queries.workloads import WorkloadQueries
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import SessionEnded, SessionNodeFaulty, SessionRestarted
@@ -30,28 +30,28 @@ class Notice:
     ended: bool
 
 
-async def notices(look: Look, who: Principal) -> Sequence[Notice]:
+async def notices(queries: WorkloadQueries, who: Principal) -> Sequence[Notice]:
     """At most one notice for each session name, newest first; nothing older than a day."""
-    page = await look.workloads(who, Filter(owner=who.name, kinds=(Kind.SESSION,)), limit=_LOOK_BACK)
+    page = await queries.workloads(who, Filter(owner=who.name, kinds=(Kind.SESSION,)), limit=_LOOK_BACK)
     by_name: dict[str, list[Workload]] = {}
     for one in page.items:
         by_name.setdefault(one.spec.name, []).append(one)
-    found = [_of(look, sessions) for sessions in by_name.values()]
+    found = [_of(queries, sessions) for sessions in by_name.values()]
     return [one for one in found if one is not None]
 
 
-def _of(look: Look, sessions: Sequence[Workload]) -> Notice | None:
+def _of(queries: WorkloadQueries, sessions: Sequence[Workload]) -> Notice | None:
     """Notice about the newest of these sessions, which share one name."""
-    newest, now = sessions[0], look.clock.now()
+    newest, now = sessions[0], queries.clock.now()
     name = newest.spec.name
     if not newest.state.is_terminal:
-        if trouble := look.trouble(newest):
-            return Notice(SessionNodeFaulty(name=name, cause=trouble), newest, False)
-        before = next((one for one in sessions[1:] if was_taken_away(one)), None)
-        if before is None or not tries_of(newest) or now - newest.submitted_at > LONGEST_S:
+        if node_problem := queries.node_problem(newest):
+            return Notice(SessionNodeFaulty(name=name, cause=node_problem), newest, False)
+        before = next((one for one in sessions[1:] if ended_by_platform(one)), None)
+        if before is None or not restarts_of(newest) or now - newest.submitted_at > LONGEST_S:
             return None
         return Notice(SessionRestarted(name=name, cause=before.reason), newest, False)
-    if not was_taken_away(newest) or now - newest.since > LONGEST_S:
+    if not ended_by_platform(newest) or now - newest.since > LONGEST_S:
         return None
-    soon = is_to_start_again(newest) and now - newest.since < _BEING_STARTED_S
+    soon = should_restart(newest) and now - newest.since < _BEING_STARTED_S
     return Notice(SessionEnded(name=name, cause=newest.reason, is_restarting=soon), newest, True)

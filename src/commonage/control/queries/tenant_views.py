@@ -27,7 +27,7 @@ class TenantView:
 
     tenant: Tenant
     member: bool
-    held: Amounts
+    allocated: Amounts
     borrowed: Amounts
     lent: Amounts
     running: int
@@ -48,8 +48,8 @@ class TenantViews:
         who.need(Scope.READ)
         mine = {one.name for one in tenants_of(who.groups, self.settings)}
         known = tenants(self.settings)
-        held, running = self._held()
-        lent, debts = lent_by(known, held), self._debts()
+        allocated, running = self._allocated()
+        lent, debts = lent_by(known, allocated), self._debts()
         waiting: dict[str, int] = defaultdict(int)
         for workload in self.live_state.in_state(State.QUEUED):
             waiting[workload.spec.tenant] += 1
@@ -57,8 +57,8 @@ class TenantViews:
             TenantView(
                 tenant=one,
                 member=one.name in mine,
-                held=held.get(one.name, Amounts()),
-                borrowed=borrowed_by(one, held.get(one.name, Amounts())),
+                allocated=allocated.get(one.name, Amounts()),
+                borrowed=borrowed_by(one, allocated.get(one.name, Amounts())),
                 lent=lent[one.name],
                 running=running.get(one.name, 0),
                 waiting=waiting.get(one.name, 0),
@@ -82,43 +82,43 @@ class TenantViews:
         _, of_tenants = usage.debts(self.clock.now())
         return dict(zip(usage.tenants, of_tenants.tolist(), strict=False))
 
-    def _held(self) -> tuple[dict[str, Amounts], dict[str, int]]:
+    def _allocated(self) -> tuple[dict[str, Amounts], dict[str, int]]:
         """Resources that each tenant holds, and its number of running workloads."""
-        held: dict[str, Amounts] = {}
+        allocated: dict[str, Amounts] = {}
         running: dict[str, int] = defaultdict(int)
         for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
             if workload.attempt is not None:
                 name = workload.spec.tenant
-                held[name] = held.get(name, Amounts()).plus(Amounts.of(workload.attempt.allocation))
+                allocated[name] = allocated.get(name, Amounts()).plus(Amounts.of(workload.attempt.allocation))
                 running[name] += 1
-        return held, running
+        return allocated, running
 
 
-def borrowed_by(tenant: Tenant, held: Amounts) -> Amounts:
+def borrowed_by(tenant: Tenant, allocated: Amounts) -> Amounts:
     """Resources that a tenant holds beyond its own quota."""
-    return Amounts(**{name: _beyond(tenant, held, name) for name in RESOURCES})
+    return Amounts(**{name: _beyond(tenant, allocated, name) for name in RESOURCES})
 
 
-def lent_by(known: Sequence[Tenant], held: Mapping[str, Amounts]) -> dict[str, Amounts]:
+def lent_by(known: Sequence[Tenant], allocated: Mapping[str, Amounts]) -> dict[str, Amounts]:
     """Resources of each tenant that others hold: all that is borrowed, in proportion to what each leaves unused."""
     parts: dict[str, dict[str, int]] = {one.name: {} for one in known}
     for name in RESOURCES:
-        borrowed = sum(_beyond(one, held.get(one.name, Amounts()), name) for one in known)
-        unused = {one.name: _lendable(one, held.get(one.name, Amounts()), name) for one in known}
+        borrowed = sum(_beyond(one, allocated.get(one.name, Amounts()), name) for one in known)
+        unused = {one.name: _lendable(one, allocated.get(one.name, Amounts()), name) for one in known}
         total = sum(unused.values())
         for tenant, amount in unused.items():
             parts[tenant][name] = min(amount, borrowed * amount // total) if total else 0
     return {tenant: Amounts(**amounts) for tenant, amounts in parts.items()}
 
 
-def _beyond(tenant: Tenant, held: Amounts, name: str) -> int:
+def _beyond(tenant: Tenant, allocated: Amounts, name: str) -> int:
     nominal = getattr(tenant.quota.nominal, name)
-    return 0 if nominal is None else max(0, getattr(held, name) - nominal)
+    return 0 if nominal is None else max(0, getattr(allocated, name) - nominal)
 
 
-def _lendable(tenant: Tenant, held: Amounts, name: str) -> int:
+def _lendable(tenant: Tenant, allocated: Amounts, name: str) -> int:
     nominal, lending = getattr(tenant.quota.nominal, name), getattr(tenant.quota.lending, name)
     if nominal is None:
         return 0
-    unused = max(0, nominal - getattr(held, name))
+    unused = max(0, nominal - getattr(allocated, name))
     return int(unused if lending is None else min(unused, lending))

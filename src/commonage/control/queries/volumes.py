@@ -1,11 +1,11 @@
-"""Volumes available to a user, and how well they work here. Changes nothing; used by `work`, API and portal."""
+"""Volumes available to a user, and how well they work here. Changes nothing; used by `workloads`, API and portal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commonage.control.node_pool import NodePool
+from commonage.control.queries.node_views import NodeViews
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants.membership import tenants_of
 from commonage.domain.errors import InvalidInput
@@ -41,14 +41,14 @@ class VolumeView:
 class Volumes:
     """Computed from the settings and the engines' capabilities."""
 
-    node_pool: NodePool
+    node_views: NodeViews
     settings: ControlSettings
 
     def offered(self, who: Principal) -> Sequence[VolumeView]:
         """Volumes of the caller's tenants, for admins all, in the order of the settings."""
         who.need(Scope.READ)
         mine = [one.name for one in tenants_of(who.groups, self.settings)]
-        engines = self.node_pool.capabilities()
+        engines = self.node_views.capabilities()
         mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
@@ -61,7 +61,7 @@ class Volumes:
 
     def warnings(self) -> Sequence[str]:
         """Warnings for the admin who declared them, as sentences."""
-        engines = self.node_pool.capabilities()
+        engines = self.node_views.capabilities()
         loose: dict[tuple[str, ...], list[str]] = {}
         for volume in self.settings.volumes:
             _, unbounded = _nodes(volume, engines)
@@ -107,7 +107,7 @@ def _named(nodes: Sequence[str]) -> str:
     return ", ".join(nodes) if more <= 1 else f"{', '.join(nodes[:_MOST_NAMED])} and {more} more"
 
 
-def see_that_all_can_be_mounted(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:
+def check_mountable(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:
     """Raise InvalidInput if a mount path was requested and no engine here mounts anything anywhere."""
     elsewhere = next((one for one in asked if one.target), None)
     if elsewhere is not None and engines and not any(one.mounts for one in engines):

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from commonage.control.node_pool import NodePool
 from commonage.control.reservations.windows import Window
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.control.tenants.membership import tenants, tenants_of
+from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
 from commonage.domain.events import Event, EventKind
 from commonage.domain.ids import IdSequence
@@ -38,7 +38,7 @@ from commonage.ports.store import Store
 from commonage.scheduler.backfill.reservations import feasible
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held
+from commonage.scheduler.model.queued_requests import AllocatedRequest
 
 log = logging.getLogger(__name__)
 LONGEST_S = 31 * 86400.0
@@ -78,7 +78,6 @@ class Reservations:
     store: Store
     live_state: LiveState
     writer: Writer
-    node_pool: NodePool
     clock: Clock
     settings: ControlSettings
     chance: Callable[[int], int]
@@ -206,30 +205,38 @@ class Reservations:
             raise Conflict(f"{len(self._live)} reservations are not over; at most {MOST_LIVE} may be made")
         for starts_at, ends_at in wanted.windows:
             _check_window(starts_at, ends_at, now)
-        never = self.node_pool.refuse_if_never(wanted.request)
+        never = unschedulable_request(self.live_state, wanted.request)
         if never is not None:
             raise Unschedulable(never)
 
     async def _shortfalls(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
-        nodes, held, others = list(self.live_state.nodes.values()), self.live_state.held(), list(self._live.values())
+        nodes, allocated, others = (
+            list(self.live_state.nodes.values()),
+            self.live_state.allocated(),
+            list(self._live.values()),
+        )
         if not nodes:
             return NoNodes()
-        never, shortfalls = await asyncio.to_thread(_judge, nodes, held, others, made, now)
+        never, shortfalls = await asyncio.to_thread(_judge, nodes, allocated, others, made, now)
         if never is not None:
             raise Conflict(never, code="reservation-conflict")
         return shortfalls
 
 
 def _judge(
-    nodes: Sequence[Node], held: Sequence[Held], others: Sequence[Reservation], made: Sequence[Reservation], now: float
+    nodes: Sequence[Node],
+    allocated: Sequence[AllocatedRequest],
+    others: Sequence[Reservation],
+    made: Sequence[Reservation],
+    now: float,
 ) -> tuple[Reason | None, Reason | None]:
     """(why it could not be kept even if nothing ran now, why it cannot at present). Runs in a thread."""
     empty = Grid(nodes)
     grid = Grid(nodes)
-    for taken in held:
+    for taken in allocated:
         grid.take(taken.allocation)
-    unheld, allocations = AllocationTable(empty), AllocationTable(grid, held)
+    unheld, allocations = AllocationTable(empty), AllocationTable(grid, allocated)
     shortfalls = None
     known = list(others)
     for one in made:

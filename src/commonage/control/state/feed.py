@@ -1,4 +1,4 @@
-"""Delivers events to current listeners as they are written. Earlier events come from the store (see look.py)."""
+"""Delivers events to current listeners as they are written. Earlier events come from the store."""
 
 from __future__ import annotations
 

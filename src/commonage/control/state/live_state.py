@@ -1,7 +1,6 @@
 """Live state: all workloads that have not ended, in memory. Loops and queries read it instead of the database.
 
-Only the writer (`writer`) changes workloads here, after it has written them; only the cluster loop changes nodes.
-Nothing
+Only the writer changes workloads here, after it has written them; only the loop `nodes` changes nodes. Nothing
 here is the only copy: at start everything is read from the store. The planner's snapshot is kept in step with it.
 """
 
@@ -14,12 +13,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from commonage.domain.ids import attempt_id
-from commonage.domain.node_pools import Coming, NodePoolPolicy
+from commonage.domain.node_pools import NodePoolPolicy, PendingNode
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastHold
 from commonage.domain.workloads import Kind, Spec, State, Workload
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
 
@@ -51,20 +50,25 @@ class LiveState:
         self.snapshot = Snapshot(rules=rules)
         self.outcome: Plan | None = None
         self.node_pools = tuple(node_pools)
-        self.coming: tuple[Coming, ...] = ()  # requested nodes that have not joined yet; written by `node_pools`
+        self.pending_nodes: tuple[PendingNode, ...] = ()  # requested, not joined yet; written by `node_pools`
         self.changed = asyncio.Event()  # set when the planner should run again
 
-    def planned(self, outcome: Plan) -> None:
+    @property
+    def simulated_gpus(self) -> bool:
+        """True if any GPU is simulated: pages that show GPUs must say so."""
+        return any(device.simulated for node in self._nodes.values() for device in node.report.devices)
+
+    def set_plan(self, outcome: Plan) -> None:
         """Store the result of the schedule loop's last pass."""
         self.outcome = outcome
 
-    def eviction(self, workload_id: str, for_id: str) -> None:
+    def note_eviction(self, workload_id: str, for_id: str) -> None:
         """Note that a workload is evicted to make room for another one."""
         self.evicted_for[workload_id] = for_id
 
-    def expect(self, coming: Iterable[Coming]) -> None:
+    def set_pending_nodes(self, pending: Iterable[PendingNode]) -> None:
         """Replace the list of requested nodes that have not joined yet."""
-        self.coming = tuple(coming)
+        self.pending_nodes = tuple(pending)
 
     def get(self, workload_id: str) -> Workload | None:
         """A live workload."""
@@ -123,20 +127,20 @@ class LiveState:
         elif not waits and workload.id in snapshot.queue:
             snapshot.dequeue(workload.id)
         if workload.state.holds_allocation and attempt is not None:
-            snapshot.allocate(self._held(workload))
-        elif workload.id in snapshot.held:
+            snapshot.allocate(self._allocated(workload))
+        elif workload.id in snapshot.allocated:
             ended = attempt.ended_at if attempt is not None else None
             snapshot.release(workload.id, workload.since if ended is None else ended)
             self.evicted_for.pop(workload.id, None)
 
-    def _held(self, workload: Workload) -> Held:
+    def _allocated(self, workload: Workload) -> AllocatedRequest:
         attempt, spec, stop = workload.attempt, workload.spec, workload.stop
         assert attempt is not None  # guaranteed by the callers
         ends_at = workload.deadline
         if stop is not None:
             grace_ends = stop.at + spec.grace_s
             ends_at = grace_ends if ends_at is None else min(ends_at, grace_ends)
-        return Held(
+        return AllocatedRequest(
             allocation=attempt.allocation,
             workload_id=workload.id,
             name=spec.name or spec.kind.value,
@@ -198,9 +202,9 @@ class LiveState:
         """Return the request as queued, None if the workload is not queued."""
         return self.snapshot.queue.get(workload_id)
 
-    def held(self) -> list[Held]:
+    def allocated(self) -> list[AllocatedRequest]:
         """All current allocations."""
-        return list(self.snapshot.held.values())
+        return list(self.snapshot.allocated.values())
 
     def load(self, workloads: Iterable[Workload], nodes: Iterable[Node]) -> None:
         """Apply the workloads and nodes from the store, at start."""
@@ -223,10 +227,10 @@ class LiveState:
 
 def queued_request_of(workload: Workload) -> QueuedRequest:
     """Convert a queued workload for the planner."""
-    return ask_for(workload.spec, workload.id, workload.submitted_at, workload.attempts + 1)
+    return request_from_spec(workload.spec, workload.id, workload.submitted_at, workload.attempts + 1)
 
 
-def ask_for(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> QueuedRequest:
+def request_from_spec(spec: Spec, workload_id: str, submitted_at: float, attempt: int = 1) -> QueuedRequest:
     """Build the planner's view of a workload with this spec."""
     return QueuedRequest(
         workload_id=workload_id,
@@ -256,4 +260,4 @@ def _offer(node: Node | None) -> tuple[object, ...] | None:
     if node is None:
         return None
     report = node.report
-    return (node.state, node.reason, node.site, report.cpus_milli, report.memory_mib, report.devices, report.labels)
+    return (node.state, node.reasons, node.site, report.cpus_milli, report.memory_mib, report.devices, report.labels)

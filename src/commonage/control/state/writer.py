@@ -95,7 +95,7 @@ class Writer:
         """Write nodes, usage reports, and events that belong to no step."""
         await self._put(Change(self._future(), events=events, nodes=nodes, usage_reports=usage_reports))
 
-    async def depart(self, node: Node, events: Sequence[Event]) -> None:
+    async def remove_node(self, node: Node, events: Sequence[Event]) -> None:
         """Delete a node, and write the events about it."""
         await self._put(Change(self._future(), events=events, departed=[(node.site, node.name)]))
 
@@ -105,7 +105,7 @@ class Writer:
         """Write reservations or delete those with these ids, and write the events about it."""
         await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
 
-    async def enlist(self, images: Sequence[Image], events: Sequence[Event]) -> None:
+    async def write_images(self, images: Sequence[Image], events: Sequence[Event]) -> None:
         """Write images of the catalogue, including removed ones, and the events about them."""
         await self._put(Change(self._future(), events=events, images=images))
 
@@ -130,7 +130,7 @@ class Writer:
                     taken = [await self._queue.get()]
                 while not self._queue.empty() and len(taken) < MOST_AT_ONCE:
                     taken.append(self._queue.get_nowait())
-                await self._see_through(taken)
+                await self._write_shielded(taken)
         finally:
             self._ended = True
             while not self._queue.empty():
@@ -138,7 +138,7 @@ class Writer:
             for change in taken:
                 change.fail(_ENDED)
 
-    async def _see_through(self, changes: list[Change]) -> None:
+    async def _write_shielded(self, changes: list[Change]) -> None:
         """Write the changes, even when cancelled in between: callers of a started commit were promised a result."""
         writing = asyncio.ensure_future(self._write(changes))
         try:
@@ -167,7 +167,7 @@ class Writer:
                 if not error.is_retryable:
                     await self._write_apart(changes, error)
                     return
-                if not await self._outlast(draft, changes, error):
+                if not await self._wait_for_store(draft, changes, error):
                     changes = [change for change in changes if change.happening is not None]
                     continue
             self._publish(draft)
@@ -194,13 +194,13 @@ class Writer:
         for part in parts:
             await self._write(part)
 
-    async def _outlast(self, draft: Draft, changes: Sequence[Change], error: CommonageError) -> bool:
+    async def _wait_for_store(self, draft: Draft, changes: Sequence[Change], error: CommonageError) -> bool:
         """Wait until the store answers again; True if it had written the draft but could not confirm it."""
         self.stuck = True
         try:
             while not self._ended:
                 log.warning("cannot write, trying again: %s", error)
-                self._tell_who_waits(changes, error)
+                self._fail_callers(changes, error)
                 await self._clock.sleep(LOOK_AGAIN_S)
                 try:
                     return await self._is_written(draft)
@@ -210,7 +210,7 @@ class Writer:
         finally:
             self.stuck = False
 
-    def _tell_who_waits(self, changes: Sequence[Change], error: CommonageError) -> None:
+    def _fail_callers(self, changes: Sequence[Change], error: CommonageError) -> None:
         """Observed changes are kept; callers that submit or drain get the error at once and can decide."""
         queued = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         for change in [*changes, *queued]:
@@ -242,4 +242,4 @@ class Writer:
             self.effects.send(workload_id, effect)
 
 
-_ENDED = Unavailable("the server is stopping; ask again in a moment")
+_ENDED = Unavailable("the server is stopping; try again in a moment")

@@ -1,4 +1,4 @@
-"""Limits on live workloads per user, per tenant and in total. Called by `work` at submission."""
+"""Limits on live workloads per user, per tenant and in total. Called by `workloads` at submission."""
 
 from __future__ import annotations
 

@@ -55,11 +55,11 @@ class HomeWatch:
         """Measure every ten minutes, until cancelled."""
         await self._clock.sleep(_SOON_S)
         while True:
-            await self.look()
+            await self.refresh()
             with self.iterations.rest():
                 await self._clock.sleep(EVERY_S)
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Measure once; if that fails, the last result stays."""
         if self._homes is None:
             return

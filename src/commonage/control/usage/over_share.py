@@ -58,11 +58,11 @@ class Excesses:
         self._tolerance_mib, self._gap_s = tolerance_mib, gap_s
         self._open: dict[tuple[str, str], tuple[Excess, float]] = {}
 
-    def take(self, round_: Round, held: Iterable[Allocation], devices: dict[str, Device]) -> list[Excess]:
+    def take(self, round_: Round, allocated: Iterable[Allocation], devices: dict[str, Device]) -> list[Excess]:
         """Return the attempts over their share in this round. GPUs missing from `devices` (by uuid) are not judged."""
         found: list[Excess] = []
         still: dict[tuple[str, str], tuple[Excess, float]] = {}
-        shares = {allocation.attempt_id: _shares(allocation) for allocation in held}
+        shares = {allocation.attempt_id: _shares(allocation) for allocation in allocated}
         for (attempt_id, uuid), (before, last_at) in self._open.items():
             if attempt_id in shares and 0 <= round_.at - last_at <= self._gap_s:
                 still[attempt_id, uuid] = (before, last_at)
@@ -100,8 +100,8 @@ def _shares(allocation: Allocation) -> dict[str, int]:
     return mine
 
 
-def who_needs_it(
-    excess: Excess, round_: Round, held: Sequence[Allocation], queue: Iterable[GpuRequest]
+def needed_by(
+    excess: Excess, round_: Round, allocated: Sequence[Allocation], queue: Iterable[GpuRequest]
 ) -> NeededBy | None:
     """Find who else needs the memory of the excess; None if nobody does, or it cannot be known.
 
@@ -111,17 +111,17 @@ def who_needs_it(
     sample = round_.samples.get(excess.uuid)
     if sample is None or sample.memory_used_mib is None:
         return None
-    owed, allocated = 0, 0
-    for allocation in held:
+    owed, allocated_mib = 0, 0
+    for allocation in allocated:
         mine = _shares(allocation).get(excess.uuid, 0)
-        allocated += mine
+        allocated_mib += mine
         used = round_.memory_of(allocation.attempt_id, excess.uuid)
         if allocation.attempt_id != excess.attempt_id and used is not None:
             owed += max(0, mine - used)
     free = max(0, excess.device.memory_mib - sample.memory_used_mib)
     if owed > free:
         return NeededBy(is_queued=False, needed_mib=owed, free_mib=free)
-    room = excess.device.memory_mib - allocated + excess.share_mib
+    room = excess.device.memory_mib - allocated_mib + excess.share_mib
     for gpu in queue:
         part = part_of(excess.device, gpu) if _wants(gpu, excess.device) else None
         if part is not None and part.memory_mib <= room:

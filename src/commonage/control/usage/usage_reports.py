@@ -64,21 +64,21 @@ class UsageReports:
 
     # --- running attempts -----------------------------------------------------------------------------------------
 
-    async def look(self, round_: Round, over: frozenset[str]) -> None:
+    async def add(self, round_: Round, over: frozenset[str]) -> None:
         """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
-        held = [one.allocation for one in self._live_state.held()]
-        devices = self._devices(round_, held)
+        allocated = [one.allocation for one in self._live_state.allocated()]
+        devices = self._devices(round_, allocated)
         measured = {one.attempt_id: one for one in round_.measurements}
-        for number, allocation in enumerate(held, 1):
+        for number, allocation in enumerate(allocated, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)  # thousands of attempts take a while; let other tasks of the event loop run
             self._grow(allocation, round_, devices, measured.get(allocation.attempt_id), allocation.attempt_id in over)
-        self._forget({allocation.attempt_id for allocation in held})
+        self._forget({allocation.attempt_id for allocation in allocated})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
 
-    def _devices(self, round_: Round, held: Sequence[Allocation]) -> dict[str, _Device]:
+    def _devices(self, round_: Round, allocated: Sequence[Allocation]) -> dict[str, _Device]:
         holders: dict[str, dict[str, Share]] = {}
-        for allocation in held:
+        for allocation in allocated:
             for share in allocation.shares:
                 holders.setdefault(share.device_uuid, {})[allocation.attempt_id] = share
         return {
@@ -112,7 +112,7 @@ class UsageReports:
             usage_report = _begun(workload, attempt)
         vram = [round_.memory_of(attempt.id, share.device_uuid) for share in allocation.shares]
         known = [mib for mib in vram if mib is not None]
-        look = Measured(
+        measured = Measured(
             span_s=span,
             running_s=max(0.0, round_.at - attempt.started_at),
             cpu_s=use.cpu_s if use else None,
@@ -124,7 +124,7 @@ class UsageReports:
             energy_j=_energy(attempt.id, allocation, devices),
             over_share=over,
         )
-        self._open[workload.id] = replace(usage_report, figures=grown(usage_report.figures, look))
+        self._open[workload.id] = replace(usage_report, figures=grown(usage_report.figures, measured))
 
     def _span(self, attempt: Attempt, at: float) -> float:
         """Seconds that this round stands for: since the last one, or one interval after a gap of more than three."""
@@ -143,9 +143,9 @@ class UsageReports:
         self._cpu[attempt.id] = (at, use.cpu_s)
         return round(1000 * max(0.0, use.cpu_s - before) / (at - before_at))
 
-    def _forget(self, held: set[str]) -> None:
-        self._cpu = {key: value for key, value in self._cpu.items() if key in held}
-        self._looked_at = {key: value for key, value in self._looked_at.items() if key in held}
+    def _forget(self, allocated: set[str]) -> None:
+        self._cpu = {key: value for key, value in self._cpu.items() if key in allocated}
+        self._looked_at = {key: value for key, value in self._looked_at.items() if key in allocated}
 
     # --- ended attempts -------------------------------------------------------------------------------------------
 

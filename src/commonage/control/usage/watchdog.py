@@ -2,7 +2,7 @@
 
 The sampling loop calls it with every round of samples; `over_share` makes the decisions. It stops only the attempt that
 holds too much, never another one, and never on a missing or old figure. VRAM of processes without an attempt is
-reported to the cluster and to admins.
+shown on the node and reported to admins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import Round, UnattributedProcess, unattributed
-from commonage.control.usage.over_share import Excess, Excesses, OverSharePolicy, who_needs_it
+from commonage.control.usage.over_share import Excess, Excesses, OverSharePolicy, needed_by
 from commonage.domain.events import Event, EventKind
 from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import StopRequested
@@ -41,7 +41,7 @@ _Key = tuple[str, str]
 
 
 class Watchdog:
-    """`unattributed_processes` are the unattributed processes, by device uuid, as the cluster shows them; `counts` the
+    """`unattributed_processes` are the unattributed processes, by device uuid, as the node shows them; `counts` the
     actions taken.
     """
 
@@ -58,14 +58,14 @@ class Watchdog:
         self.unattributed_processes: dict[str, tuple[UnattributedProcess, ...]] = {}
         self.counts: Counter[str] = Counter()
 
-    async def look(self, round_: Round) -> None:
+    async def check(self, round_: Round) -> None:
         """Judge one round. Raises Unavailable while the store does not answer; then the next round reports it."""
         now = self._clock.now()
         if not 0 <= now - round_.at <= self._fresh_s or self._writer.stuck:
             return
         devices = {device.uuid: device for node in self._live_state.nodes.values() for device in node.report.devices}
-        held = [one.allocation for one in self._live_state.held()]
-        self.over = [one for one in self._excesses.take(round_, held, devices) if one.sure]
+        allocated = [one.allocation for one in self._live_state.allocated()]
+        self.over = [one for one in self._excesses.take(round_, allocated, devices) if one.sure]
         for excess in self.over:
             await self._act(excess, round_, now)
         self._warned = {key: at for key, at in self._warned.items() if now - at < WARN_AGAIN_S}
@@ -95,9 +95,9 @@ class Watchdog:
         if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
             return replace(over, lasted_s=lasts_s, allowed_s=self._after_s)
         if self._policy is OverSharePolicy.CONTENDED:
-            held = [one.allocation for one in self._live_state.held()]
-            needed_by = who_needs_it(excess, round_, held, self._queue())
-            return None if needed_by is None else replace(over, needed_by=needed_by)
+            allocated = [one.allocation for one in self._live_state.allocated()]
+            found = needed_by(excess, round_, allocated, self._queue())
+            return None if found is None else replace(over, needed_by=found)
         return None
 
     def _queue(self) -> list[GpuRequest]:

@@ -1,4 +1,4 @@
-"""Refuses workloads at submission that can never start here, however long they wait. Called by `work`."""
+"""Refuses workloads at submission that can never start here, however long they wait. Called by `workloads`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from commonage.control.state.live_state import LiveState
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import TooFewNodes
+from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts
 from commonage.domain.workloads import Spec
 from commonage.scheduler.autoscaling import max_nodes_for
@@ -15,11 +16,21 @@ from commonage.scheduler.explain.explain import ever_fits
 from commonage.scheduler.queue.quota import amounts_of
 
 
+def unschedulable_request(live_state: LiveState, request: Request) -> Reason | None:
+    """Give the reason why no node could ever run the request; None if a node, or one that can be added, could."""
+    if max_nodes_for(live_state.node_pools, request):
+        return None
+    return ever_fits(live_state.snapshot.grid, request)
+
+
 def never(live_state: LiveState, spec: Spec) -> Reason | None:
     """Give the reason why no node, node count or quota would ever let the workload start; None if it could start."""
     rented = max_nodes_for(live_state.node_pools, spec.request)
-    fits_nowhere = None if rented else ever_fits(live_state.snapshot.grid, spec.request)
-    return fits_nowhere or _too_many_nodes(live_state, spec, rented) or _beyond_quota(live_state, spec)
+    return (
+        unschedulable_request(live_state, spec.request)
+        or _too_many_nodes(live_state, spec, rented)
+        or _beyond_quota(live_state, spec)
+    )
 
 
 def _too_many_nodes(live_state: LiveState, spec: Spec, rented: int) -> Reason | None:

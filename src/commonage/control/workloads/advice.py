@@ -14,15 +14,15 @@ from commonage.domain.suggestions import Suggestion, suggestion_of
 
 @dataclass(slots=True)
 class Advice:
-    """Reads usage reports (usage reports); changes nothing."""
+    """Reads usage reports; changes nothing."""
 
     usage_reports: UsageReports
     catalogue: Catalogue
     settings: ControlSettings
 
-    async def on(self, who: Principal, ask: Submission) -> Suggestion | None:
+    async def on(self, who: Principal, submission: Submission) -> Suggestion | None:
         """Suggest from the owner's last runs; None without earlier runs. Raises the errors of `submit`."""
         who.need(Scope.SUBMIT)
-        spec = spec_of(ask, who, self.catalogue, self.settings)
+        spec = spec_of(submission, who, self.catalogue, self.settings)
         found = await self.usage_reports.alike(spec.owner, spec.environment, spec.command)
         return suggestion_of(found, spec.request.gpu)

@@ -63,7 +63,7 @@ class _Share:
         return len(mine) >= self.most or sum(one.size for one in mine) + size > self.most_mib * _MIB
 
 
-class SentBundles:
+class UserBundles:
     """Stores, finds and removes bundles. Each bundle is kept once for each tenant and user."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from commonage.control.queries.look import Look
+from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import NotFound
@@ -24,7 +24,7 @@ _MOST_OF_A_WORD = 60
 class Execs:
     """Same permission as for stopping: one's own workloads, for admins all."""
 
-    look: Look
+    queries: WorkloadQueries
     live_state: LiveState
     writer: Writer
     engines: Mapping[str, Engine]
@@ -51,7 +51,7 @@ class Execs:
         try:
             return await engine.exec(attempt.id, command, terminal)
         except NotRunning:
-            raise _not_running(await self.look.workload(who, workload_id)) from None
+            raise _not_running(await self.queries.workload(who, workload_id)) from None
 
     async def check(self, who: Principal, workload_id: str) -> None:
         """Raise what `begin` would raise before it runs anything."""
@@ -59,7 +59,7 @@ class Execs:
 
     async def _running(self, who: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:
         who.need(Scope.SUBMIT)
-        workload = await self.look.workload(who, workload_id)
+        workload = await self.queries.workload(who, workload_id)
         attempt = workload.attempt
         if workload.state is not State.RUNNING or attempt is None:
             raise _not_running(workload)
@@ -75,7 +75,7 @@ def _not_running(workload: Workload) -> NotRunning:
     state = str(workload.state).replace("_", " ")
     if workload.state is State.RUNNING:
         state = "just ending"
-    then = "start it anew" if workload.state.is_terminal else "a command can be run beside it once it runs"
+    then = "start it again" if workload.state.is_terminal else "run the command once the workload runs"
     return NotRunning(f"{workload.id} is not running but {state}; {then}")
 
 

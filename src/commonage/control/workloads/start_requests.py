@@ -1,4 +1,4 @@
-"""Builds start requests (orders) for engines from a workload, its allocation, environment and share variables."""
+"""Builds start requests for engines from a workload, its allocation, environment and share variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from commonage.control.catalogue.catalogue import Catalogue
-from commonage.control.workloads.bundles import SentBundles
+from commonage.control.workloads.bundles import UserBundles
 from commonage.domain.errors import EngineFailure, Forbidden, InvalidInput
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import Mount, Volume, mounts_of
@@ -19,13 +19,13 @@ class StartRequests:
     """`gang_of` returns all members of a workload's gang, by their rank. `volumes`: all declared volumes."""
 
     catalogue: Catalogue
-    bundles: SentBundles
+    bundles: UserBundles
     devices: Devices
     gang_of: Callable[[Workload], Sequence[Workload]]
     volumes: Sequence[Volume] = ()
 
     def of(self, workload: Workload) -> StartRequest:
-        """The order of a workload that has an allocation. Raises EngineFailure; NotFound when its parts are gone."""
+        """Build the request of a workload with an allocation. Raises EngineFailure; NotFound if its bundle is gone."""
         spec, attempt = workload.spec, workload.attempt
         environment = self.catalogue.get(spec.environment)
         if environment is None or attempt is None:

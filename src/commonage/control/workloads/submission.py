@@ -64,80 +64,90 @@ class Submission:
     groups: tuple[str, ...] | None = None
 
 
-def spec_of(ask: Submission, who: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
+def spec_of(submission: Submission, who: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
     """Build the spec of a submission; raises an error that says what is wrong with it."""
-    owner = _owner(ask, who)
-    tenant = _tenant(ask, who, owner, catalogue, settings)
-    environment = _environment(ask, tenant, catalogue, settings)
-    _see_to_its_gpu(ask, environment)
-    priority, preemptible = _priority(ask, who, settings)
+    owner = _owner(submission, who)
+    tenant = _tenant(submission, who, owner, catalogue, settings)
+    environment = _environment(submission, tenant, catalogue, settings)
+    _check_gpu(submission, environment)
+    priority, preemptible = _priority(submission, who, settings)
     return Spec(
-        kind=ask.kind,
-        name=_name(ask, settings),
+        kind=submission.kind,
+        name=_name(submission, settings),
         owner=owner,
         tenant=tenant.name,
         environment=environment.name,
-        command=_command(ask),
-        request=_request(ask, tenant, settings),
-        variables=ask.variables,
-        secrets=ask.secrets,
+        command=_command(submission),
+        request=_request(submission, tenant, settings),
+        variables=submission.variables,
+        secrets=submission.secrets,
         priority=priority,
-        time_limit_s=ask.time_limit_s,
-        grace_s=ask.grace_s,
-        retry=ask.retry,
-        depends_on=ask.depends_on,
-        bundle=ask.bundle,
-        array_size=_array_size(ask, settings),
-        key=ask.key,
-        preemptible=preemptible if ask.preemptible is None else ask.preemptible,
-        gang=ask.gang,
-        requeue=ask.kind is not Kind.SESSION if ask.requeue is None else ask.requeue,
-        volumes=allowed(ask.volumes, settings.volumes, tenant.name),
+        time_limit_s=submission.time_limit_s,
+        grace_s=submission.grace_s,
+        retry=submission.retry,
+        depends_on=submission.depends_on,
+        bundle=submission.bundle,
+        array_size=_array_size(submission, settings),
+        key=submission.key,
+        preemptible=preemptible if submission.preemptible is None else submission.preemptible,
+        gang=submission.gang,
+        requeue=submission.kind is not Kind.SESSION if submission.requeue is None else submission.requeue,
+        volumes=allowed(submission.volumes, settings.volumes, tenant.name),
     )
 
 
-def _tenant(ask: Submission, who: Principal, owner: str, catalogue: Catalogue, settings: ControlSettings) -> Tenant:
+def _tenant(
+    submission: Submission, who: Principal, owner: str, catalogue: Catalogue, settings: ControlSettings
+) -> Tenant:
     """The tenant that is charged: the requested one; otherwise that of its image, if the owner is one of its members.
 
     The groups of the caller are known. The hub's spawner submits for other users and sends their groups; its own
     permissions do not count then.
     """
-    said = ask.groups is not None and who.is_admin
-    groups = (ask.groups or ()) if said else who.groups if owner == who.name else ()
+    said = submission.groups is not None and who.is_admin
+    groups = (submission.groups or ()) if said else who.groups if owner == who.name else ()
     judged = replace(who, name=owner, scopes=who.scopes - {Scope.ADMIN}) if said else who
-    name = ask.environment or ""
+    name = submission.environment or ""
     found = catalogue.get(name) or catalogue.removed(name)
     own = found.tenant if found is not None else None
-    if ask.tenant is None and own is not None and (judged.is_admin or own in _names(tenants_of(groups, settings))):
+    if (
+        submission.tenant is None
+        and own is not None
+        and (judged.is_admin or own in _names(tenants_of(groups, settings)))
+    ):
         return tenant_of(own, judged, groups, settings)
-    return tenant_of(ask.tenant, judged, groups, settings)
+    return tenant_of(submission.tenant, judged, groups, settings)
 
 
 def _names(tenants: Sequence[Tenant]) -> frozenset[str]:
     return frozenset(one.name for one in tenants)
 
 
-def _request(ask: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
+def _request(submission: Submission, tenant: Tenant, settings: ControlSettings) -> Request:
     return Request(
-        ask.cpus_milli or settings.default_cpus_milli,
-        ask.memory_mib or settings.default_memory_mib,
-        ask.gpu,
-        within_sites(ask.labels, tenant),
-        ask.one_numa,
+        submission.cpus_milli or settings.default_cpus_milli,
+        submission.memory_mib or settings.default_memory_mib,
+        submission.gpu,
+        within_sites(submission.labels, tenant),
+        submission.one_numa,
     )
 
 
-def _environment(ask: Submission, tenant: Tenant, catalogue: Catalogue, settings: ControlSettings) -> Environment:
-    offered = [one for one in catalogue.values() if ask.kind in one.kinds and may_use(tenant, one)]
-    default = settings.session_environment if ask.kind is Kind.SESSION else settings.job_environment
-    if ask.environment is None and offered and default not in [one.name for one in offered]:
+def _environment(
+    submission: Submission, tenant: Tenant, catalogue: Catalogue, settings: ControlSettings
+) -> Environment:
+    offered = [one for one in catalogue.values() if submission.kind in one.kinds and may_use(tenant, one)]
+    default = settings.session_environment if submission.kind is Kind.SESSION else settings.job_environment
+    if submission.environment is None and offered and default not in [one.name for one in offered]:
         return offered[0]  # this tenant may not use the default environment
-    name = ask.environment or default
+    name = submission.environment or default
     found = catalogue.get(name)
     if found is None or found not in offered:
         there = tuple(sorted(one.name for one in offered))
         raise InvalidInput(
-            _not_offered(name, ask.kind, tenant, catalogue, there), field="environment", code="unknown-environment"
+            _not_offered(name, submission.kind, tenant, catalogue, there),
+            field="environment",
+            code="unknown-environment",
         )
     return found
 
@@ -157,10 +167,10 @@ def _not_offered(
     )
 
 
-def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:
+def _check_gpu(submission: Submission, environment: Environment) -> None:
     """Raise InvalidInput if the environment does not support the requested GPU, or requires one that is missing."""
     least = environment.least_vram_mib
-    if ask.gpu is None and (environment.needs_gpu or least):
+    if submission.gpu is None and (environment.needs_gpu or least):
         much = f" with {format_memory(least)} of VRAM" if least else ""
         example = f"{least}MiB" if least else "1"
         raise InvalidInput(
@@ -168,33 +178,33 @@ def _see_to_its_gpu(ask: Submission, environment: Environment) -> None:
             field="gpus",
             code="needs-gpu",
         )
-    if ask.gpu is not None and 0 < ask.gpu.vram_mib < least:
+    if submission.gpu is not None and 0 < submission.gpu.vram_mib < least:
         raise InvalidInput(
-            f"{environment.name} needs {format_memory(least)} of VRAM, and {format_memory(ask.gpu.vram_mib)} was asked "
-            f"for; ask for more, like `--gpus {least}MiB`",
+            f"{environment.name} needs {format_memory(least)} of VRAM, and "
+            f"{format_memory(submission.gpu.vram_mib)} was asked for; ask for more, like `--gpus {least}MiB`",
             field="gpus",
             code="needs-gpu",
         )
 
 
-def _owner(ask: Submission, who: Principal) -> str:
-    if ask.owner in (None, who.name) and who.name == OPERATOR:
+def _owner(submission: Submission, who: Principal) -> str:
+    if submission.owner in (None, who.name) and who.name == OPERATOR:
         raise InvalidInput(
             "the command line on the server's node has no workloads of its own; sign in as a user: "
             "`commonage token --user NAME --data-dir DIR | commonage login`",
             field="owner",
         )
-    if ask.owner is None or ask.owner == who.name:
+    if submission.owner is None or submission.owner == who.name:
         return who.name
     if not who.is_admin:
         raise Forbidden(f"only admins may submit for somebody else, and {who.name} is none", code="not-admin")
-    return ask.owner
+    return submission.owner
 
 
-def _name(ask: Submission, settings: ControlSettings) -> str:
-    if ask.name is None and ask.command:
-        return " ".join(shlex.join(ask.command).split())[:60].strip()
-    name = ask.name or ""
+def _name(submission: Submission, settings: ControlSettings) -> str:
+    if submission.name is None and submission.command:
+        return " ".join(shlex.join(submission.command).split())[:60].strip()
+    name = submission.name or ""
     if len(name) > settings.max_name:
         raise InvalidInput(
             f"the name has {len(name)} characters; {settings.max_name} are allowed", field="name", code="invalid-name"
@@ -202,25 +212,25 @@ def _name(ask: Submission, settings: ControlSettings) -> str:
     return name
 
 
-def _command(ask: Submission) -> tuple[str, ...]:
-    if not ask.command and ask.kind is not Kind.SESSION:
-        raise InvalidInput(f"a {ask.kind} needs a command to run", field="command", code="invalid-command")
-    if ask.command and not ask.command[0].strip():
+def _command(submission: Submission) -> tuple[str, ...]:
+    if not submission.command and submission.kind is not Kind.SESSION:
+        raise InvalidInput(f"a {submission.kind} needs a command to run", field="command", code="invalid-command")
+    if submission.command and not submission.command[0].strip():
         raise InvalidInput("the command starts with nothing", field="command", code="invalid-command")
-    if sum(len(part) for part in ask.command) > 128 * 1024:
+    if sum(len(part) for part in submission.command) > 128 * 1024:
         raise TooLarge("the command is longer than 128 KiB; put it into a file", field="command")
-    return ask.command
+    return submission.command
 
 
-def _priority(ask: Submission, who: Principal, settings: ControlSettings) -> tuple[int, bool]:
+def _priority(submission: Submission, who: Principal, settings: ControlSettings) -> tuple[int, bool]:
     """The priority, and whether its class is preemptible."""
     classes = {one.name: one for one in settings.priority_classes}
-    if isinstance(ask.priority, str):
-        found = classes.get(ask.priority)
+    if isinstance(submission.priority, str):
+        found = classes.get(submission.priority)
         if found is None:
             there = ", ".join(f"{one.name} ({one.priority})" for one in settings.priority_classes)
             raise InvalidInput(
-                f"there is no priority class {ask.priority[:40]!r}; there are {there}, or a number",
+                f"there is no priority class {submission.priority[:40]!r}; there are {there}, or a number",
                 field="priority",
                 code="unknown-priority",
             )
@@ -228,24 +238,24 @@ def _priority(ask: Submission, who: Principal, settings: ControlSettings) -> tup
             raise Forbidden(f"only admins may give the priority {found.name!r}", code="not-admin")
         return found.priority, found.preemptible
     free = max((one.priority for one in classes.values() if not one.for_admins), default=0)
-    if ask.priority > max(0, free) and not who.is_admin:
+    if submission.priority > max(0, free) and not who.is_admin:
         raise Forbidden(f"only admins may raise a priority above {max(0, free)}; lowering it is free", code="not-admin")
-    return ask.priority, False
+    return submission.priority, False
 
 
-def _array_size(ask: Submission, settings: ControlSettings) -> int:
-    if ask.gang and ask.array_size > MOST_TOGETHER:
+def _array_size(submission: Submission, settings: ControlSettings) -> int:
+    if submission.gang and submission.array_size > MOST_TOGETHER:
         raise InvalidInput(
-            f"{ask.array_size} nodes were asked for at once; at most {MOST_TOGETHER} start together",
+            f"{submission.array_size} nodes were asked for at once; at most {MOST_TOGETHER} start together",
             field="nodes",
             code="invalid-array",
         )
-    if ask.array_size and ask.kind is not Kind.JOB:
-        raise InvalidInput(f"only jobs come as arrays, not a {ask.kind}", field="array", code="invalid-array")
-    if not 0 <= ask.array_size <= settings.max_array:
+    if submission.array_size and submission.kind is not Kind.JOB:
+        raise InvalidInput(f"only jobs come as arrays, not a {submission.kind}", field="array", code="invalid-array")
+    if not 0 <= submission.array_size <= settings.max_array:
         raise InvalidInput(
-            f"an array of {ask.array_size} was asked for; 1 to {settings.max_array} are allowed",
+            f"an array of {submission.array_size} was asked for; 1 to {settings.max_array} are allowed",
             field="array",
             code="invalid-array",
         )
-    return ask.array_size
+    return submission.array_size

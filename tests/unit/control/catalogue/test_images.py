@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ROOT, SPAWNER, USER, Site, job
 
-from commonage.control.queries.look import Standing
+from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import Submission
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
@@ -49,20 +49,20 @@ async def test_what_was_pushed_is_there_at_once_for_those_whose_it_is() -> None:
     site = lab()
     async with site.open() as control:
         with pytest.raises(InvalidInput, match="EnvironmentNotOffered"):
-            await control.work.submit(ADA, job(environment="lab/torch"))
+            await control.workloads.submit(ADA, job(environment="lab/torch"))
         view = await control.images.add(ADA, image(), REGISTRY)
         assert (view.image.tenant, view.image.by, view.image.provenance.by, view.mine) == ("lab", "ada", "ada", True)
 
         def offered(who: Principal) -> set[str]:
-            return {one.environment.name for one in control.node_pool.launch_options(who).environments}
+            return {one.environment.name for one in control.launch.options(who).environments}
 
         assert [offered(who) - {"base", "notebook"} for who in (ADA, BEN, ROOT, EVE)] == [{"lab/torch"}] * 3 + [set()]
         assert [len(control.images.visible(who)) for who in (ADA, ROOT, EVE)] == [1, 1, 0]
-        (made,) = (await control.work.submit(BEN, job(environment="lab/torch"))).workloads
+        (made,) = (await control.workloads.submit(BEN, job(environment="lab/torch"))).workloads
         assert (made.spec.tenant, made.spec.environment) == ("lab", "lab/torch")
-        explanation = await control.work.dry_run(ADA, job(environment="lab/torch"))
+        explanation = await control.workloads.dry_run(ADA, job(environment="lab/torch"))
         assert explanation.startable_now
-        told = [one.reason for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
+        told = [one.reason for one in await control.queries.events(ROOT) if one.kind is EventKind.AUDIT]
         assert told == [ImageRegistered(by="ada", image="lab/torch", digest=f"sha256:{'a' * 64}")]
 
 
@@ -73,10 +73,10 @@ async def test_others_can_neither_run_it_nor_learn_of_it() -> None:
         chosen = replace(spoken_for, tenant="lab")
         for who, ask in ((EVE, job(environment="lab/torch")), (SPAWNER, spoken_for)):
             with pytest.raises(InvalidInput, match="EnvironmentNotOffered"):
-                await control.work.submit(who, ask)
+                await control.workloads.submit(who, ask)
         # What the hub says for a user gives no more than the user has, though the hub itself may do anything.
         with pytest.raises(Forbidden, match="eve is no member of 'lab'"):
-            await control.work.submit(SPAWNER, chosen)
+            await control.workloads.submit(SPAWNER, chosen)
         with pytest.raises(NotFound, match="there is no image 'lab/torch'; there are: none"):
             control.images.one(EVE, "lab/torch")
         with pytest.raises(NotFound):
@@ -128,7 +128,7 @@ async def test_a_name_belongs_to_who_took_it() -> None:
         await control.images.add(BEN, image("lab/torch:mine"), REGISTRY)
         again = await control.images.add(ADA, image(digit="c", kernels=(PY, TORCH), server_prefix="/s"), REGISTRY)
         assert again.image.digest == f"sha256:{'c' * 64}"
-        names = [one.environment.name for one in control.node_pool.environments(ADA)]
+        names = [one.environment.name for one in control.environments.views(ADA)]
         assert names == ["base", "notebook", "lab/torch", "lab/torch/py310", "lab/torch/torch", "lab/torch:mine"]
 
 
@@ -162,7 +162,7 @@ async def test_work_in_a_removed_image_goes_on_and_what_waits_says_why_until_it_
     async with site.open() as control:
         await control.images.add(ADA, image(), REGISTRY)
         runs, waits = [
-            (await control.work.submit(ADA, job(environment="lab/torch", cpus_milli=cpus))).workloads[0]
+            (await control.workloads.submit(ADA, job(environment="lab/torch", cpus_milli=cpus))).workloads[0]
             for cpus in (8000, 8000)
         ]
         await site.clock.advance(2)
@@ -171,16 +171,16 @@ async def test_work_in_a_removed_image_goes_on_and_what_waits_says_why_until_it_
         assert (view.running, view.waiting, list(waiting)) == (1, 1, [waits.id])
         await site.clock.advance(2)
         assert [site.there(one).state for one in (runs, waits)] == [State.RUNNING, State.HELD]
-        stands = control.look.standing(await control.look.workload(ADA, waits.id))
+        stands = control.queries.details(await control.queries.workload(ADA, waits.id))
         assert isinstance(stands.reason, ImageRemoved)
         assert (stands.reason.image, stands.reason.by) == ("lab/torch", "ada")
-        assert (await control.look.explain(ADA, waits.id)).reasons == (stands.reason,)
+        assert (await control.queries.explain(ADA, waits.id)).reasons == (stands.reason,)
         with pytest.raises(InvalidInput) as caught:
-            await control.work.submit(ADA, job(environment="lab/torch"))
+            await control.workloads.submit(ADA, job(environment="lab/torch"))
         assert isinstance(caught.value.reason, EnvironmentNotOffered)
         assert (caught.value.reason.removed, caught.value.reason.offered) == (stands.reason, ("base",))
         await control.images.add(ADA, image(digit="b"), REGISTRY)
-        await control.work.stop(ADA, runs.id)
+        await control.workloads.stop(ADA, runs.id)
         await site.clock.advance(2)
         assert site.there(waits).state is State.RUNNING
         assert site.engine.world.runs[f"{waits.id}-1"].request.environment.image == image(digit="b").reference
@@ -196,12 +196,12 @@ async def test_what_was_removed_is_remembered_across_a_restart() -> None:
         assert [one.image.name for one in control.images.visible(ADA)] == ["lab/torch"]
         for who in (ADA, ROOT, Principal("zoe", USER, ("lab", "optics"))):
             with pytest.raises(InvalidInput) as caught:
-                await control.work.submit(who, job(environment="lab/old"))
+                await control.workloads.submit(who, job(environment="lab/old"))
             assert isinstance(caught.value.reason, EnvironmentNotOffered)
             assert isinstance(caught.value.reason.removed, ImageRemoved)
             assert caught.value.reason.removed.by == "root"
         with pytest.raises(InvalidInput) as caught:
-            await control.work.submit(EVE, job(environment="lab/old"))
+            await control.workloads.submit(EVE, job(environment="lab/old"))
         assert isinstance(caught.value.reason, EnvironmentNotOffered)
         assert (caught.value.reason.exists, caught.value.reason.removed) == (False, None)
 
@@ -211,7 +211,7 @@ async def test_a_kernel_that_the_newer_image_lacks_is_told_with_those_it_has() -
         await control.images.add(ADA, image(kernels=(PY, TORCH)), REGISTRY)
         await control.images.add(ADA, image(kernels=(TORCH, replace(PY, name="py312"))), REGISTRY)
         with pytest.raises(InvalidInput) as caught:
-            await control.work.submit(ADA, job(environment="lab/torch/py310"))
+            await control.workloads.submit(ADA, job(environment="lab/torch/py310"))
         assert isinstance(caught.value.reason, EnvironmentNotOffered)
         assert caught.value.reason.removed == EnvironmentNotInImage(
             environment="lab/torch/py310",
@@ -224,11 +224,11 @@ async def test_what_needs_a_gpu_is_refused_without_one() -> None:
     async with lab().open() as control:
         await control.images.add(ADA, image(needs_gpu=True, least_vram_mib=6144), REGISTRY)
         with pytest.raises(InvalidInput, match=r"lab/torch needs a GPU with 6 GiB of VRAM.*--gpus 6144MiB") as caught:
-            await control.work.submit(ADA, job(environment="lab/torch"))
+            await control.workloads.submit(ADA, job(environment="lab/torch"))
         assert (caught.value.field, caught.value.problem_code) == ("gpus", "needs-gpu")
         with pytest.raises(InvalidInput, match="needs 6 GiB of VRAM, and 4 GiB was asked"):
-            await control.work.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("4GiB")))
-        await control.work.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("8GiB")))
+            await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("4GiB")))
+        await control.workloads.submit(ADA, job(environment="lab/torch", gpu=parse_gpus("8GiB")))
 
 
 # --- brought to nodes ------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_
         (seen,) = control.images.one(ADA, "lab/torch").nodes
         assert (seen.state, seen.progress) == (EnvironmentState.BUILDING, 0.5)
         assert isinstance(seen.reason, PreparingEnvironment)
-        (environment,) = [one for one in control.node_pool.environments(ADA) if one.environment.name == "lab/torch"]
+        (environment,) = [one for one in control.environments.views(ADA) if one.environment.name == "lab/torch"]
         assert (environment.status.state, environment.status.progress) == (EnvironmentState.BUILDING, 0.5)
         await site.clock.advance(5)
         (seen,) = control.images.one(ADA, "lab/torch").nodes
@@ -252,7 +252,7 @@ async def test_an_image_is_brought_to_all_nodes_with_progress_and_to_those_that_
         await site.clock.advance(20)
         assert [one.node for one in control.images.one(ADA, "lab/torch").nodes] == [seen.node, "late"]
         assert site.engine.prepared == [("lab/torch", seen.node), ("lab/torch", "late")]
-        (environment,) = [one for one in control.node_pool.environments(ADA) if one.environment.name == "lab/torch"]
+        (environment,) = [one for one in control.environments.views(ADA) if one.environment.name == "lab/torch"]
         assert (environment.status.state, environment.status.reason) == (
             EnvironmentState.READY,
             OnNodes(ready=2, nodes=2),
@@ -299,7 +299,7 @@ async def test_nothing_is_brought_unasked_where_the_settings_say_so() -> None:
         await control.images.prepull(ADA, "lab/torch", ())
         await site.clock.advance(1)
         assert site.engine.prepared == [("lab/torch", "gpu-1")]
-        await control.node_pool.drain(ROOT, "gpu-1", True)
+        await control.nodes.drain(ROOT, "gpu-1", True)
         with pytest.raises(Conflict, match="gpu-1 takes no work now"):
             await control.images.prepull(ADA, "lab/torch", ["gpu-1"])
         with pytest.raises(Conflict, match="no node takes work now"):
@@ -313,11 +313,11 @@ async def test_a_retry_after_the_image_went_waits_for_it() -> None:
         await control.images.add(ADA, image(), REGISTRY)
         ask = job(environment="lab/torch", retry=make.workload().spec.retry)
         ask = replace(ask, retry=replace(ask.retry, retries=1, backoff_s=5.0))
-        (made,) = (await control.work.submit(ADA, ask)).workloads
+        (made,) = (await control.workloads.submit(ADA, ask)).workloads
         await site.clock.advance(1)
         await control.images.remove(ADA, "lab/torch")
         await site.clock.advance(30)
-        found = await control.look.workload(ADA, made.id)
+        found = await control.queries.workload(ADA, made.id)
         assert (found.state, found.attempts, found.not_before) == (State.HELD, 1, None)
         assert isinstance(found.reason, ImageRemoved)
 
@@ -330,23 +330,23 @@ async def test_how_far_a_fetch_is_shows_at_once_and_is_written_now_and_then() ->
     site = lab()
     site.engine.default = Behaviour(start_delay_s=600.0, lasts_s=None)
     async with site.open() as control:
-        (made,) = (await control.work.submit(ADA, job())).workloads
+        (made,) = (await control.workloads.submit(ADA, job())).workloads
         await site.clock.advance(1)
 
-        def standing() -> Standing:
+        def details() -> StateDetails:
             workload = control.live_state.get(made.id)
             assert workload is not None
-            return control.look.standing(workload)
+            return control.queries.details(workload)
 
         for tenth in range(6):  # then the sweep asks the engine itself
             status = Status(f"{made.id}-1", Phase.STARTING, site.clock.now(), "gpu-1", pulling(tenth), tenth / 10)
             control.reconcile._tell(site.engine, status)
             await site.clock.advance(0.5)
-            assert standing().progress == tenth / 10
-        written = [one.reason for one in await control.look.events(ADA) if one.kind is EventKind.PROGRESS]
+            assert details().progress == tenth / 10
+        written = [one.reason for one in await control.queries.events(ADA) if one.kind is EventKind.PROGRESS]
         assert written == [pulling(tenth) for tenth in (0, 4)]
-        assert standing().reason == written[-1]
+        assert details().reason == written[-1]
         running = Status(f"{made.id}-1", Phase.RUNNING, site.clock.now(), "gpu-1")
         control.reconcile._tell(site.engine, running)
         await site.clock.advance(0.5)
-        assert (site.there(made).state, standing().progress) == (State.RUNNING, None)
+        assert (site.there(made).state, details().progress) == (State.RUNNING, None)

@@ -25,7 +25,7 @@ def site_of(nodes: int, *behaviours: Behaviour) -> Site:
 
 
 async def submit(control: Control, size: int = 3, **fields: Any) -> list[Workload]:
-    made = await control.work.submit(ANN, job("train", gang=True, array_size=size, **fields))
+    made = await control.workloads.submit(ANN, job("train", gang=True, array_size=size, **fields))
     return list(made.workloads)
 
 
@@ -57,12 +57,12 @@ async def test_they_start_at_once_and_know_each_other() -> None:
 async def test_none_starts_while_one_would_have_no_place() -> None:
     site = site_of(3)
     async with site.open() as control:
-        first = (await control.work.submit(ANN, job("other"))).workloads[0]
+        first = (await control.workloads.submit(ANN, job("other"))).workloads[0]
         await site.clock.advance(1)
         members = await submit(control)
         await site.clock.advance(30)
         assert states(site) == [State.QUEUED] * 3
-        await control.work.stop(ANN, first.id)
+        await control.workloads.stop(ANN, first.id)
         await site.clock.advance(5)
         assert states(site) == [State.RUNNING] * 3
         assert {site.there(one).attempts for one in members} == {1}
@@ -100,7 +100,7 @@ async def test_one_ends_badly_for_good_and_the_others_end_with_it(how: str) -> N
         members = await submit(control)
         await site.clock.advance(2)
         if how == "is stopped":
-            await control.work.stop(ANN, members[1].id, "enough")
+            await control.workloads.stop(ANN, members[1].id, "enough")
         await site.clock.advance(20)
     assert set(states(site)) == ({State.FAILED, State.STOPPED} if how == "fails" else {State.STOPPED})
     others = [one.reason for one in site.all() if one.stop is not None and one.stop.cause is StopCause.DEPENDENCY]

@@ -65,11 +65,11 @@ def far_site() -> tuple[Site, Elsewhere]:
 async def test_what_its_agent_measures_is_shown_and_written_down() -> None:
     site, far = far_site()
     async with site.open() as control:
-        mine = (await control.work.submit(ANN, job(gpu=parse_gpus("4GiB")))).workloads[0]
+        mine = (await control.workloads.submit(ANN, job(gpu=parse_gpus("4GiB")))).workloads[0]
         await site.sampled(control, 5)
         far.owner = f"{mine.id}-1"
         await site.sampled(control, 10)
-        [view] = control.node_pool.nodes()
+        [view] = control.node_views.all()
         assert view.devices[0].used_mib == 4000
         assert view.devices[0].utilisation == 0.5
         assert view.devices[0].unattributed == ()
@@ -81,7 +81,7 @@ async def test_processes_of_nobody_there_are_told() -> None:
     site, _ = far_site()
     async with site.open() as control:
         await site.sampled(control, 15)
-        [view] = control.node_pool.nodes()
+        [view] = control.node_views.all()
         [unattributed_process] = view.devices[0].unattributed
         assert (unattributed_process.pid, unattributed_process.memory_mib, unattributed_process.name) == (
             77,
@@ -95,20 +95,20 @@ async def test_what_is_old_is_no_measurement() -> None:
     far.connected = False
     async with site.open() as control:
         await site.sampled(control, 5)
-        [view] = control.node_pool.nodes()
+        [view] = control.node_views.all()
         assert view.devices[0].used_mib is None
 
 
 async def test_its_warnings_reach_the_owner_and_a_sound_device_is_said_to_be_so() -> None:
     site, far = far_site()
     async with site.open() as control:
-        mine = (await control.work.submit(ANN, job())).workloads[0]
+        mine = (await control.workloads.submit(ANN, job())).workloads[0]
         await site.sampled(control, 5)
         far.warnings = [("far", f"{mine.id}-1", "its MPS daemon ended")]
         await site.sampled(control, 5)
         told = [one.reason for one in site.store.shelf.events if one.kind is EventKind.WARNING]
         assert GpuWarning(detail="its MPS daemon ended") in told
-        await control.node_pool.resume(ROOT, "far", UUID)
+        await control.nodes.resume(ROOT, "far", UUID)
         assert far.resumed == [UUID]
 
 

@@ -33,9 +33,9 @@ async def test_a_device_that_fails_takes_no_new_work_and_its_workloads_are_told(
     site = Site()
     (device,) = site.nodes[0].devices
     async with site.open() as control:
-        (mine,) = (await control.work.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
-        (none,) = (await control.work.submit(BOB, job())).workloads
-        (later,) = (await control.work.submit(ANN, job(gpu=parse_gpus("1")))).workloads
+        (mine,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
+        (none,) = (await control.workloads.submit(BOB, job())).workloads
+        (later,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("1")))).workloads
         await site.clock.advance(1)
         says(site, replace(device, faults=(FELL,)))
         await site.clock.advance(60)
@@ -43,7 +43,7 @@ async def test_a_device_that_fails_takes_no_new_work_and_its_workloads_are_told(
         assert told(site, EventKind.WARNING, mine.id) == [replace(fault, is_held=True)]
         assert not told(site, EventKind.WARNING, none.id)
         assert fault in told(site, EventKind.NODE)
-        await control.work.stop(ANN, mine.id)
+        await control.workloads.stop(ANN, mine.id)
         await site.clock.advance(60)
         assert site.there(later).state is State.QUEUED
         says(site, device)
@@ -67,7 +67,7 @@ async def test_a_mig_instance_that_is_taken_away_under_its_workload() -> None:
     site = Site()
     (device,) = site.nodes[0].devices
     async with site.open() as control:
-        (mine,) = (await control.work.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
+        (mine,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
         await site.clock.advance(1)
         says(site, replace(device, uuid="MIG-9", index=100, parent_uuid=device.uuid))
         await site.clock.advance(60)
@@ -96,19 +96,19 @@ async def test_an_admin_resumes_one_device_or_all_of_a_node() -> None:
     one, two = site.nodes[0].devices
     says(site, replace(one, faults=(FELL,)), replace(two, faults=(FELL,)))
     async with site.open() as control:
-        await control.node_pool.drain(ROOT, "gpu-1", True)
-        node = await control.node_pool.resume(ROOT, "gpu-1", "1")
+        await control.nodes.drain(ROOT, "gpu-1", True)
+        node = await control.nodes.resume(ROOT, "gpu-1", "1")
         assert [bool(device.faults) for device in node.report.devices] == [True, False]
         assert (node.drain, site.devices.forgot) == (True, [two.uuid])
-        node = await control.node_pool.resume(ROOT, "gpu-1")
+        node = await control.nodes.resume(ROOT, "gpu-1")
         assert [bool(device.faults) for device in node.report.devices] == [False, False]
         assert not node.drain
         with pytest.raises(NotFound, match="GPU '7' is none on gpu-1; there are: 0"):
-            await control.node_pool.resume(ROOT, "gpu-1", "7")
+            await control.nodes.resume(ROOT, "gpu-1", "7")
         with pytest.raises(NotFound, match="no node"):
-            await control.node_pool.resume(ROOT, "gpu-9")
+            await control.nodes.resume(ROOT, "gpu-9")
         with pytest.raises(Forbidden):
-            await control.node_pool.resume(ANN, "gpu-1")
+            await control.nodes.resume(ANN, "gpu-1")
 
 
 def test_a_device_is_meant_by_index_label_or_uuid() -> None:

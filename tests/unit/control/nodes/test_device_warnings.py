@@ -23,7 +23,7 @@ async def test_the_owner_is_told_once() -> None:
     site = Site()
     site.samples_itself = False
     async with site.open() as control:
-        mine = (await control.work.submit(ANN, job())).workloads[0]
+        mine = (await control.workloads.submit(ANN, job())).workloads[0]
         await site.sampled(control, 5)
         site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended"), (f"{mine.id}-9", "nobody's")]
         await site.sampled(control, 10)
@@ -36,11 +36,11 @@ async def test_it_is_told_when_the_store_is_back() -> None:
     site = Site()
     site.samples_itself = False
     async with site.open() as control:
-        mine = (await control.work.submit(ANN, job())).workloads[0]
+        mine = (await control.workloads.submit(ANN, job())).workloads[0]
         await site.sampled(control, 5)
         site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended")]
         site.store.trouble = Unavailable("the database is away")
-        looking = asyncio.create_task(control.device_warnings.look())
+        looking = asyncio.create_task(control.device_warnings.collect())
         while not looking.done():
             await site.clock.advance(1)
             await asyncio.sleep(0.01)

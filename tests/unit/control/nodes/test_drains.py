@@ -8,13 +8,24 @@ import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
-from commonage.control.nodes.node_states import judged, reason_for
+from commonage.control.nodes.node_states import judged, reasons_for
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.events import EventKind
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeLost, NodeRemoved, Running, Stopping
+from commonage.domain.reasons.nodes import (
+    AgentNotAnswering,
+    DiskNearlyFull,
+    DrainedBy,
+    EngineNotAnswering,
+    MayRunWithoutAgent,
+    NeedsRepair,
+    NodeInUse,
+    NotReporting,
+    SwarmNodeDown,
+)
 from commonage.domain.reasons.notes import (
     Fate,
     NodeHasFault,
@@ -30,20 +41,23 @@ from commonage.testing import factories
 pytestmark = pytest.mark.anyio
 
 TWO = ("one", "two")
+SILENT = EngineNotAnswering(error="Docker: refused")
+FULL = DiskNearlyFull(folders=("/data",), free_mib=3, least_mib=256)
+DOWN = SwarmNodeDown(error="heartbeat failure")
 
 
 @pytest.mark.parametrize(
     ("node", "shown"),
     [
-        (factories.node("one", faults=("Docker: refused",)), "an admin has to repair it; it takes no new work"),
-        (replace(factories.node("one"), state=NodeState.FAULTY, reason="it does not report"), "it does not report"),
-        (replace(factories.node("one"), reason="its disk is nearly full"), "its disk is nearly full"),
+        (factories.node("one", faults=(SILENT,)), NeedsRepair()),
+        (replace(factories.node("one"), state=NodeState.FAULTY, reasons=(NotReporting(),)), NotReporting()),
+        (replace(factories.node("one"), reasons=(FULL,)), FULL),
     ],
 )
-def test_only_admins_read_what_a_daemon_reported(node: Node, shown: str) -> None:
+def test_only_admins_read_what_a_daemon_reported(node: Node, shown: Reason) -> None:
     judged_node = judged(node) if node.report.faults else node
-    assert reason_for(judged_node, ANN) == shown
-    assert reason_for(judged_node, ROOT) == judged_node.reason
+    assert reasons_for(judged_node, ANN) == (shown,)
+    assert reasons_for(judged_node, ROOT) == judged_node.reasons
 
 
 def site_of_two(**settings: float) -> Site:
@@ -53,11 +67,11 @@ def site_of_two(**settings: float) -> Site:
 async def started(site: Site, control: Control, ask: Submission, on: str = "one") -> Workload:
     """Runs on this machine, but for a moment only because it was told to."""
     other = next(name for name in TWO if name != on)
-    await control.node_pool.drain(ROOT, other, True)
+    await control.nodes.drain(ROOT, other, True)
     who = SPAWNER if ask.kind is Kind.SESSION else ANN
-    (made,) = (await control.work.submit(who, ask)).workloads
+    (made,) = (await control.workloads.submit(who, ask)).workloads
     await site.clock.advance(2)
-    await control.node_pool.drain(ROOT, other, False)
+    await control.nodes.drain(ROOT, other, False)
     assert node_of(site, made) == on
     return made
 
@@ -81,7 +95,7 @@ async def test_a_drain_alone_disturbs_nobody() -> None:
         one = await started(site, control, job())
         node = await control.drains.drain(ROOT, "one")
         await site.clock.advance(60)
-        assert (node.state, node.reason, node.leave_by) == (NodeState.DRAINING, "drained by root", None)
+        assert (node.state, node.reasons, node.leave_by) == (NodeState.DRAINING, (DrainedBy(by="root"),), None)
         assert node_of(site, one) == "one"
         assert events_of(site, one, EventKind.WARNING) == []
 
@@ -132,7 +146,7 @@ async def test_a_deadline_outlives_a_restart_and_reports_and_goes_with_the_drain
         assert control.live_state.nodes["one"].leave_by == by
         await site.clock.advance(60)
         assert node_of(site, one) == "two"
-        await control.node_pool.resume(ROOT, "one")
+        await control.nodes.resume(ROOT, "one")
         await site.clock.advance(10)
         assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].leave_by) == (
             NodeState.READY,
@@ -168,12 +182,17 @@ async def test_only_a_node_that_is_drained_and_empty_is_removed() -> None:
     site = site_of_two()
     async with site.open() as control:
         one = await started(site, control, job("train"))
-        with pytest.raises(Conflict, match="one is ready and takes work; drain it first"):
+        with pytest.raises(Conflict) as caught:
             await control.drains.remove(ROOT, "one")
+        assert caught.value.reason == NodeInUse(node="one", state="ready")
+        in_use = NodeInUse(
+            node="one", state="draining", reasons=(DrainedBy(by="root"),), workloads=1, names=f"train of ann ({one.id})"
+        )
         await control.drains.drain(ROOT, "one")
         for force in (False, True):
-            with pytest.raises(Conflict, match=rf"one still runs 1 workload: train of ann \({one.id}\)"):
+            with pytest.raises(Conflict) as caught:
                 await control.drains.remove(ROOT, "one", force=force)
+            assert caught.value.reason == in_use
         await control.drains.drain(ROOT, "one", requeue=True)
         await site.clock.advance(15)
         await control.drains.remove(ROOT, "one")
@@ -192,8 +211,10 @@ async def test_a_lost_node_is_removed_and_what_is_still_counted_there_only_on_th
         site.engine.lose_node("one")
         await site.clock.advance(60)
         assert control.live_state.nodes["one"].state is NodeState.LOST
-        with pytest.raises(Conflict, match="nobody knows what became of 1 workload: train of ann"):
+        with pytest.raises(Conflict) as caught:
             await control.drains.remove(ROOT, "one")
+        assert isinstance(caught.value.reason, NodeInUse)
+        assert (caught.value.reason.state, caught.value.reason.workloads) == ("lost", 1)
         await control.drains.remove(ROOT, "one", force=True)
         await site.clock.advance(2)
         assert node_of(site, one) == "two"
@@ -220,12 +241,12 @@ async def test_who_runs_on_a_node_in_trouble_reads_it() -> None:
         talks = await started(site, control, session())
 
         def notes(of: Workload) -> tuple[Reason, ...]:
-            standing = control.look.standing(site.there(of))
-            assert standing.reason == Running(node="one")
-            return standing.notes
+            details = control.queries.details(site.there(of))
+            assert details.reason == Running(node="one")
+            return details.notes
 
         assert notes(one) == ()
-        site.engine.add_node(factories.node("one", faults=("its container daemon does not answer",)).report)
+        site.engine.add_node(factories.node("one", faults=(SILENT,)).report)
         await site.clock.advance(10)
         fault = NodeHasFault(node="one", fate=Fate.REQUEUED)
         assert notes(one) == (fault,)
@@ -234,7 +255,7 @@ async def test_who_runs_on_a_node_in_trouble_reads_it() -> None:
         (silent,) = notes(talks)
         assert isinstance(silent, NodeNotResponding)
         assert (silent.node, silent.fate) == ("one", Fate.SESSION_ENDS)
-        assert (await control.look.explain(ANN, one.id)).reasons == (Running(node="one"), *notes(one))
+        assert (await control.queries.explain(ANN, one.id)).reasons == (Running(node="one"), *notes(one))
         site.engine.add_node(factories.node("one").report)
         await site.clock.advance(10)
         await control.drains.drain(ROOT, "one", by=site.clock.now() + 7200)
@@ -242,23 +263,23 @@ async def test_who_runs_on_a_node_in_trouble_reads_it() -> None:
 
 
 async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_admins() -> None:
-    why = "it may only be cut off: what ran there begins elsewhere once `commonage node rm --force one` says so"
+    why = MayRunWithoutAgent(node="one")
     site = site_of_two(sweep_every_s=1e6)
     one = factories.node("one").report
     async with site.open() as control:
         job_there, session_there = await started(site, control, job("train")), await started(site, control, session())
-        site.engine.add_node(replace(one, faults=("Docker Swarm does not reach it",)))
+        site.engine.add_node(replace(one, faults=(DOWN,)))
         await site.clock.advance(5)
-        site.engine.add_node(replace(one, faults=("Docker Swarm does not reach it", why), gone=True, undecided=why))
+        site.engine.add_node(replace(one, faults=(DOWN, why), gone=True, undecided=why))
         await site.clock.advance(1)
         for there in (job_there, session_there):
-            (said,) = control.look.standing(site.there(there)).notes
+            (said,) = control.queries.details(site.there(there)).notes
             assert isinstance(said, NodeUndecided)
-            assert (said.node, said.detail) == ("one", why)
-            assert events_of(site, there, EventKind.WARNING) == [NodeUndecided(node="one", detail=why)]
+            assert (said.node, said.cause) == ("one", why)
+            assert events_of(site, there, EventKind.WARNING) == [NodeUndecided(node="one", cause=why)]
         await site.clock.advance(60)
         told_admins = [one for one in events_of_nodes(site) if isinstance(one, NodeUndecided)]
-        assert told_admins == [NodeUndecided(node="one", detail=why, workloads=2)]
+        assert told_admins == [NodeUndecided(node="one", cause=why, workloads=2)]
         await control.drains.remove(ROOT, "one", force=True)
         await site.clock.advance(20)
         assert node_of(site, job_there) == "two"
@@ -268,26 +289,23 @@ async def test_what_is_lost_is_not_placed_again_on_its_node_before_that_has_repo
     site = site_of_two()
     async with site.open() as control:
         one = await started(site, control, job())
-        report = factories.node("one", cpus_milli=64_000, faults=("its container daemon does not answer",)).report
+        report = factories.node("one", cpus_milli=64_000, faults=(SILENT,)).report
         site.engine.add_node(report)  # the cluster has not heard of it yet
         assert control.live_state.nodes["one"].state is NodeState.READY
         site.engine.end(f"{one.id}-1", None, NodeLost(node="one"))
         await site.clock.advance(2)
         assert (node_of(site, one), site.there(one).attempts) == ("two", 2)
-        assert control.live_state.nodes["one"].reason == "its container daemon does not answer"
+        assert control.live_state.nodes["one"].reasons == (SILENT,)
 
 
 async def test_a_sound_node_on_which_something_was_lost_takes_work_at_once() -> None:
     site = Site([factories.node("one")])
     async with site.open() as control:
-        (one,) = (await control.work.submit(ANN, job())).workloads
+        (one,) = (await control.workloads.submit(ANN, job())).workloads
         await site.clock.advance(1)
         site.engine.end(f"{one.id}-1", None)
         await site.clock.advance(2)
         assert (node_of(site, one), site.there(one).attempts) == ("one", 2)
-
-
-DOWN = "Docker Swarm does not reach it: heartbeat failure"
 
 
 async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_ready_once_it_is_back() -> None:
@@ -299,12 +317,12 @@ async def test_one_that_its_engine_gave_up_is_lost_though_it_stays_listed_and_re
         site.engine.give_up_node("one", DOWN)
         await site.clock.advance(20)
         lost = control.live_state.nodes["one"]
-        assert (lost.state, lost.reason, lost.observed_at) == (NodeState.LOST, DOWN, observed_at)
+        assert (lost.state, lost.reasons, lost.observed_at) == (NodeState.LOST, (DOWN,), observed_at)
         assert node_of(site, one) == "two"
-        assert NodeStateChanged(node="one", state="lost", detail=DOWN) in events_of_nodes(site)
+        assert NodeStateChanged(node="one", state="lost", causes=(DOWN,)) in events_of_nodes(site)
         site.engine.add_node(report)
         await site.clock.advance(10)
-        assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].reason) == (NodeState.READY, "")
+        assert (control.live_state.nodes["one"].state, control.live_state.nodes["one"].reasons) == (NodeState.READY, ())
 
 
 async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_same_when_it_is_back() -> None:
@@ -320,7 +338,7 @@ async def test_one_that_was_drained_before_it_was_lost_is_still_drained_by_the_s
         site.engine.add_node(report)
         await site.clock.advance(10)
         node = control.live_state.nodes["one"]
-        assert (node.state, node.reason, node.leave_by) == (NodeState.DRAINING, "drained by root", by)
+        assert (node.state, node.reasons, node.leave_by) == (NodeState.DRAINING, (DrainedBy(by="root"),), by)
 
 
 async def test_one_that_was_given_up_is_removed_and_stays_away_until_it_is_back() -> None:
@@ -384,11 +402,11 @@ async def test_what_is_placed_on_a_node_in_the_moment_in_which_it_leaves_does_no
     site = site_of_two(sweep_every_s=1e6)
     async with site.open() as control:
         await control.drains.drain(ROOT, "two")
-        (made,) = (await control.work.submit(ANN, job())).workloads
+        (made,) = (await control.workloads.submit(ANN, job())).workloads
         planning = asyncio.create_task(control.schedule.tick())
         leaving = asyncio.create_task(control.drains.left("one"))
         await asyncio.gather(planning, leaving)
-        await control.node_pool.drain(ROOT, "two", False)
+        await control.nodes.drain(ROOT, "two", False)
         await site.clock.advance(10)
         assert (list(control.live_state.nodes), node_of(site, made)) == (["two"], "two")
 
@@ -416,13 +434,17 @@ async def test_one_with_a_fault_and_without_work_is_removed_at_once() -> None:
     async with site.open() as control:
         one = await started(site, control, job("train"))
         report = control.live_state.nodes["one"].report
-        site.engine.add_node(replace(report, faults=("its agent does not answer",)))
+        site.engine.add_node(replace(report, faults=(AgentNotAnswering(),)))
         await site.clock.advance(10)
         assert control.live_state.nodes["one"].state is NodeState.FAULTY
-        with pytest.raises(Conflict, match=r"one is faulty \(its agent does not answer\), and still runs 1 workload"):
+        with pytest.raises(Conflict) as caught:
             await control.drains.remove(ROOT, "one")
+        names = f"train of ann ({one.id})"
+        assert caught.value.reason == NodeInUse(
+            node="one", state="faulty", reasons=(AgentNotAnswering(),), workloads=1, names=names
+        )
         assert not control.live_state.nodes["one"].drain, "what is refused changes nothing"
-        await control.work.stop(ANN, one.id)
+        await control.workloads.stop(ANN, one.id)
         await site.clock.advance(15)
         assert await control.drains.remove(ROOT, "one") == ["one is removed; it is back if it reports again"]
         assert list(control.live_state.nodes) == ["two"]

@@ -17,6 +17,7 @@ from commonage.domain.errors import Forbidden, Unavailable
 from commonage.domain.events import EventKind
 from commonage.domain.node_pools import Machine, MachineKind, NodePoolPolicy, NodePoolView
 from commonage.domain.nodes import NodeState
+from commonage.domain.reasons.nodes import MayRunWithoutAgent, SwarmNodeDown
 from commonage.domain.reasons.notes import PoolNodeAdded, PoolNodeRemoved
 from commonage.domain.reasons.waiting import NodeRequested, UserQuotaExceeded
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
@@ -140,12 +141,12 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
     site.default = Behaviour(lasts_s=300)
     site.engine = site.new_engine()
     async with site.open() as control:
-        (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
+        (made,) = (await control.workloads.submit(ANN, job("true", cpus_milli=6000))).workloads
         await rented.pass_time(30)
         assert rented.cloud.ours == []
         await rented.pass_time(60)
         (name,) = rented.cloud.ours
-        assert rented.cloud.there[name].user_data == f"{name}|token for 900|--label node pool=burst"
+        assert rented.cloud.there[name].user_data == f"{name}|token for 900|--label node-pool=burst"
         rented.joins()
         await rented.pass_time(30)
         assert site.there(made).state is State.RUNNING
@@ -155,7 +156,7 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
         await rented.pass_time(700)
         assert rented.cloud.ours == []
         assert rented.joining.expelled == [name]
-        assert name not in {view.node.name for view in control.node_pool.nodes()}
+        assert name not in {view.node.name for view in control.node_views.all()}
         told = [event.reason for event in site.store.shelf.events if event.kind is EventKind.NODE]
         (added,) = [one for one in told if isinstance(one, PoolNodeAdded)]
         (removed,) = [one for one in told if isinstance(one, PoolNodeRemoved)]
@@ -173,7 +174,7 @@ async def test_one_joins_with_the_labels_that_work_may_ask_for() -> None:
         await rented.pass_time(20)
         (name,) = rented.cloud.ours
         said = rented.cloud.there[name].user_data
-        assert said.endswith("|--label node pool=burst --label zone=cloud --share nas:/c")
+        assert said.endswith("|--label node-pool=burst --label zone=cloud --share nas:/c")
 
 
 async def test_the_least_are_there_and_a_restart_finds_them() -> None:
@@ -216,7 +217,7 @@ async def test_one_that_is_lost_is_given_back_and_replaced() -> None:
         (second,) = rented.cloud.ours
         assert second != first
         assert rented.joining.expelled == [first]
-        assert first not in {view.node.name for view in control.node_pool.nodes()}
+        assert first not in {view.node.name for view in control.node_views.all()}
 
 
 async def test_a_cloud_that_refuses_is_told_and_asked_again_later() -> None:
@@ -241,7 +242,7 @@ async def test_node_pools_are_for_admins(rented: Rented) -> None:
 
 async def on_a_rented_one(rented: Rented, control: Control) -> tuple[Workload, str]:
     """A job that only a rented machine has room for, and the name of the node that came for it and joined."""
-    (made,) = (await control.work.submit(ANN, job("true", cpus_milli=6000))).workloads
+    (made,) = (await control.workloads.submit(ANN, job("true", cpus_milli=6000))).workloads
     await rented.pass_time(90)
     (name,) = rented.cloud.ours
     rented.joins()
@@ -258,7 +259,7 @@ async def test_one_that_stays_listed_as_down_is_given_back_and_replaced_for_what
     async with site.open() as control:
         made, first = await on_a_rented_one(rented, control)
         assert site.there(made).state is State.RUNNING
-        site.engine.give_up_node(first, "heartbeat failure")
+        site.engine.give_up_node(first, SwarmNodeDown(error="heartbeat failure"))
         await rented.pass_time(30)
         assert rented.view(control).machines == ((first, "lost"),)
         assert rented.cloud.ours == [first], "it may come back"
@@ -278,7 +279,7 @@ async def test_one_that_is_down_for_a_moment_is_kept() -> None:
         rented.joins()
         await rented.pass_time(30)
         (name,) = rented.cloud.ours
-        rented.site.engine.give_up_node(name, "heartbeat failure")
+        rented.site.engine.give_up_node(name, SwarmNodeDown(error="heartbeat failure"))
         await rented.pass_time(40)
         rented.joins()
         await rented.pass_time(120)
@@ -292,7 +293,9 @@ async def test_what_may_still_run_there_begins_elsewhere_once_the_cloud_has_the_
     site = rented.site
     async with site.open() as control:
         made, first = await on_a_rented_one(rented, control)
-        site.engine.add_node(replace(control.live_state.nodes[first].report, gone=True, faults=("cut off",)))
+        site.engine.add_node(
+            replace(control.live_state.nodes[first].report, gone=True, faults=(MayRunWithoutAgent(node=first),))
+        )
         rented.cloud.gone = lambda _: None
         await rented.pass_time(580)
         assert rented.cloud.ours == [first], "nobody knows who is cut off"
@@ -313,7 +316,7 @@ async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> Non
         await rented.pass_time(30)
         (first,) = rented.cloud.ours
         del rented.cloud.there[first]
-        rented.site.engine.give_up_node(first, "heartbeat failure")
+        rented.site.engine.give_up_node(first, SwarmNodeDown(error="heartbeat failure"))
         await rented.pass_time(60)
         assert rented.joining.expelled == [first]
         assert first not in control.live_state.nodes
@@ -356,7 +359,7 @@ async def test_one_that_the_cloud_lists_long_was_given_back_all_the_same() -> No
     rented.site.default = Behaviour(lasts_s=60)
     rented.site.engine = rented.site.new_engine()
     async with rented.site.open() as control:
-        await control.work.submit(ANN, job("true", cpus_milli=6000))
+        await control.workloads.submit(ANN, job("true", cpus_milli=6000))
         await rented.pass_time(90)
         rented.joins()
         await rented.pass_time(30)
@@ -421,7 +424,7 @@ async def test_a_restart_between_drain_and_end_lets_it_go_and_work_gets_another(
         first = await leaving(rented, control)
         assert dict(rented.view(control).machines) == {first: "leaving"}
         assert rented.view(control).cost_after_per_h == 0.0
-        await control.work.submit(ANN, job("true", cpus_milli=6000))
+        await control.workloads.submit(ANN, job("true", cpus_milli=6000))
     async with rented.site.open() as control:
         await rented.pass_time(120)
         (second,) = rented.cloud.ours
@@ -433,7 +436,7 @@ async def test_one_that_an_admin_has_resumed_stays_and_may_idle_again() -> None:
     rented = await shrunk()
     async with rented.site.open() as control:
         name = await leaving(rented, control)
-        await control.node_pool.resume(ROOT, name)
+        await control.nodes.resume(ROOT, name)
         await rented.pass_time(60)
         assert rented.cloud.ours == [name]
         assert dict(rented.view(control).machines)[name].startswith("idle for")
@@ -452,7 +455,7 @@ async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_do
         await rented.pass_time(30)
         (first,) = rented.cloud.ours
         rented.joining.disk_is_full = True
-        rented.site.engine.give_up_node(first, "heartbeat failure")
+        rented.site.engine.give_up_node(first, SwarmNodeDown(error="heartbeat failure"))
         await rented.pass_time(120)
         assert "No space left on device" in rented.view(control).last_error
         assert (first in rented.cloud.ours, first in control.live_state.nodes) == (False, True)
@@ -466,21 +469,21 @@ async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_do
 async def test_who_waits_is_told_that_a_machine_was_asked_for(rented: Rented) -> None:
     async with rented.site.open() as control:
         (first, second) = [
-            (await control.work.submit(ANN, job("true", cpus_milli=cpus))).workloads[0] for cpus in (6000, 5000)
+            (await control.workloads.submit(ANN, job("true", cpus_milli=cpus))).workloads[0] for cpus in (6000, 5000)
         ]
-        assert control.look.standing(rented.site.there(first)).notes == ()
+        assert control.queries.details(rented.site.there(first)).notes == ()
         await rented.pass_time(90)
-        (coming,) = control.look.standing(rented.site.there(first)).notes
-        assert isinstance(coming, NodeRequested)
-        assert (coming.pool, coming.is_measured) == ("burst", False)
-        assert (await control.look.explain(ANN, first.id)).coming == coming
+        (pending_node,) = control.queries.details(rented.site.there(first)).notes
+        assert isinstance(pending_node, NodeRequested)
+        assert (pending_node.pool, pending_node.is_measured) == ("burst", False)
+        assert (await control.queries.explain(ANN, first.id)).pending_node == pending_node
         rented.joins(rented.cloud.ours[0])
         await rented.pass_time(10)
-        (coming,) = control.look.standing(rented.site.there(second)).notes
-        assert isinstance(coming, NodeRequested)
+        (pending_node,) = control.queries.details(rented.site.there(second)).notes
+        assert isinstance(pending_node, NodeRequested)
         rented.joins()
         await rented.pass_time(10)
-        assert control.look.standing(rented.site.there(second)).notes == ()
+        assert control.queries.details(rented.site.there(second)).notes == ()
 
 
 async def test_whom_a_quota_holds_back_is_told_of_that_alone() -> None:
@@ -491,10 +494,10 @@ async def test_whom_a_quota_holds_back_is_told_of_that_alone() -> None:
         await rented.pass_time(20)
         rented.joins(rented.cloud.ours[0])
         await rented.pass_time(10)
-        (first, second) = [(await control.work.submit(ANN, job(cpus_milli=6000))).workloads[0] for _ in range(2)]
+        (first, second) = [(await control.workloads.submit(ANN, job(cpus_milli=6000))).workloads[0] for _ in range(2)]
         await rented.pass_time(5)
         assert rented.site.there(first).state is State.RUNNING
-        told = control.look.standing(rented.site.there(second))
+        told = control.queries.details(rented.site.there(second))
         assert isinstance(told.reason, UserQuotaExceeded)
         assert told.notes == ()
 
@@ -521,11 +524,11 @@ class Story(Rented):
         control = self.site.control()
         await control.open()
         writing = asyncio.create_task(control.writer.run())
-        await control.node_pool.tick()
+        await control.nodes.tick()
         for deed in deeds:
             await self.do(control, deed)
             await self.site.clock.advance(15)
-            await control.node_pool.tick()
+            await control.nodes.tick()
             await control.node_pools.tick()
         writing.cancel()
         await asyncio.wait([writing])
@@ -534,15 +537,15 @@ class Story(Rented):
     async def do(self, control: Control, deed: str) -> None:
         cloud, nodes = self.cloud, control.live_state.nodes
         if deed == "work":
-            await control.work.submit(ANN, job("true", cpus_milli=6000))
+            await control.workloads.submit(ANN, job("true", cpus_milli=6000))
         elif deed == "enough":
             for one in control.live_state.in_state(State.QUEUED):
-                await control.work.stop(ANN, one.id)
+                await control.workloads.stop(ANN, one.id)
         elif deed == "joins":
             self.joins(*(name for name in cloud.ours if not cloud.there[name].failed))
         elif deed == "dies":
             for name in [name for name in cloud.ours if name in nodes][:1]:
-                self.site.engine.give_up_node(name, "heartbeat failure")
+                self.site.engine.give_up_node(name, SwarmNodeDown(error="heartbeat failure"))
         elif deed in ("refuses", "answers"):
             cloud.refuses = "quota of instances exceeded" if deed == "refuses" else ""
         elif deed in ("fails", "works"):

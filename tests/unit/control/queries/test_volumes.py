@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.unit.control.world import ANN
 
-from commonage.control.queries.volumes import Volumes, see_that_all_can_be_mounted
+from commonage.control.queries.volumes import Volumes, check_mountable
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.statuses import Capabilities
@@ -82,6 +82,6 @@ def test_which_nodes_hold_a_size_is_told_of_each_volume() -> None:
 
 def test_only_where_nothing_is_mounted_a_place_of_ones_own_is_refused() -> None:
     asked = [VolumeRequest("datasets", None, "/data")]
-    see_that_all_can_be_mounted(asked, [Capabilities("swarm", mounts=True)])
+    check_mountable(asked, [Capabilities("swarm", mounts=True)])
     with pytest.raises(InvalidInput, match="MountsNotSupported"):
-        see_that_all_can_be_mounted(asked, [Capabilities("process")])
+        check_mountable(asked, [Capabilities("process")])

@@ -39,7 +39,7 @@ async def test_the_planner_hears_of_each_and_of_its_end() -> None:
         await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
         await site.clock.advance(121)
         assert [one.starts_at for one in control.live_state.snapshot.rules.reservations] == [NOW + 3 * HOUR]
-        first, *_, last = [one.reason for one in await control.look.events(ROOT) if one.kind is EventKind.AUDIT]
+        first, *_, last = [one.reason for one in await control.queries.events(ROOT) if one.kind is EventKind.AUDIT]
         assert isinstance(first, ReservationMade)
         assert (first.by, first.reservation.tenant, first.reservation.count) == ("root", "course", 6)
         assert (first.reservation.title, first.reservation.starts_at) == ("class", NOW + 60)
@@ -111,7 +111,7 @@ async def test_those_made_before_come_first() -> None:
 async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
     site = Site(rules=RULES)
     async with site.open() as control:
-        await control.work.submit(ANN, job(gpu=parse_gpus("8GiB")))
+        await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))
         await site.clock.advance(1)
         made = await control.reservations.add(ROOT, wanted(count=6))
         assert isinstance(made.shortfalls, ReservationBlocked)
@@ -126,20 +126,20 @@ async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before
     share = parse_gpus("4GiB")
     async with site.open() as control:
         await control.reservations.add(ROOT, wanted(start=200, end=300, count=6, title="class"))
-        endless = (await control.work.submit(ANN, job(gpu=share))).workloads[0]
-        short = (await control.work.submit(ANN, job(gpu=share, time_limit_s=100))).workloads[0]
+        endless = (await control.workloads.submit(ANN, job(gpu=share))).workloads[0]
+        short = (await control.workloads.submit(ANN, job(gpu=share, time_limit_s=100))).workloads[0]
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(short).state) == (State.QUEUED, State.RUNNING)
-        said = control.look.standing(site.there(endless)).reason
+        said = control.queries.details(site.there(endless)).reason
         assert isinstance(said, ReservedForOthers)
         assert (said.tenant, said.title) == ("course", "class")
         assert 190 <= (said.begins_in_s or 0) <= 200
         await site.clock.advance(210)
         asked = job(gpu=share, cpus_milli=500, memory_mib=512)
-        mine = (await control.work.submit(student, asked)).workloads[0]
+        mine = (await control.workloads.submit(student, asked)).workloads[0]
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(mine).state) == (State.QUEUED, State.RUNNING)
-        said = control.look.standing(site.there(endless)).reason
+        said = control.queries.details(site.there(endless)).reason
         assert isinstance(said, ReservedForOthers) and said.ends_in_s is not None
         await site.clock.advance(100)
         assert site.there(endless).state is State.RUNNING

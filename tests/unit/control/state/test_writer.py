@@ -232,7 +232,7 @@ async def test_a_commit_that_was_begun_is_seen_through_and_the_rest_is_told() ->
     desk.store.go.set()
     await asyncio.wait([running])
     await begun
-    with pytest.raises(Unavailable, match="the server is stopping; ask again in a moment"):
+    with pytest.raises(Unavailable, match="the server is stopping; try again in a moment"):
         await waits
     assert list(desk.store.shelf.workloads) == [first.id]
 

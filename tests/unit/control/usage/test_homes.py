@@ -30,12 +30,12 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
     homes = Measured({folder_name("Ada L."): 3 * 1024, "bob": 10})
     watch = HomeWatch(homes, FakeClock(), 2 * 1024)
     assert watch.of(ADA) is None
-    await watch.look()
+    await watch.refresh()
     view = watch.of(ADA)
     assert view is not None and view.is_over
     assert view.reason == HomeUsed(used_mib=3 * 1024, quota_mib=2 * 1024)
     homes.used = None
-    await watch.look()
+    await watch.refresh()
     assert watch.of(ADA) == view, "what cannot be measured stays as it was"
     assert list(watch.all(ADMIN)) == [folder_name("Ada L."), "bob"]
     with pytest.raises(Forbidden):
@@ -44,7 +44,7 @@ async def test_who_has_more_than_is_allowed_is_told() -> None:
 
 async def test_without_a_bound_there_is_only_a_figure() -> None:
     watch = HomeWatch(Measured({"bob": 2048}), FakeClock(), None)
-    await watch.look()
+    await watch.refresh()
     view = watch.of(Principal("bob", frozenset({Scope.READ})))
     assert view is not None and not view.is_over
     assert view.reason == HomeUsed(used_mib=2048, quota_mib=None)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.control.usage.attribution import Round, Use
-from commonage.control.usage.over_share import Excess, Excesses, who_needs_it
+from commonage.control.usage.over_share import Excess, Excesses, needed_by
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons.attempts import NeededBy
 from commonage.domain.requests import parse_gpus
@@ -98,10 +98,10 @@ def test_an_attempt_without_a_allocation_is_not_judged() -> None:
 def test_an_attempt_within_its_share_is_never_found(rounds: list[tuple[float, int | None, int]]) -> None:
     """Whatever others do, at whatever times, with or without figures."""
     excesses = Excesses(512, 20)
-    held = [allocation(), allocation("b-1")]
+    allocated = [allocation(), allocation("b-1")]
     for at, mine, theirs in rounds:
         uses = {("a-1", "GPU-0"): Use(mine, None), ("b-1", "GPU-0"): Use(theirs, None)}
-        found = excesses.take(Round(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), held, DEVICES)
+        found = excesses.take(Round(at, {"GPU-0": DeviceSample("GPU-0", None, None)}, uses), allocated, DEVICES)
         assert all(each.attempt_id == "b-1" for each in found)
 
 
@@ -118,22 +118,22 @@ def full(used: int | None, neighbour: int | None) -> Round:
 
 
 def test_a_neighbour_whose_share_is_no_longer_free_needs_it() -> None:
-    held = [allocation(), allocation("b-1", 12 * 1024)]
-    found = who_needs_it(OVER, full(14 * 1024, None), held, [])
+    allocated = [allocation(), allocation("b-1", 12 * 1024)]
+    found = needed_by(OVER, full(14 * 1024, None), allocated, [])
     assert found == NeededBy(is_queued=False, needed_mib=12 * 1024, free_mib=10 * 1024)
-    assert who_needs_it(OVER, full(16 * 1024, 2 * 1024), held, []) is not None, "10 GiB owed, 8 GiB free"
-    assert who_needs_it(OVER, full(26 * 1024, 12 * 1024), held, []) is None, "it has all of its own already"
-    assert who_needs_it(OVER, full(14 * 1024, None), [allocation(), allocation("b-1", 9 * 1024)], []) is None, (
+    assert needed_by(OVER, full(16 * 1024, 2 * 1024), allocated, []) is not None, "10 GiB owed, 8 GiB free"
+    assert needed_by(OVER, full(26 * 1024, 12 * 1024), allocated, []) is None, "it has all of its own already"
+    assert needed_by(OVER, full(14 * 1024, None), [allocation(), allocation("b-1", 9 * 1024)], []) is None, (
         "there is room"
     )
 
 
 def test_nobody_is_said_to_need_what_nobody_measured() -> None:
-    held = [allocation(), allocation("b-1", 12 * 1024)]
-    assert who_needs_it(OVER, full(None, None), held, []) is None
-    assert who_needs_it(OVER, Round(0), held, []) is None
+    allocated = [allocation(), allocation("b-1", 12 * 1024)]
+    assert needed_by(OVER, full(None, None), allocated, []) is None
+    assert needed_by(OVER, Round(0), allocated, []) is None
     unknown = Round(0, {"GPU-0": DeviceSample("GPU-0", 14 * 1024, None)}, {("b-1", "GPU-0"): Use(None, None)})
-    assert who_needs_it(OVER, unknown, held, []) is None
+    assert needed_by(OVER, unknown, allocated, []) is None
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_nobody_is_said_to_need_what_nobody_measured() -> None:
 def test_one_in_the_queue_needs_it_if_it_would_fit_without_the_culprit(asked: str, needs: bool) -> None:
     gpu = parse_gpus(asked)
     assert gpu is not None
-    held = [allocation(), allocation("b-1", 7 * 1024)]
-    found = who_needs_it(OVER, full(20 * 1024, 7 * 1024), held, [gpu])
+    allocated = [allocation(), allocation("b-1", 7 * 1024)]
+    found = needed_by(OVER, full(20 * 1024, 7 * 1024), allocated, [gpu])
     assert (found is not None) is needs
     assert found is None or found.is_queued
 
@@ -152,4 +152,4 @@ def test_one_in_the_queue_needs_it_if_it_would_fit_without_the_culprit(asked: st
 def test_two_whole_devices_are_not_waited_for_here() -> None:
     gpu = parse_gpus("2")
     assert gpu is not None
-    assert who_needs_it(OVER, full(14 * 1024, None), [allocation()], [gpu]) is None
+    assert needed_by(OVER, full(14 * 1024, None), [allocation()], [gpu]) is None

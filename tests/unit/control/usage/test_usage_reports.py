@@ -29,14 +29,14 @@ def a_site(**settings: Any) -> Site:
 
 
 async def submitted(control: Control, who: Any = ANN, gpus: str | None = "8GiB", **fields: Any) -> Workload:
-    return (await control.work.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
+    return (await control.workloads.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
 
 
-def measured(site: Site, energy_j: float | None = None, **held: tuple[int | None, float | None]) -> None:
+def measured(site: Site, energy_j: float | None = None, **allocated: tuple[int | None, float | None]) -> None:
     """MiB and utilisation of attempts, by id, on the one GPU, which draws 100 W."""
     listed = tuple(
         ProcessMemory(None, mib, attempt_id=each.replace("_", "-"), utilisation=busy)
-        for each, (mib, busy) in held.items()
+        for each, (mib, busy) in allocated.items()
     )
     used = sum(one.memory_mib or 0 for one in listed)
     site.devices.measured = [DeviceSample(DEVICE, used, None, power_w=100.0, processes=listed, energy_j=energy_j)]
@@ -199,7 +199,7 @@ async def test_alike_are_those_of_one_owner_environment_and_command() -> None:
     site = a_site()
     async with site.open() as control:
         for who, command in ((ANN, ("train",)), (BOB, ("train",)), (ANN, ("test",))):
-            one = (await control.work.submit(who, job(*command, gpu=parse_gpus("1GiB")))).workloads[0]
+            one = (await control.workloads.submit(who, job(*command, gpu=parse_gpus("1GiB")))).workloads[0]
             await site.sampled(control, 1)
             measured(site, **{f"{one.id}_1": (500, 0.5)})
             await site.sampled(control, 10)

@@ -49,7 +49,7 @@ def a_site(**settings: Any) -> Site:
 
 
 async def submitted(control: Control, who: Any = ANN, gpus: str = "8GiB", **fields: Any) -> Workload:
-    return (await control.work.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
+    return (await control.workloads.submit(who, job(gpu=parse_gpus(gpus), **fields))).workloads[0]
 
 
 def warnings(site: Site, workload: Workload | None = None) -> list[Event]:
@@ -179,7 +179,7 @@ async def test_an_old_round_is_not_judged() -> None:
         site.devices.measured = []
         for _ in range(3):
             await site.sampled(control, 60)
-            await control.watchdog.look(round_)
+            await control.watchdog.check(round_)
         assert site.there(mine).state is State.RUNNING
 
 
@@ -194,11 +194,11 @@ async def test_vram_of_a_process_of_no_attempt_is_shown_and_told_once() -> None:
         assert isinstance(event.reason, UnattributedGpuMemory)
         assert (event.reason.used_mib, event.reason.processes) == (2 * GIB, (ProcessInfo(99, "blender"),))
         assert event.owner is None
-        view = next(each for each in control.node_pool.nodes() if each.devices)
+        view = next(each for each in control.node_views.all() if each.devices)
         assert [(one.pid, one.memory_mib, one.name) for one in view.devices[0].unattributed] == [(99, 2048, "blender")]
         measured(site, 0)
         await site.sampled(control, 60)
-        view = next(each for each in control.node_pool.nodes() if each.devices)
+        view = next(each for each in control.node_views.all() if each.devices)
         assert view.devices[0].unattributed == ()
     assert [one for one in site.store.shelf.events if isinstance(one.reason, UnattributedGpuMemoryFreed)]
 
@@ -208,7 +208,7 @@ async def test_a_stop_that_was_wished_already_is_not_wished_again() -> None:
     async with site.open() as control:
         mine = await submitted(control, grace_s=300)
         await site.sampled(control, 1)
-        await control.work.stop(ROOT, mine.id)
+        await control.workloads.stop(ROOT, mine.id)
         measured(site, 10 * GIB, (runs(site, mine, 7), 10 * GIB))
         await site.sampled(control, 20)
         assert site.there(mine).stop is not None
@@ -238,8 +238,8 @@ async def test_an_attempt_within_its_share_is_never_ended(
         mine, theirs = await submitted(control), await submitted(control, BOB)
         await submitted(control, gpus="1")  # somebody always waits
         await site.sampled(control, 1)
-        for held, beside, used, seconds in rounds:
-            measured(site, used, (runs(site, mine, 7), held), (runs(site, theirs, 8), beside))
+        for allocated, beside, used, seconds in rounds:
+            measured(site, used, (runs(site, mine, 7), allocated), (runs(site, theirs, 8), beside))
             await site.sampled(control, seconds)
         assert site.there(mine).state is State.RUNNING
         assert warnings(site, mine) == []

@@ -34,7 +34,7 @@ async def test_it_is_said_at_once_and_in_numbers(ask: Submission, words: str) ->
     nodes = [factories.node("gpu-1", 1), factories.node("gpu-2", 1), factories.node("cpu-1")]
     site = Site(nodes, rules=Rules((LAB,)))
     async with site.open() as control:
-        for asking in (control.work.submit(MEMBER, ask), control.work.dry_run(MEMBER, ask)):
+        for asking in (control.workloads.submit(MEMBER, ask), control.workloads.dry_run(MEMBER, ask)):
             with pytest.raises(Unschedulable) as raised:
                 await asking
             assert words in str(raised.value)
@@ -45,11 +45,11 @@ async def test_who_has_a_reservation_may_ask_for_more_than_the_quota() -> None:
     student = Principal("ann", ANN.scopes, ("course",))
     async with site.open() as control:
         with pytest.raises(Unschedulable):
-            await control.work.submit(student, job(gpu=parse_gpus("4GiB")))
+            await control.workloads.submit(student, job(gpu=parse_gpus("4GiB")))
         window = (site.clock.now(), site.clock.now() + 3600)
         asked = Request(500, 512, parse_gpus("4GiB"))
         await control.reservations.add(ROOT, Wanted("course", [window], asked, count=2))
         await site.clock.advance(1)
-        made = await control.work.submit(student, job(gpu=parse_gpus("4GiB"), time_limit_s=600))
+        made = await control.workloads.submit(student, job(gpu=parse_gpus("4GiB"), time_limit_s=600))
         await site.clock.advance(5)
         assert site.there(made.workloads[0]).state == "running"

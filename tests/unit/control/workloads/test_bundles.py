@@ -38,12 +38,12 @@ async def test_nobody_submits_with_the_bundle_of_somebody_else() -> None:
     site = Site()
     async with site.open() as control:
         await send(control, ANN, "a")
-        for asking in (control.work.submit(BOB, job(bundle="a")), control.work.dry_run(BOB, job(bundle="a"))):
+        for asking in (control.workloads.submit(BOB, job(bundle="a")), control.workloads.dry_run(BOB, job(bundle="a"))):
             with pytest.raises(NotFound, match="bob keeps none"):
                 await asking
-        await control.work.submit(ANN, job(bundle="a"))
+        await control.workloads.submit(ANN, job(bundle="a"))
         await send(control, BOB, "a")
-        await control.work.submit(BOB, job(bundle="a"))
+        await control.workloads.submit(BOB, job(bundle="a"))
         assert digests(site) == ["a", "a"]
 
 
@@ -51,9 +51,9 @@ async def test_what_an_admin_sends_for_another_becomes_the_others() -> None:
     site = Site()
     async with site.open() as control:
         await send(control, ROOT, "a")
-        await control.work.submit(ROOT, job(bundle="a", owner="ann"))
-        await control.work.submit(ANN, job(bundle="a"))
-        await control.work.submit(ROOT, job(bundle="a", owner="ann"))
+        await control.workloads.submit(ROOT, job(bundle="a", owner="ann"))
+        await control.workloads.submit(ANN, job(bundle="a"))
+        await control.workloads.submit(ROOT, job(bundle="a", owner="ann"))
         assert sorted(one.owner for one in site.bundles.kept.values()) == ["ann", "root"]
 
 
@@ -62,7 +62,7 @@ async def test_the_number_of_one_users_bundles_is_bounded() -> None:
     async with site.open() as control:
         for digest in "abc":
             await send(control, ANN, digest)
-            await control.work.submit(ANN, job(bundle=digest))
+            await control.workloads.submit(ANN, job(bundle=digest))
         await send(control, ANN, "a")  # it is there already
         with pytest.raises(TooMany, match="the user ann keeps 3 of 3 allowed") as caught:
             await send(control, ANN, "d")
@@ -103,7 +103,7 @@ async def test_at_a_limit_what_nobody_needs_makes_room(monkeypatch: pytest.Monke
     site = Site(bundles=BundleLimits(per_user=2))
     async with site.open() as control:
         await send(control, ANN, "needed")
-        await control.work.submit(ANN, job(bundle="needed"))
+        await control.workloads.submit(ANN, job(bundle="needed"))
         await send(control, ANN, "unneeded")
         await site.clock.advance(11)
         await send(control, ANN, "new")
@@ -134,20 +134,20 @@ async def test_what_no_live_workload_needs_is_removed_in_time() -> None:
     async with site.open() as control:
         for digest in ("held", "ended", "unused"):
             await send(control, ANN, digest)
-        (live,) = (await control.work.submit(ANN, job(bundle="held"))).workloads
-        (ended,) = (await control.work.submit(ANN, job(bundle="ended"))).workloads
+        (live,) = (await control.workloads.submit(ANN, job(bundle="held"))).workloads
+        (ended,) = (await control.workloads.submit(ANN, job(bundle="ended"))).workloads
         await site.clock.advance(1)
-        await control.work.stop(ANN, ended.id)
+        await control.workloads.stop(ANN, ended.id)
         assert await control.bundles.collect() == 0
         await site.clock.advance(KEEP_S)
         assert await control.bundles.collect() == 2
         assert digests(site) == ["held"]
-        await control.work.stop(ANN, live.id)
+        await control.workloads.stop(ANN, live.id)
         await site.clock.advance(1)
         assert await control.bundles.collect() == 1
         assert digests(site) == []
         with pytest.raises(NotFound, match="Send the files again"):
-            await control.work.submit(ANN, job(bundle="held"))
+            await control.workloads.submit(ANN, job(bundle="held"))
 
 
 async def test_a_submission_under_way_keeps_its_bundle() -> None:
@@ -163,7 +163,7 @@ async def test_a_submission_under_way_keeps_its_bundle() -> None:
             await commit(batch)  # type: ignore[arg-type]
 
         site.store.commit = late  # type: ignore[method-assign]
-        submitting = asyncio.create_task(control.work.submit(ANN, job(bundle="a")))
+        submitting = asyncio.create_task(control.workloads.submit(ANN, job(bundle="a")))
         await site.clock.advance(20)
         await control.bundles.collect()
         written.set()
@@ -183,7 +183,7 @@ async def test_a_bundle_is_either_claimed_or_refused_however_calls_interleave() 
             collecting = asyncio.create_task(control.bundles.collect())
             for _ in range(iterations % 6):
                 await asyncio.sleep(0)
-            submitting = asyncio.create_task(control.work.submit(ANN, job(bundle="a")))
+            submitting = asyncio.create_task(control.workloads.submit(ANN, job(bundle="a")))
             for _ in range(iterations // 6):
                 await asyncio.sleep(0)
             sending = asyncio.create_task(send(control, ANN, "a"))
@@ -202,7 +202,7 @@ async def test_a_restart_knows_what_is_kept_and_needed() -> None:
     async with site.open() as control:
         await send(control, ANN, "needed")
         await send(control, ANN, "unneeded")
-        await control.work.submit(ANN, job(bundle="needed"))
+        await control.workloads.submit(ANN, job(bundle="needed"))
     async with site.open() as control:
         with pytest.raises(TooMany):
             await send(control, ANN, "third")
@@ -215,7 +215,7 @@ async def test_what_an_older_release_kept_becomes_that_of_those_who_need_it() ->
     site = Site(bundles=BundleLimits(keep_s=KEEP_S))
     async with site.open() as control:
         await send(control, ANN, "a")
-        (queued,) = (await control.work.submit(ANN, job(bundle="a", cpus_milli=1))).workloads
+        (queued,) = (await control.workloads.submit(ANN, job(bundle="a", cpus_milli=1))).workloads
     old = [KeptBundle("", "", digest, 7, site.clock.now()) for digest in ("a", "b")]
     site.bundles.kept = {site.bundles.path(one): one for one in old}
     async with site.open() as control:
@@ -223,7 +223,7 @@ async def test_what_an_older_release_kept_becomes_that_of_those_who_need_it() ->
             KeptBundle("commons", "ann", "a", 7, 0)
         )
         with pytest.raises(NotFound):
-            await control.work.submit(BOB, job(bundle="b"))
+            await control.workloads.submit(BOB, job(bundle="b"))
         await site.clock.advance(KEEP_S + 1)
         await control.bundles.collect()
         assert digests(site) == ["a", "a"], "an attempt that was written down before may still read the old one"
@@ -233,11 +233,11 @@ async def test_a_workload_whose_bundle_is_gone_fails_and_says_so() -> None:
     site = Site()
     async with site.open() as control:
         await send(control, ANN, "a")
-        (first,) = (await control.work.submit(ANN, job())).workloads
+        (first,) = (await control.workloads.submit(ANN, job())).workloads
         later = job(bundle="a", depends_on=(Dependency(first.id, Condition.AFTER_ANY),))
-        (one,) = (await control.work.submit(ANN, later)).workloads
+        (one,) = (await control.workloads.submit(ANN, later)).workloads
         control.bundles._kept.clear()
-        await control.work.stop(ANN, first.id)
+        await control.workloads.stop(ANN, first.id)
         await site.clock.advance(5)
         failed = site.there(one)
         assert failed.state is State.FAILED

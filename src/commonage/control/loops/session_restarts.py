@@ -1,7 +1,8 @@
 """Restarts sessions: replaces each session that ended because of its node and not because of its user.
 
 The hub starts the replacement as if the user had requested it. So it has the user's URL, a fresh token, and a progress
-page. `Again` is notified of every workload that is written. The client key of the new session names the old one, so
+page. `SessionRestarts` is notified of every workload that is written. The client key of the new session names the old
+one, so
 that a restart of the control plane does not start a second replacement.
 """
 
@@ -38,17 +39,17 @@ Start = Callable[[Spec], Awaitable[Workload]]
 """Have the hub start a session with this spec; returns the resulting workload."""
 
 
-class Again:
+class SessionRestarts:
     """Restarts sessions, each in its own task because the hub may respond slowly."""
 
     def __init__(self, store: Store, live_state: LiveState, writer: Writer, clock: Clock, start: Start) -> None:
         self._store, self._live_state, self._writer, self._clock, self._start = store, live_state, writer, clock, start
-        self.iterations = Iterations("again", clock.now)
+        self.iterations = Iterations("session_restarts", clock.now)
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
         """Called after each write of a workload."""
-        if is_to_start_again(workload):
+        if should_restart(workload):
             self._waiting.put_nowait(workload)
 
     async def open(self) -> None:
@@ -65,9 +66,9 @@ class Again:
             while True:
                 with self.iterations.rest():
                     lost = await self._waiting.get()
-                starting.create_task(self._see_to(lost), name=f"again {lost.id}")
+                starting.create_task(self._restart_until_done(lost), name=f"again {lost.id}")
 
-    async def _see_to(self, lost: Workload) -> None:
+    async def _restart_until_done(self, lost: Workload) -> None:
         """Retry until it is restarted, its user was faster, or the deadline has passed. Raises no CommonageError."""
         give_up, pause = self._clock.now() + GIVE_UP_AFTER_S, 0.5
         while True:
@@ -87,7 +88,7 @@ class Again:
             pause = min(LONGEST_PAUSE_S, pause * 2)
 
     async def _once(self, lost: Workload) -> None:
-        spec, number = lost.spec, tries_of(lost) + 1
+        spec, number = lost.spec, restarts_of(lost) + 1
         key = f"again-{number}-{lost.id}"
         if self._is_there(lost) or await self._store.workload_by_key(spec.owner, key) is not None:
             return  # its user was faster, or it was already handled
@@ -110,18 +111,18 @@ class Again:
         await self._writer.write(events=[said])
 
 
-def is_to_start_again(workload: Workload) -> bool:
+def should_restart(workload: Workload) -> bool:
     """True for a session that ended by node loss or eviction, and whose owner wants it restarted in that case."""
-    return workload.spec.kind is Kind.SESSION and workload.spec.requeue and was_taken_away(workload)
+    return workload.spec.kind is Kind.SESSION and workload.spec.requeue and ended_by_platform(workload)
 
 
-def was_taken_away(workload: Workload) -> bool:
+def ended_by_platform(workload: Workload) -> bool:
     """True if node loss or an eviction ended it, and neither its owner nor the workload itself."""
     evicted = workload.stop is not None and workload.stop.cause is StopCause.EVICTION
     return workload.state is State.LOST or (workload.state is State.STOPPED and evicted)
 
 
-def tries_of(workload: Workload) -> int:
+def restarts_of(workload: Workload) -> int:
     """Count the consecutive restarts of a session, this one included; 0 once it ran for an hour."""
     attempt, found = workload.attempt, _KEY.fullmatch(workload.spec.key or "")
     if found is None or attempt is None:

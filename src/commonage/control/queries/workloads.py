@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.control.queries.node_warnings import trouble
+from commonage.control.queries.node_warnings import node_problem
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import InvalidInput, NotFound
@@ -30,7 +30,7 @@ BIRTH_OF_UNIX = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StateDetails:
     """Why a workload is in its present state, and its position in the queue from 1 (None if it is not queued).
 
     `notes` are further facts for its owner: a problem with its node, a node that was requested. `progress` (0..1) is
@@ -44,7 +44,7 @@ class Standing:
 
 
 @dataclass(slots=True)
-class Look:
+class WorkloadQueries:
     """Answers queries; changes nothing."""
 
     store: Store
@@ -84,45 +84,47 @@ class Look:
         await self.workload(who, workload_id)
         return await self.store.attempts(workload_id)
 
-    def standing(self, workload: Workload) -> Standing:
+    def details(self, workload: Workload) -> StateDetails:
         """Why a workload is in its present state; for a queued one from the last plan."""
         queued = self.live_state.queued(workload.id)
         if queued is None:
-            trouble = self.trouble(workload)
+            node_problem = self.node_problem(workload)
             progress = self.live_state.progress.get(workload.attempt.id) if workload.attempt is not None else None
-            return Standing(workload.reason, notes=() if trouble is None else (trouble,), progress=progress)
+            return StateDetails(
+                workload.reason, notes=() if node_problem is None else (node_problem,), progress=progress
+            )
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
-            return Standing(workload.reason, position)
-        reason, coming = (
+            return StateDetails(workload.reason, position)
+        reason, pending_node = (
             why_waiting(self.live_state.snapshot, self.live_state.outcome, queued, position),
-            self._coming(queued),
+            self._pending_node(queued),
         )
-        return Standing(reason, position, () if coming is None else (coming,))
+        return StateDetails(reason, position, () if pending_node is None else (pending_node,))
 
-    def _coming(self, queued: QueuedRequest) -> Reason | None:
+    def _pending_node(self, queued: QueuedRequest) -> Reason | None:
         """The requested node that could run it; None if no node was requested, or a quota holds the workload back."""
         snapshot = self.live_state.snapshot
-        coming = [one for one in self.live_state.coming if one.name not in self.live_state.nodes]
-        if not coming or over_quota(snapshot, queued, snapshot.grid.shape(queued.request)) is not None:
+        pending_node = [one for one in self.live_state.pending_nodes if one.name not in self.live_state.nodes]
+        if not pending_node or over_quota(snapshot, queued, snapshot.grid.shape(queued.request)) is not None:
             return None
-        return expected_node(coming, queued.request, self.clock.now())
+        return expected_node(pending_node, queued.request, self.clock.now())
 
-    def trouble(self, workload: Workload) -> Reason | None:
+    def node_problem(self, workload: Workload) -> Reason | None:
         """A problem of the node that it runs on; None if the node has none."""
         node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
-        return trouble(workload, node, self.clock.now())
+        return node_problem(workload, node, self.clock.now())
 
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
         """Explain why it waits, and until when. For other workloads: their state or end."""
         workload = await self.workload(who, workload_id)
         queued = self.live_state.queued(workload_id)
         if queued is None:
-            standing = self.standing(workload)
-            reasons = (standing.reason, *standing.notes)
+            details = self.details(workload)
+            reasons = (details.reason, *details.notes)
             return Explanation(workload_id, reasons, self.clock.now(), queue_length=self.live_state.queue_length())
         found = explain(self.live_state.snapshot, queued, self.clock.now())
-        return found if found.startable_now else replace(found, coming=self._coming(queued))
+        return found if found.startable_now else replace(found, pending_node=self._pending_node(queued))
 
     def queue_length(self) -> int:
         """Number of queued workloads."""

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site
 
 from commonage.control.control import Control
-from commonage.control.loops import again
+from commonage.control.loops import session_restarts as again
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, InvalidInput, Unavailable
 from commonage.domain.quantities import parse_duration
@@ -42,12 +42,12 @@ class Hub:
             grace_s=parse_duration(options["grace"]),
             variables=(*options.get("variables", {}).items(), ("JUPYTERHUB_USER", user)),
         )
-        await self.control.work.submit(SPAWNER, ask)
+        await self.control.workloads.submit(SPAWNER, ask)
 
 
 async def session(site: Site, control: Control, **fields: Any) -> Workload:
     ask = Submission(Kind.SESSION, **{"name": "main", "owner": "ann", "requeue": True, **fields})
-    (made,) = (await control.work.submit(SPAWNER, ask)).workloads
+    (made,) = (await control.workloads.submit(SPAWNER, ask)).workloads
     await site.clock.advance(2)
     assert site.there(made).state is State.RUNNING
     return made
@@ -99,7 +99,7 @@ async def test_what_its_user_or_itself_ended_is_not_started_again() -> None:
     async with site.open() as control:
         Hub(site, control)
         stopped, ended = await session(site, control), await session(site, control, name="other")
-        await control.work.stop(ANN, stopped.id)
+        await control.workloads.stop(ANN, stopped.id)
         site.engine.end(f"{ended.id}-1", 0)
         await site.clock.advance(30)
         assert sorted(site.states()) == [State.STOPPED, State.SUCCEEDED]

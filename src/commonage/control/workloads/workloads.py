@@ -8,15 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.loops.timers import judge
-from commonage.control.node_pool import NodePool
-from commonage.control.queries.volumes import see_that_all_can_be_mounted
+from commonage.control.queries.node_views import NodeViews
+from commonage.control.queries.volumes import check_mountable
 from commonage.control.settings import ControlSettings
-from commonage.control.state.live_state import LiveState, ask_for
+from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
 from commonage.control.tenants.live_limits import LiveLimits
 from commonage.control.workloads.admission import never
-from commonage.control.workloads.bundles import SentBundles
+from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
 from commonage.domain.explanations import Explanation
@@ -50,36 +51,37 @@ class Submitted:
 
 
 @dataclass(slots=True)
-class Work:
+class Workloads:
     """Admits submissions and handles stops. `chance` returns a random integer below its argument."""
 
     store: Store
     live_state: LiveState
     writer: Writer
-    node_pool: NodePool
+    catalogue: Catalogue
+    node_views: NodeViews
     identity: Identity
-    bundles: SentBundles
+    bundles: UserBundles
     clock: Clock
     settings: ControlSettings
     ids: IdSequence
     chance: Callable[[int], int]
     live_limits: LiveLimits
 
-    async def submit(self, who: Principal, ask: Submission) -> Submitted:
+    async def submit(self, who: Principal, submission: Submission) -> Submitted:
         """Admit a submission; durable when this returns.
 
         Raises InvalidInput, TooLarge, TooMany, Forbidden, Unschedulable, Conflict. A session submitted by a user goes
         through the hub, whose spawner submits it in turn.
         """
         who.need(Scope.SUBMIT)
-        spec = spec_of(ask, who, self.node_pool.catalogue, self.settings)
+        spec = spec_of(submission, who, self.catalogue, self.settings)
         before = await self._by_key(spec)
         if before is not None:
             return before
-        self._placeable(who, spec)
+        self._check_schedulable(who, spec)
         if spec.kind is Kind.SESSION and not _is_spawner(who):
-            return Submitted((await self.through_the_hub(spec),), True)
-        state, reason = await self._standing_at_first(who, spec)
+            return Submitted((await self.start_session_by_hub(spec),), True)
+        state, reason = await self._initial_state(who, spec)
         workloads = self._made(spec, state, reason)
         await self.bundles.claim(who, spec)
         try:
@@ -93,14 +95,14 @@ class Work:
             return taken
         return Submitted(workloads, True)
 
-    def _placeable(self, who: Principal, spec: Spec) -> None:
+    def _check_schedulable(self, who: Principal, spec: Spec) -> None:
         why = never(self.live_state, spec)
         if why is not None:
             raise Unschedulable(why)
         self.live_limits.check(spec)
         if spec.bundle is not None:
             self.bundles.find(who, spec)
-        see_that_all_can_be_mounted(spec.volumes, self.node_pool.capabilities())
+        check_mountable(spec.volumes, self.node_views.capabilities())
 
     async def _by_key(self, spec: Spec) -> Submitted | None:
         if spec.key is None:
@@ -132,7 +134,7 @@ class Work:
             )
         return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
 
-    async def _standing_at_first(self, who: Principal, spec: Spec) -> tuple[State, Reason]:
+    async def _initial_state(self, who: Principal, spec: Spec) -> tuple[State, Reason]:
         """Queued, or held if a dependency is not met yet."""
         others: list[Other] = []
         for dependency in spec.depends_on:
@@ -156,7 +158,7 @@ class Work:
         except NotFound:
             return None
 
-    async def through_the_hub(self, spec: Spec) -> Workload:
+    async def start_session_by_hub(self, spec: Spec) -> Workload:
         """Have the hub start the session, and wait for its spawner to submit it under the same key.
 
         Raises Conflict, InvalidInput, NotFound from the hub; Unavailable.
@@ -185,7 +187,7 @@ class Work:
             options["variables"] = dict(spec.variables)
         # The hub answers when the session runs, or after two seconds; its spawner has submitted it long before.
         starting = asyncio.create_task(self.identity.start_session(spec.owner, spec.name, options))
-        starting.add_done_callback(_heed)
+        starting.add_done_callback(_retrieve_error)
         give_up = self.clock.now() + self.settings.session_appears_within_s
         while self.clock.now() < give_up:
             refused = starting.done()
@@ -195,18 +197,18 @@ class Work:
             if refused:
                 starting.result()
             await self.clock.sleep(0.05)
-        raise Unavailable("the hub took the session but has not submitted it yet; look again in a moment")
+        raise Unavailable("the hub accepted the session but has not submitted it yet; try again in a moment")
 
-    async def dry_run(self, who: Principal, ask: Submission) -> Explanation:
+    async def dry_run(self, who: Principal, submission: Submission) -> Explanation:
         """Explain what would happen to this submission now. Raises what `submit` would raise."""
         who.need(Scope.SUBMIT)
-        spec = spec_of(ask, who, self.node_pool.catalogue, self.settings)
-        self._placeable(who, spec)
-        state, reason = await self._standing_at_first(who, spec)
+        spec = spec_of(submission, who, self.catalogue, self.settings)
+        self._check_schedulable(who, spec)
+        state, reason = await self._initial_state(who, spec)
         if state is State.HELD:
             return Explanation(None, (reason,), self.clock.now(), queue_length=self.live_state.queue_length())
         now = self.clock.now()
-        considered = ask_for(spec, "", now)
+        considered = request_from_spec(spec, "", now)
         if spec.gang:
             considered = replace(considered, gang="considered", gang_size=max(1, spec.array_size))
         return replace(explain(self.live_state.snapshot, considered, now), workload_id=None)
@@ -244,7 +246,7 @@ class Work:
         return left
 
 
-def _heed(starting: asyncio.Task[None]) -> None:
+def _retrieve_error(starting: asyncio.Task[None]) -> None:
     """Retrieve the error: a failure after the session has been submitted shows in the session itself."""
     if not starting.cancelled():
         starting.exception()

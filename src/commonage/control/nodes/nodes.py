@@ -1,0 +1,202 @@
+"""The loop that keeps nodes: reads the engines' reports, judges their health, and writes what changed.
+
+The only writer of node inventory, node health and the drain state that admins set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from commonage.control.catalogue.environments import Environments
+from commonage.control.nodes.all_devices import AllDevices
+from commonage.control.nodes.device_alarms import alarms, device_of
+from commonage.control.nodes.node_states import drained, essence, judged, undecided
+from commonage.control.settings import ControlSettings
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.waiting import wait_at_most
+from commonage.control.state.writer import Writer
+from commonage.domain.errors import CommonageError, NotFound
+from commonage.domain.events import Event, EventKind
+from commonage.domain.iterations import Iterations
+from commonage.domain.nodes import Node, NodeReport, NodeState
+from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.nodes import NotReporting, WorkloadLostThere
+from commonage.domain.reasons.notes import NodeStateChanged
+from commonage.domain.workloads import State, Workload
+from commonage.ports.clock import Clock
+from commonage.ports.engine import Engine
+
+log = logging.getLogger(__name__)
+GONE_FOR_S = 15.0
+"""Time for a removed node to leave its site. If it reports later, it has joined again."""
+_SOON_S, _SOON_FOR_S = 1.0, 20.0
+"""While a node leaves or joins, nodes are checked more often, so that its state is known soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSources:
+    """`engines` report nodes, by site. `environments` takes what they report about environments."""
+
+    engines: Mapping[str, Engine]
+    devices: AllDevices
+    environments: Environments
+
+
+class Nodes:
+    """The nodes of all sites."""
+
+    def __init__(
+        self,
+        sources: NodeSources,
+        live_state: LiveState,
+        writer: Writer,
+        clock: Clock,
+        settings: ControlSettings,
+    ) -> None:
+        self._engines, self._devices, self._environments = sources.engines, sources.devices, sources.environments
+        self._live_state, self._writer, self._clock, self._settings = live_state, writer, clock, settings
+        self._suspects: set[str] = set()  # nodes on which a workload was lost since their last report
+        self._woken = asyncio.Event()
+        self._gone: dict[str, float] = {}  # by removed node, the time of its removal
+        self._writing = asyncio.Lock()  # a report must not overwrite a drain requested in the meantime
+        self._soon_until = 0.0
+        self.iterations = Iterations("nodes", clock.now)
+
+    async def run(self) -> None:
+        """Process reports until cancelled. The caller makes the first `refresh`."""
+        while True:
+            changes = self._clock.now() < self._soon_until
+            with self.iterations.rest():
+                await wait_at_most(_SOON_S if changes else self._settings.sample_every_s, self._woken, self._clock)
+            self._woken.clear()
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Run one tick; changes that cannot be written now are written with the next report."""
+        try:
+            await self.tick()
+        except CommonageError as error:
+            log.warning("what the nodes reported is not written yet: %s", error)
+
+    def changed(self, workload: Workload) -> None:
+        """Called after each write of a workload: if it was lost, its node is suspected before the next plan."""
+        if workload.attempt is not None and workload.attempt.state is State.LOST:
+            self.suspect(workload.attempt.allocation.node)
+
+    def suspect(self, name: str) -> None:
+        """A workload was lost on the node: schedule nothing onto it until its next report, requested at once."""
+        node = self._live_state.nodes.get(name)
+        if node is not None and node.state is NodeState.READY:
+            self._suspects.add(name)
+            self._live_state.put_nodes([replace(node, state=NodeState.FAULTY, reasons=(WorkloadLostThere(),))])
+            self._woken.set()
+
+    async def tick(self) -> None:
+        """Ask every engine once; write what changed."""
+        self._suspects.clear()
+        reports: dict[str, tuple[Engine, NodeReport]] = {}
+        for site, engine in self._engines.items():
+            try:
+                found = await engine.nodes()
+                for status in await engine.environments():
+                    self._environments.note_status(status)
+            except CommonageError as error:
+                log.warning("site %s does not report: %s", site, error)
+                continue
+            # A node that is reported as gone is ignored if it is unknown or was removed.
+            there = [report for report in found if not report.gone or report.name in self._live_state.nodes]
+            reports.update((report.name, (engine, report)) for report in there)
+        async with self._writing:
+            now = self._clock.now()
+            self._gone = {name: at for name, at in self._gone.items() if now - at < GONE_FOR_S}
+            for name in (*self._gone, *self._suspects):  # these reports are older than the known state
+                reports.pop(name, None)
+            nodes = [self._reported(engine, report, now) for engine, report in reports.values()]
+            silent = [node for name, node in self._live_state.nodes.items() if name not in reports]
+            silent = [node for node in silent if node.name not in self._suspects]
+            await self._keep([*nodes, *(self._unreported(node, now) for node in silent)], now)
+
+    def _reported(self, engine: Engine, report: NodeReport, now: float) -> Node:
+        reported = Node(report.name, engine.site, engine.capabilities().name, NodeState.READY, report, now)
+        known = self._live_state.nodes.get(report.name)
+        if known is not None:
+            observed_at = known.observed_at if report.gone else now
+            reported = replace(reported, observed_at=observed_at, drained_by=known.drained_by, leave_by=known.leave_by)
+        return judged(reported)
+
+    def _unreported(self, node: Node, now: float) -> Node:
+        """The state of a node that no engine reported: unschedulable at once, lost after a while."""
+        silent = now - node.observed_at
+        if node.state is NodeState.LOST:
+            return node
+        if silent >= self._settings.node_lost_after_s:
+            return replace(node, state=NodeState.LOST, reasons=(NotReporting(silent_s=silent),))
+        state = NodeState.DRAINING if node.drain else NodeState.FAULTY
+        return replace(node, state=state, reasons=node.reasons or (NotReporting(),))
+
+    async def _keep(self, nodes: Sequence[Node], now: float) -> None:
+        """Put nodes into the live state; write those with changes other than the time they were last seen."""
+        changed: list[Node] = []
+        events: list[Event] = []
+        allocated = self._live_state.allocated()
+        for node in nodes:
+            before = self._live_state.nodes.get(node.name)
+            if before is None or essence(before) != essence(node):
+                changed.append(node)
+            if before is None or before.state is not node.state:
+                changed_to = NodeStateChanged(node=node.name, state=node.state.value, causes=node.reasons)
+                events.append(Event(EventKind.NODE, now, changed_to))
+                self._soon_until = now + _SOON_FOR_S if before is not None else 0.0
+            events += alarms(before, node, allocated, self._live_state.get, now)
+            events += undecided(before, node, allocated, self._live_state.get, now)
+        if changed:
+            await self._writer.write(nodes=changed, events=events)
+        self._live_state.put_nodes(nodes)
+        if changed:
+            self._live_state.changed.set()
+
+    async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
+        """Stop scheduling onto a node (True) or start again (False). For admins. Raises NotFound, Forbidden.
+
+        `drains` handles the workloads on the node; `leave_by` is stored for it.
+        """
+        who.need(Scope.ADMIN)
+        async with self._writing:
+            node = self.known(name)
+            wished = drained(node, who.name if drain else "", leave_by)
+            await self._keep([wished], self._clock.now())
+            return self._live_state.nodes[name]
+
+    async def forget(self, node: Node, events: Sequence[Event]) -> None:
+        """Remove a node, and write the events about it. No allocation may exist on it."""
+        async with self._writing:
+            await self._writer.remove_node(node, events)
+            self._gone[node.name] = self._clock.now()
+            self._live_state.remove_node(node.name)
+
+    async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
+        """Schedule onto a node again, and clear the remembered faults of its GPUs. For admins.
+
+        With `gpu` (index or uuid), only clear the remembered faults of that GPU. Faults that persist are found again at
+        once. Raises NotFound, Forbidden.
+        """
+        who.need(Scope.ADMIN)
+        node = self.known(name)
+        devices = node.report.devices if gpu is None else (device_of(node, gpu),)
+        for uuid in dict.fromkeys(index.parent_uuid or index.uuid for index in devices):
+            await self._devices.resume(uuid)
+        if gpu is None:
+            await self.drain(who, name, False)
+        await self.refresh()
+        return self._live_state.nodes[name]
+
+    def known(self, name: str) -> Node:
+        """Find a node by its name. Raises NotFound, which lists the known nodes."""
+        node = self._live_state.nodes.get(name)
+        if node is None:
+            there = ", ".join(sorted(self._live_state.nodes)) or "none"
+            raise NotFound(f"there is no node {name[:60]!r}; there are: {there}", code="node-not-found")
+        return node
