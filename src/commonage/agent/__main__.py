@@ -1,4 +1,4 @@
-"""Runs `python3 -m commonage.agent VERB …` on a node. A verb is the module of that name, with its `main`."""
+"""Runs `python3 -m commonage.agent VERB …` on a node. The module of the verb's name has its `main`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ import sys
 from collections.abc import Sequence
 
 VERBS = {
-    "run": "stay, report, and do what the control plane asks",
-    "join": "make this machine one of the site, step by step",
-    "contained": "join from a container of its own, where it has not joined yet, and stay",
-    "leave": "take it out again",
+    "run": "run the agent: report to the control plane and serve its requests",
+    "join": "join this machine to a site, step by step",
+    "join-and-run": "in a container: join if that has not happened yet, then run the agent",
+    "leave": "remove this node from its site",
 }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the verb in the first argument with the other arguments. Returns the exit code: 2 for an unknown verb."""
     verb, rest = (arguments[0], arguments[1:]) if arguments else ("", ())
-    if verb not in VERBS or importlib.util.find_spec(f"commonage.agent.{verb}") is None:
-        known = "\n".join(f"  {name:9} {said}" for name, said in VERBS.items())
+    if verb not in VERBS or importlib.util.find_spec(_module_of(verb)) is None:
+        known = "\n".join(f"  {name:12} {description}" for name, description in VERBS.items())
         print(f"usage: python3 -m commonage.agent VERB …, VERB one of\n{known}", file=sys.stderr)
         return 2
-    code: int = importlib.import_module(f"commonage.agent.{verb}").main(rest)
+    code: int = importlib.import_module(_module_of(verb)).main(rest)
     return code
+
+
+def _module_of(verb: str) -> str:
+    return f"commonage.agent.{verb.replace('-', '_')}"
 
 
 if __name__ == "__main__":

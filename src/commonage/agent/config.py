@@ -11,7 +11,12 @@ from typing import Any
 from commonage.domain.codec import Unreadable, from_json
 from commonage.domain.errors import InvalidInput
 
-DEFAULT_FILE = "/etc/commonage/agent.toml"
+HOME = Path("/etc/commonage")
+SETTINGS, KEY, REQUEST = HOME / "agent.toml", HOME / "agent.key", HOME / "agent.csr"
+CERTIFICATE, AUTHORITY = HOME / "agent.crt", HOME / "ca.crt"
+REGISTRY_LOGIN = HOME / "registry-login"
+"""NAME:PASSWORD of this node at the site's registry: issued with the certificate, and valid as long."""
+STATE = Path("/var/lib/commonage-agent")
 MOUNTS = "/run/commonage/attempts"
 """The filter in front of the Docker socket also lets containers mount this folder."""
 
@@ -39,7 +44,7 @@ class AgentConfig:
     key: str
     request: str
     authority: str
-    state: str = "/var/lib/commonage-agent"
+    state: str = str(STATE)
     mounts: str = MOUNTS
     docker: str = "unix:///var/run/docker.sock"
     docker_config: str = "/root/.docker/config.json"
@@ -64,7 +69,7 @@ def read_config(path: Path) -> AgentConfig:
     try:
         found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}; joining the site writes it") from error
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}; joining a site writes this file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not TOML: {error}") from error
     if isinstance(found.get("labels"), dict):
@@ -84,7 +89,7 @@ def read_config(path: Path) -> AgentConfig:
 
 def config_text(config: AgentConfig) -> str:
     """The file's text. Values equal to the default are left out."""
-    lines = ["# Written when this machine joined; `commonage.agent.config` says what each line means."]
+    lines = ["# Written when this node joined. `commonage.agent.config` describes each setting."]
     for field in fields(config):
         value = getattr(config, field.name)
         if field.name == "labels":

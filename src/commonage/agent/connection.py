@@ -1,6 +1,6 @@
 """The agent's side of the link: dials the control plane until it is admitted, and again whenever the link is lost.
 
-The messages on the link are handled by `run`. The certificate is renewed here, before it expires.
+`agent` handles the messages on the link. The certificate is renewed here, before it expires.
 """
 
 from __future__ import annotations
@@ -22,74 +22,74 @@ from commonage.link import messages
 from commonage.link.connection import (
     FRAME_ERRORS,
     MAX_FRAME_BYTES,
-    Answer,
     Connection,
     ConnectionLost,
     MessageHandlers,
+    RequestHandler,
+    close_writer,
     encode_frame,
-    end,
     error_text,
+    message_frame,
     read_frame,
-    said,
 )
 from commonage.link.messages import SILENCE_S, Hello, Refused, RequestType, Welcome
 
 _log = logging.getLogger(__name__)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _REFUSED_PAUSE_S = 0.2, 2.0, 30.0
-_WITHIN_S = 10.0
-_RENEW_AGAIN_S = 3600.0
-_CLOCKS_MAY_DIFFER_S = 30.0
+_MIN_BACKOFF_S, _MAX_BACKOFF_S, _REFUSED_BACKOFF_S = 0.2, 2.0, 30.0
+_TIMEOUT_S = 10.0
+_RENEW_RETRY_S = 3600.0
+_MAX_CLOCK_SKEW_S = 30.0
 
 Q = TypeVar("Q")
 A = TypeVar("A")
-Linked = Callable[[Connection, Welcome], Coroutine[Any, Any, None]]
+OnConnected = Callable[[Connection, Welcome], Coroutine[Any, Any, None]]
 """Uses the link until cancelled."""
 
 
 class AdmissionRefused(CommonageError):
-    """The control plane answered, and refused the agent; `for_good` until this node joins again."""
+    """The control plane answered, and refused the agent; `permanent`: until this node joins again."""
 
     code = "refused"
 
     def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.why)
-        self.for_good = refused.for_good
+        super().__init__(refused.reason)
+        self.permanent = refused.permanent
 
 
 class ControlPlaneConnection:
-    """Keeps the link. `offers` answers requests, `hears` takes messages; `linked` is called with each new link."""
+    """Keeps the link to the control plane. `on_connected` is called with each new link."""
 
     def __init__(
         self,
         config: AgentConfig,
-        offers: Mapping[RequestType[Any, Any], Answer],
-        hears: MessageHandlers,
-        linked: Linked,
+        request_handlers: Mapping[RequestType[Any, Any], RequestHandler],
+        message_handlers: MessageHandlers,
+        on_connected: OnConnected,
     ) -> None:
-        self._config, self._offers, self._linked = config, offers, linked
-        self._hears: MessageHandlers = {**hears, "refused": (Refused, self._was_refused)}
+        self._config, self._request_handlers, self._on_connected = config, request_handlers, on_connected
+        self._message_handlers: MessageHandlers = {**message_handlers, "refused": (Refused, self._on_refused)}
         self._refused: Refused | None = None
 
     async def run(self) -> None:
         """Run until cancelled."""
-        pause, before = _FIRST_PAUSE_S, ""
+        backoff, previous = _MIN_BACKOFF_S, ""
         addresses = list(self._config.control)
         while True:
             began = time.monotonic()
             try:
                 await self._link(addresses[0])
             except AdmissionRefused as error:
-                why, pause = f"the control plane refuses us: {error.message}", _REFUSED_PAUSE_S
+                reason, backoff = f"the control plane refused this agent: {error.message}", _REFUSED_BACKOFF_S
             except CommonageError as error:
-                why = error.message
-            if time.monotonic() - began > _LONGEST_PAUSE_S:  # the link stood for a while
-                pause = _FIRST_PAUSE_S
-            _log.log(logging.DEBUG if why == before else logging.WARNING, "%s; dialling again", why)
-            before = why
+                reason = error.message
+            if time.monotonic() - began > _MAX_BACKOFF_S:  # the link was up for a while
+                backoff = _MIN_BACKOFF_S
+            _log.log(logging.DEBUG if reason == previous else logging.WARNING, "%s; dialling again", reason)
+            previous = reason
             addresses.append(addresses.pop(0))
             # Jitter: not all nodes at once after the control plane was restarted.
-            await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311 - not a secret
-            pause = min(_LONGEST_PAUSE_S, pause * 1.5)
+            await asyncio.sleep(backoff * random.uniform(0.7, 1.3))  # noqa: S311 - not a secret
+            backoff = min(_MAX_BACKOFF_S, backoff * 1.5)
 
     async def _link(self, address: str) -> None:
         """One link, from dialling to its end. Raises ConnectionLost, AdmissionRefused."""
@@ -98,64 +98,65 @@ class ControlPlaneConnection:
             welcome = await self._say_hello(reader, writer, address)
             _log.info("linked to the control plane at %s", address)
             await self._use(
-                Connection(f"the control plane at {address}", reader, writer, self._offers, self._hears), welcome
+                Connection(
+                    f"the control plane at {address}", reader, writer, self._request_handlers, self._message_handlers
+                ),
+                welcome,
             )
         finally:
-            await end(writer)
+            await close_writer(writer)
 
-    async def ask(self, call: RequestType[Q, A], question: Q) -> A:
-        """Ask this once, on a separate link. Raises AdmissionRefused; EngineFailure if nobody answers, or the request
-        fails.
-        """
-        why = ConnectionLost("no address of the control plane is known")
+    async def request(self, kind: RequestType[Q, A], params: Q) -> A:
+        """Send one request, on a separate link. Raises AdmissionRefused; EngineFailure, also without an answer."""
+        failure = ConnectionLost("the settings name no address of the control plane")
         for address in self._config.control:
             try:
                 reader, writer = await dial(self._config, address)
             except ConnectionLost as error:
-                why = error
+                failure = error
                 continue
             try:
                 await self._say_hello(reader, writer, address)
-                peer = Connection(f"the control plane at {address}", reader, writer, {}, {})
-                hearing = asyncio.create_task(peer.run(call.within_s or SILENCE_S))
+                connection = Connection(f"the control plane at {address}", reader, writer, {}, {})
+                receiving = asyncio.create_task(connection.run(kind.timeout_s or SILENCE_S))
                 try:
-                    return await peer.ask(call, question)
+                    return await connection.request(kind, params)
                 finally:
-                    peer.close("all is said")
-                    await asyncio.gather(hearing, return_exceptions=True)
+                    connection.close("the request is done")
+                    await asyncio.gather(receiving, return_exceptions=True)
             finally:
-                await end(writer)
-        raise why
+                await close_writer(writer)
+        raise failure
 
     async def _say_hello(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> Welcome:
         try:
             hello = Hello(self._config.node, messages.PROTOCOL, __version__)
-            writer.write(encode_frame(said("hello", hello)))
-            frame = await read_frame(reader, _WITHIN_S)
-            if frame.get("say") == "refused":
-                raise AdmissionRefused(from_json(Refused, frame.get("with")))
-            return from_json(Welcome, frame.get("with"))
+            writer.write(encode_frame(message_frame("hello", hello)))
+            frame = await read_frame(reader, _TIMEOUT_S)
+            if frame.get("message") == "refused":
+                raise AdmissionRefused(from_json(Refused, frame.get("body")))
+            return from_json(Welcome, frame.get("body"))
         except (EOFError, ConnectionError, ssl.SSLError) as error:
             # Under TLS 1.3 a server that rejects the client certificate closes the connection only now.
             raise ConnectionLost(
-                f"the control plane at {address} ended the link without a word: it may not take our certificate "
-                "(expired, or of another site); then this machine must join again"
+                f"the control plane at {address} closed the connection without an answer: it may have rejected the "
+                "certificate of this node (expired, or of another site). If so, join this node again"
             ) from error
         except (TimeoutError, *FRAME_ERRORS) as error:
-            raise ConnectionLost(f"{address} does not answer as a control plane does: {error_text(error)}") from error
+            raise ConnectionLost(f"{address} does not answer like a control plane: {error_text(error)}") from error
 
-    async def _use(self, peer: Connection, welcome: Welcome) -> None:
+    async def _use(self, connection: Connection, welcome: Welcome) -> None:
         self._refused = None
-        if abs(welcome.now - time.time()) > _CLOCKS_MAY_DIFFER_S:
-            _log.warning("this machine's clock and the control plane's differ by %.0f s", time.time() - welcome.now)
+        if abs(welcome.now - time.time()) > _MAX_CLOCK_SKEW_S:
+            _log.warning("the clocks of this node and the control plane differ by %.0f s", time.time() - welcome.now)
         tasks = [
-            asyncio.create_task(self._linked(peer, welcome)),
-            asyncio.create_task(self._keep_certificate(peer, welcome.until)),
+            asyncio.create_task(self._on_connected(connection, welcome)),
+            asyncio.create_task(self._keep_certificate(connection, welcome.until)),
         ]
         for task in tasks:
-            task.add_done_callback(lambda _: peer.close("our own part in it ended"))
+            task.add_done_callback(lambda _: connection.close("a task of the link ended"))
         try:
-            await peer.run()
+            await connection.run()
         except ConnectionLost:
             if self._refused is not None:
                 raise AdmissionRefused(self._refused) from None
@@ -167,24 +168,24 @@ class ControlPlaneConnection:
                 if isinstance(ended, Exception):
                     raise ended
 
-    def _was_refused(self, refused: Refused) -> None:
+    def _on_refused(self, refused: Refused) -> None:
         self._refused = refused
 
-    async def _keep_certificate(self, peer: Connection, until: float) -> None:
+    async def _keep_certificate(self, connection: Connection, until: float) -> None:
         """Renew the certificate in time: the same signing request is sent again, and the key stays."""
         while True:
-            await asyncio.sleep(max(0.0, min(until - messages.RENEW_BEFORE_S - time.time(), _RENEW_AGAIN_S)))
+            await asyncio.sleep(max(0.0, min(until - messages.RENEW_BEFORE_S - time.time(), _RENEW_RETRY_S)))
             if time.time() < until - messages.RENEW_BEFORE_S:
                 continue
             try:
                 csr = Path(self._config.request).read_text(encoding="ascii")
-                given = await peer.ask(messages.RENEW, messages.SigningRequest(csr))
-                _replace(Path(self._config.certificate), given.pem)
-                until = given.until
-                _log.info("our certificate was renewed")
+                renewed = await connection.request(messages.RENEW, messages.SigningRequest(csr))
+                _replace(Path(self._config.certificate), renewed.pem)
+                until = renewed.until
+                _log.info("the certificate was renewed")
             except (CommonageError, OSError, UnicodeDecodeError) as error:
-                _log.error("our certificate cannot be renewed, and ends in %.0f s: %s", until - time.time(), error)
-                await asyncio.sleep(_RENEW_AGAIN_S)
+                _log.error("the certificate cannot be renewed and expires in %.0f s: %s", until - time.time(), error)
+                await asyncio.sleep(_RENEW_RETRY_S)
 
 
 async def dial(
@@ -194,13 +195,13 @@ async def dial(
     host, port = split_address(address)
     try:
         context = client_context(config)
-        async with asyncio.timeout(_WITHIN_S):
+        async with asyncio.timeout(_TIMEOUT_S):
             return await asyncio.open_connection(
                 host, port, ssl=context, server_hostname=messages.SERVER_NAME, limit=limit
             )
     except ssl.SSLCertVerificationError as error:
         raise ConnectionLost(
-            f"who answers at {address} is not the control plane of this site: {error.verify_message}"
+            f"the server at {address} is not the control plane of this site: {error.verify_message}"
         ) from error
     except (TimeoutError, OSError) as error:
         raise ConnectionLost(f"the control plane cannot be reached at {address}: {error_text(error)}") from error

@@ -18,6 +18,8 @@ from typing import TypeVar, cast
 from commonage.agent.config import AgentConfig
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.nodes import Allocation, Device
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import GpuDriverUnavailable
 from commonage.domain.statuses import ProcessOwner
 from commonage.gpu.detect import AMD_DRIVER, Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing, Wanted
@@ -29,14 +31,14 @@ from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, H
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _LEVELS = ("auto", "driver-limit", "mig", "mps", "cooperative")
-_LOOK_WITHIN_S = 5.0
-_OPEN_AGAIN_S = 60.0
-_UNSEEN_S = 600.0
+_DRIVER_TIMEOUT_S = 5.0
+_REOPEN_AFTER_S = 60.0
+_STALE_AFTER_S = 600.0
 
 Owners = Callable[[Collection[int]], Sequence[ProcessOwner]]
 
 
-class Here:
+class SystemClock:
     """The node's clock."""
 
     def now(self) -> float:
@@ -49,13 +51,13 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The GPUs at one moment. `fault` is the fault of the node, empty if there is none."""
+class DeviceSnapshot:
+    """The GPUs at one moment. `fault`: of the node."""
 
     devices: tuple[Device, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
     owners: tuple[ProcessOwner, ...] = ()
-    fault: str = ""
+    fault: Reason | None = None
 
 
 class AgentDevices:
@@ -63,80 +65,80 @@ class AgentDevices:
 
     def __init__(self, config: AgentConfig) -> None:
         if config.isolation not in _LEVELS:
-            raise InvalidInput(f"isolation is {config.isolation!r}; it takes one of {', '.join(_LEVELS)}")
+            raise InvalidInput(f"isolation is {config.isolation!r}: set it to one of {', '.join(_LEVELS)}")
         self._config = config
         folder = Path(config.state) / "gpus"
         self._sharing = Sharing(folder, cast(Wanted, config.isolation), parse_slots(config.slots), in_containers=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="devices")
         self._devices: Devices = NoDevices()
         self._opened = False
-        self._open_again_at = 0.0
-        self._why = ""
-        self._last = Look()
-        self._looking: asyncio.Future[Look] | None = None
-        self._unseen: dict[str, float] = {}
-        self._not_given = ""
+        self._reopen_at = 0.0
+        self._open_fault: Reason | None = None
+        self._last = DeviceSnapshot()
+        self._querying: asyncio.Future[DeviceSnapshot] | None = None
+        self._stale: dict[str, float] = {}
+        self._withheld_reason = ""
 
-    def note_not_given(self, why: str) -> None:
+    def set_withheld_reason(self, reason: str) -> None:
         """Set why containers on this node get no NVIDIA GPU; empty if they do."""
-        self._not_given = why
+        self._withheld_reason = reason
 
     @property
     def is_silent(self) -> bool:
         """True while a driver call has not returned. All other driver calls wait for it."""
-        return self._looking is not None
+        return self._querying is not None
 
-    async def look(self, owners: Owners) -> Look:
+    async def snapshot(self, owners: Owners) -> DeviceSnapshot:
         """The current state, or the last one with a fault while the driver does not answer.
 
         `owners` looks up processes.
         """
-        if self._looking is None:
-            self._looking = asyncio.ensure_future(self._do(lambda: self._look(owners)))
-        done, _ = await asyncio.wait({self._looking}, timeout=_LOOK_WITHIN_S)
+        if self._querying is None:
+            self._querying = asyncio.ensure_future(self._in_driver_thread(lambda: self._query(owners)))
+        done, _ = await asyncio.wait({self._querying}, timeout=_DRIVER_TIMEOUT_S)
         if not done:
-            why = "the driver of its GPUs does not answer"
-            return replace(self._last, devices=tuple(_with(why, one) for one in self._last.devices), samples=())
-        looked, self._looking = self._looking, None
-        self._last = looked.result()
+            fault = "the driver of its GPUs does not answer"
+            return replace(self._last, devices=tuple(_with_fault(fault, one) for one in self._last.devices), samples=())
+        finished, self._querying = self._querying, None
+        self._last = finished.result()
         return self._last
 
-    def _look(self, owners: Owners) -> Look:
+    def _query(self, owners: Owners) -> DeviceSnapshot:
         self._open()
         try:
-            devices = tuple(self._given(one) for one in self._devices.inventory())
+            devices = tuple(self._withhold(one) for one in self._devices.inventory())
             began = time.time()
             samples = tuple(self._devices.measure())
         except DevicesUnavailable as error:
-            return Look(fault=error.message)
+            return DeviceSnapshot(fault=GpuDriverUnavailable(error=error.message))
         pids = {one.pid for sample in samples for one in sample.processes if one.attempt_id is None and one.pid}
         # A process that began after the driver was asked is not the process that the driver saw.
         found = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
-        return Look(devices, samples, found, self._why)
+        return DeviceSnapshot(devices, samples, found, self._open_fault)
 
-    def _given(self, device: Device) -> Device:
-        unreachable = self._not_given and not device.simulated and is_nvidia(device)
-        return _with(self._not_given, device) if unreachable else device
+    def _withhold(self, device: Device) -> Device:
+        unreachable = self._withheld_reason and not device.simulated and is_nvidia(device)
+        return _with_fault(self._withheld_reason, device) if unreachable else device
 
     def _open(self) -> None:
         """Open the GPUs. If there are none yet, retry from time to time: a driver may be installed later."""
-        if self._opened or time.monotonic() < self._open_again_at:
+        if self._opened or time.monotonic() < self._reopen_at:
             return
-        self._open_again_at = time.monotonic() + _OPEN_AGAIN_S
+        self._reopen_at = time.monotonic() + _REOPEN_AFTER_S
         try:
-            opened = self._found()
+            opened = self._detect()
         except CommonageError as error:
-            self._why = "" if self._config.gpus == "auto" else error.message
+            self._open_fault = None if self._config.gpus == "auto" else GpuDriverUnavailable(error=error.message)
             _log.info("no GPUs: %s", error.message)
             return
         _log.info("%s", opened.said)
-        self._devices, self._opened, self._why = opened.devices, True, ""
+        self._devices, self._opened, self._open_fault = opened.devices, True, None
         # The live attempts are not known yet: keep all holds until their containers have been missing for long.
         self._devices.settle(self._devices.confined())
 
-    def _found(self) -> Opened:
+    def _detect(self) -> Opened:
         def opened(wanted: str) -> Opened:
-            return share_devices(wanted, self._sharing, node_name=self._config.node, clock=Here())
+            return share_devices(wanted, self._sharing, node_name=self._config.node, clock=SystemClock())
 
         if self._config.gpus != "auto":
             return opened(self._config.gpus)
@@ -152,45 +154,45 @@ class AgentDevices:
 
     async def confine(self, hold: Hold) -> Mapping[str, str]:
         """As `Devices.confine`."""
-        return await self._do(lambda: self._devices.confine(hold))
+        return await self._in_driver_thread(lambda: self._devices.confine(hold))
 
     async def release(self, attempt_ids: Collection[str]) -> None:
         """As `Devices.release`, for each attempt."""
         for one in attempt_ids:
-            await self._do(partial(self._devices.release, one))
+            await self._in_driver_thread(partial(self._devices.release, one))
 
     async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
         """As `Devices.note_allocations`."""
-        await self._do(lambda: self._devices.note_allocations(allocations))
+        await self._in_driver_thread(lambda: self._devices.note_allocations(allocations))
 
     async def resume(self, uuid: str) -> None:
         """As `Devices.resume`."""
-        await self._do(lambda: self._devices.resume(uuid))
+        await self._in_driver_thread(lambda: self._devices.resume(uuid))
 
     async def take_warnings(self) -> Sequence[tuple[str, str]]:
         """As `Devices.take_warnings`."""
-        return await self._do(self._devices.take_warnings)
+        return await self._in_driver_thread(self._devices.take_warnings)
 
-    async def release_unseen(self, live: Collection[str], now: float) -> None:
+    async def release_stale(self, live: Collection[str], now: float) -> None:
         """Release holds of attempts whose containers have been missing for long, in case their end was not reported.
 
         `now` is monotonic.
         """
-        confined = await self._do(self._devices.confined)
-        self._unseen = {one: self._unseen.get(one, now) for one in confined if one not in live}
-        for attempt_id in [one for one, since in self._unseen.items() if now - since > _UNSEEN_S]:
-            _log.warning("attempt %s is not here any more: its share is released", attempt_id)
+        confined = await self._in_driver_thread(self._devices.confined)
+        self._stale = {one: self._stale.get(one, now) for one in confined if one not in live}
+        for attempt_id in [one for one, since in self._stale.items() if now - since > _STALE_AFTER_S]:
+            _log.warning("attempt %s has ended: its share is released", attempt_id)
             await self.release([attempt_id])
 
     async def close(self) -> None:
         """Close the driver. A driver that does not answer is abandoned."""
-        closing = asyncio.ensure_future(self._do(self._devices.close))
-        await asyncio.wait({closing}, timeout=_LOOK_WITHIN_S)
+        closing = asyncio.ensure_future(self._in_driver_thread(self._devices.close))
+        await asyncio.wait({closing}, timeout=_DRIVER_TIMEOUT_S)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _do(self, work: Callable[[], _T]) -> _T:
+    async def _in_driver_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _with(fault: str, device: Device) -> Device:
+def _with_fault(fault: str, device: Device) -> Device:
     return replace(device, faults=(*device.faults, fault))

@@ -1,4 +1,4 @@
-"""The resources of this node besides GPUs: cores, memory, disks, and the state of the shared folder. Used by `run`."""
+"""The resources of this node besides GPUs: cores, memory, disks, and the shared folder. Used by `agent`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from pathlib import Path
 
 from commonage.agent.config import AgentConfig
 from commonage.domain.nodes import Device, NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import FolderNotReadable, SharedFolderEmpty, SharedFolderSilent
 from commonage.engines.rundir.disk import tight_disk
 
 _MIB = 1024 * 1024
-_SHARED_WITHIN_S = 10.0
+_SHARED_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -23,27 +25,27 @@ class SharedFolder:
     """The folder that all nodes see. A file server that does not answer blocks its caller, so a thread checks it."""
 
     path: Path
-    _asked_at: float | None = None
-    _fault: str = ""
+    _check_began_at: float | None = None
+    _fault: Reason | None = None
 
-    def fault(self, now: float) -> str:
-        """The fault that the last check found; empty if none. Starts the next check.
+    def fault(self, now: float) -> Reason | None:
+        """The fault that the last check found; None if none. Starts the next check.
 
         `now` is monotonic.
         """
-        if self._asked_at is None:
-            self._asked_at = now
-            threading.Thread(target=self._look, name="shared folder", daemon=True).start()
-        elif now - self._asked_at > _SHARED_WITHIN_S:
-            return f"the shared folder {self.path} does not answer, for {now - self._asked_at:.0f} s now"
+        if self._check_began_at is None:
+            self._check_began_at = now
+            threading.Thread(target=self._check, name="shared folder", daemon=True).start()
+        elif now - self._check_began_at > _SHARED_TIMEOUT_S:
+            return SharedFolderSilent(folder=str(self.path), silent_s=round(now - self._check_began_at))
         return self._fault
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
-            self._fault = "" if any(self.path.iterdir()) else f"the shared folder {self.path} is empty: is it mounted?"
+            self._fault = None if any(self.path.iterdir()) else SharedFolderEmpty(folder=str(self.path))
         except OSError as error:
-            self._fault = f"the shared folder {self.path} cannot be read: {error.strerror}"
-        self._asked_at = None
+            self._fault = FolderNotReadable(folder=str(self.path), error=error.strerror or str(error))
+        self._check_began_at = None
 
 
 class Node:
@@ -58,23 +60,22 @@ class Node:
         """Set the folder in which the daemon keeps images and containers."""
         self._docker_root = root
 
-    def report(self, devices: tuple[Device, ...], faults: tuple[str, ...]) -> NodeReport:
+    def report(self, devices: tuple[Device, ...], faults: tuple[Reason, ...]) -> NodeReport:
         """The full report. Configured values replace detected ones. Blocks for a moment."""
         config, found = self._config, list(faults)
-        if self._shared is not None and (fault := self._shared.fault(time.monotonic())):
+        if self._shared is not None and (fault := self._shared.fault(time.monotonic())) is not None:
             found.append(fault)
         root = self._docker_root
         free_mib = _free_mib(root)
-        tight = "" if free_mib is None else tight_disk(free_mib, config.disk_low_mib, f"the disk of {root}")
         return NodeReport(
             config.node,
             config.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
             config.memory_mib or memory_mib(),
             devices,
             free_mib,
-            tuple(sorted({"arch": platform.node(), "os": "linux", **dict(config.labels)}.items())),
+            tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
             tuple(found),
-            tight,
+            tight_disk(free_mib, config.disk_low_mib, root),
         )
 
 

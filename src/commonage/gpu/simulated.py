@@ -122,7 +122,7 @@ class SimulatedDevices(Devices):
         return self._devices
 
     def measure(self) -> Sequence[DeviceSample]:
-        """An invented sample of each GPU: never above the allocations (allocations) on it, unless a test sets that."""
+        """An invented sample of each GPU: never above the allocations on it, unless a test sets that."""
         now, allocations = self._now(), self._allocations
         return tuple(self._sample(device, allocations, now) for device in self._devices)
 
@@ -159,7 +159,7 @@ class SimulatedDevices(Devices):
         return share_environment(shares)
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
-        """Measure these allocations (allocations) from now on. Those of other nodes' GPUs are ignored."""
+        """Measure these allocations from now on. Those of other nodes' GPUs are ignored."""
         self._allocations = tuple(allocations)
 
 

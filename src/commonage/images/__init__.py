@@ -1,5 +1,4 @@
-"""Images: building them on a user's node, and the parts of the site's image registry.
+"""Builds images, and reads the storage of the site's image registry.
 
-The server runs the registry (`server.registry`), its commands build and push (`server.commands`). Control owns the
-catalogue of images.
+`server.processes.registry` runs the registry, `server.commands` build and push. Control owns the catalogue of images.
 """

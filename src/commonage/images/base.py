@@ -17,7 +17,7 @@ from commonage.images.buildah import ImageError, Line
 
 DEBIAN = "debian"
 _INCLUDED = "python3,ca-certificates"
-_USUAL_SUITE = "bookworm"
+_DEFAULT_SUITE = "bookworm"
 _LAST_LINES, _MOST_LETTERS = 6, 300
 _LEAST_ROOM = 64 * 1024 * 1024
 
@@ -39,9 +39,9 @@ def own_suite(os_release: Path = Path("/etc/os-release")) -> str:
     try:
         text = os_release.read_text(encoding="utf-8")
     except OSError:
-        return _USUAL_SUITE
+        return _DEFAULT_SUITE
     fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', text, re.MULTILINE))
-    return fields.get("VERSION_CODENAME", _USUAL_SUITE) if fields.get("ID") == "debian" else _USUAL_SUITE
+    return fields.get("VERSION_CODENAME", _DEFAULT_SUITE) if fields.get("ID") == "debian" else _DEFAULT_SUITE
 
 
 def own_mirror(suite: str) -> str | None:
@@ -59,18 +59,15 @@ def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
     if not again and buildah.exists(name):
         return name
     if shutil.which("debootstrap") is None:
-        raise ImageError(
-            "a Debian base is made with debootstrap, which is not installed; run: apt-get install debootstrap"
-        )
+        raise ImageError("A Debian base needs debootstrap, which is not installed. Run: apt-get install debootstrap")
     if os.geteuid() != 0:
         raise ImageError(
-            "only root can make a Debian base: run this once as root, or name an image of a registry with --base"
+            "Only root can make a Debian base. Run this once as root, or give an image of a registry with --base."
         )
     mirror = mirror or own_mirror(suite)
     if mirror is None:
         raise ImageError(
-            f"this machine takes {suite} from no mirror itself: is that a release of Debian? name a mirror of it with "
-            "--mirror"
+            f"This machine has no mirror of {suite}. Check the name of the release, or give a mirror with --mirror."
         )
     container = buildah.call("from", "scratch").strip()
     try:
@@ -87,21 +84,21 @@ def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
 
 def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
     command = ["debootstrap", "--variant=minbase", f"--include={_INCLUDED}", suite, str(root), mirror]
-    said = []
+    output = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             for text in process.stdout or ():
-                said.append(text.rstrip())
+                output.append(text.rstrip())
                 line(text.rstrip())
         except BaseException:
             process.terminate()
             raise
     if process.returncode != 0:
         full = shutil.disk_usage(root).free < _LEAST_ROOM  # it reports a full disk only as failed downloads
-        shown = [f"  {text[:_MOST_LETTERS]}" for text in said[-_LAST_LINES:]]
+        shown = [f"  {text[:_MOST_LETTERS]}" for text in output[-_LAST_LINES:]]
         raise ImageError(
             "\n".join(
-                [f"Debian {suite} cannot be made: debootstrap failed:", *shown, *([buildah.room()] if full else [])]
+                [f"Cannot make Debian {suite}: debootstrap failed:", *shown, *([buildah.disk_space()] if full else [])]
             )
         )
 

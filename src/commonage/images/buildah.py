@@ -36,14 +36,14 @@ def program() -> str:
     """The path of buildah. Raises ImageError."""
     found = shutil.which("buildah")
     if found is None:
-        raise ImageError("images are built with buildah, which is not installed; run: apt-get install buildah")
+        raise ImageError("buildah is not installed. Run: apt-get install buildah")
     return found
 
 
 def version() -> str:
     """`buildah 1.28.2`."""
-    said = call("--version")
-    found = re.search(r"\d+(\.\d+)+", said)
+    output = call("--version")
+    found = re.search(r"\d+(\.\d+)+", output)
     return f"buildah {found[0]}" if found else "buildah"
 
 
@@ -83,11 +83,11 @@ def follow(arguments: Sequence[str], line: Line) -> None:
 
 def complaint(lines: Sequence[str], what: str) -> str:
     """The error message: the last lines."""
-    said = [text.strip() for text in lines if text.strip()]
-    return f"{what} failed:\n" + "\n".join(f"  {text}" for text in said[-_LAST_LINES:])
+    output = [text.strip() for text in lines if text.strip()]
+    return f"{what} failed:\n" + "\n".join(f"  {text}" for text in output[-_LAST_LINES:])
 
 
-def room() -> str:
+def disk_space() -> str:
     """The free disk space where buildah keeps images, and how to get more."""
     try:
         place = str(json.loads(call("info"))["store"]["GraphRoot"])
@@ -95,8 +95,8 @@ def room() -> str:
     except (ImageError, OSError, ValueError, KeyError, TypeError):
         free = ""
     return (
-        f"There is no room left where buildah keeps images{free}. `buildah rm --all` and `buildah rmi --prune` throw "
-        "out what earlier builds left; in /etc/containers/storage.conf `graphroot` names another place."
+        f"The disk with buildah's images is full{free}. `buildah rm --all` and `buildah rmi --prune` remove "
+        "earlier builds; `graphroot` in /etc/containers/storage.conf sets another folder."
     )
 
 

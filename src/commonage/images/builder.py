@@ -70,7 +70,7 @@ def build_lists(name: ImageName, wanted: ListBuild, tools: BuildTools, line: Lin
         steps = Recipe(wanted.base, kernels, server, wanted.packages, tools.sources.places, wanted.offline)
         (folder / "Containerfile").write_text(recipe.containerfile(steps), encoding="utf-8")
         home = next(iter(paths[0] for paths in wanted.kernels.values() if paths), Path()).absolute().parent
-        with _explained():
+        with _with_advice():
             return _build(name, folder / "Containerfile", folder, _labels(home, files), tools, line)
 
 
@@ -81,10 +81,10 @@ def build_file(name: ImageName, file: Path, context: Path, tools: BuildTools, li
         files = context_files(context) if inside else [source_file(file), *context_files(context)]
     except OSError as error:
         raise ImageError(
-            f"{error.filename} cannot be read: {error.strerror}; of all files in {context} it is written down what is "
-            "in them, so move it elsewhere, or name a smaller folder behind the Containerfile"
+            f"Cannot read {error.filename}: {error.strerror}. The build records the digests of all files in {context}. "
+            "Move the file, or give a smaller folder after the Containerfile."
         ) from error
-    with _explained(str(file), str(context)):
+    with _with_advice(str(file), str(context)):
         return _build(name, file, context, _labels(context.absolute(), files), tools, line)
 
 
@@ -92,7 +92,9 @@ def _labels(home: Path, files: Sequence[SourceFile]) -> dict[str, str]:
     return labels(buildah.version(), time.time(), files, commit_of(home))
 
 
-def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], tools: BuildTools, line: Line) -> str:
+def _build(
+    name: ImageName, file: Path, context: Path, image_labels: Mapping[str, str], tools: BuildTools, line: Line
+) -> str:
     image = local_name(name)
     with secrets_of(tools.sources) as secrets:
         arguments = ["bud", "--isolation", tools.isolation, "--pull=false", "--force-rm", "--format", "oci"]
@@ -100,19 +102,21 @@ def _build(name: ImageName, file: Path, context: Path, said: Mapping[str, str], 
         arguments += ["--tag", image, *tools.access, *secrets]
         for number, place in enumerate(tools.sources.places):
             arguments += ["--build-context", f"place{number}={place}"]
-        for key, value in said.items():
+        for key, value in image_labels.items():
             arguments += ["--label", f"{key}={value}"]
         buildah.follow([*arguments, "--file", str(file), str(context)], line)
     return image
 
 
 @contextmanager
-def _explained(file: str = "", context: str = "") -> Iterator[None]:
+def _with_advice(file: str = "", context: str = "") -> Iterator[None]:
     """Turn a failed build into an error that names the step and the next action."""
     try:
         yield
     except BuildahFailed as error:
-        raise ImageError(failures.told(error.lines, failures.Asked(file, context), buildah.room)) from error
+        raise ImageError(
+            failures.failure_message(error.lines, failures.BuildRequest(file, context), buildah.disk_space)
+        ) from error
 
 
 @contextmanager
@@ -120,7 +124,11 @@ def secrets_of(sources: PackageSources) -> Iterator[list[str]]:
     """buildah's options for the secrets of a build: `uv`, `pip` and `ca`. Their files are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="commonage-secrets-") as made:
         options = []
-        contents = {"uv": recipe.told(dict(sources.variables)), "pip": sources.pip_conf, "ca": sources.certificates}
+        contents = {
+            "uv": recipe.uv_settings(dict(sources.variables)),
+            "pip": sources.pip_conf,
+            "ca": sources.certificates,
+        }
         for name, content in contents.items():
             path = Path(made) / name
             path.write_text(content, encoding="utf-8")
@@ -141,7 +149,7 @@ def _checked(path: Path) -> list[SourceFile]:
     try:
         return [source_file(path)]
     except OSError as error:
-        raise ImageError(f"the list of requirements {path} cannot be read: {error.strerror}") from error
+        raise ImageError(f"Cannot read the list of requirements {path}: {error.strerror}.") from error
 
 
 def _put_kernel(folder: Path, name: str, paths: Sequence[Path]) -> Kernel:
@@ -159,10 +167,10 @@ def _put_server(folder: Path, offline: bool, kernels: Sequence[Kernel]) -> str:
     place.mkdir()
     # The hub and the server must be compatible, so a folder of wheels may not choose the server's version.
     hub = next(one for one in pinned if one.startswith("jupyterhub==")).split()[0]
-    asked = "\n".join([hub if name == "jupyterhub" else name for name in _SERVER_PACKAGES]) + "\n"
-    bound = "" if offline else "\n".join(one.replace(" \\", "") for one in pinned) + "\n"
-    (place / "requirements.txt").write_text(asked, encoding="utf-8")
-    (place / "constraints.txt").write_text(bound, encoding="utf-8")
+    requested = "\n".join([hub if name == "jupyterhub" else name for name in _SERVER_PACKAGES]) + "\n"
+    constraints = "" if offline else "\n".join(one.replace(" \\", "") for one in pinned) + "\n"
+    (place / "requirements.txt").write_text(requested, encoding="utf-8")
+    (place / "constraints.txt").write_text(constraints, encoding="utf-8")
     within = f"{recipe.WORK}/server"
     (place / "left-out.txt").write_text(left_out(_SERVER_PACKAGES), encoding="utf-8")
     (place / "arguments").write_text(f"-c {within}/constraints.txt --override {within}/left-out.txt", encoding="utf-8")
@@ -173,4 +181,4 @@ def _put_server(folder: Path, offline: bool, kernels: Sequence[Kernel]) -> str:
         }
     )
     (place / "settings.json").write_text(settings, encoding="utf-8")
-    return digest_of((asked + bound + left_out(_SERVER_PACKAGES) + settings).encode())
+    return digest_of((requested + constraints + left_out(_SERVER_PACKAGES) + settings).encode())

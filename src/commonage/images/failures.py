@@ -17,21 +17,21 @@ _DEBIAN = "localhost/commonage/debian:bookworm"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BuildRequest:
     """The requested build: its file (empty: lists of requirements), and the folder of its context."""
 
     file: str
     context: str
 
 
-def told(lines: Sequence[str], asked: Asked, room: Callable[[], str]) -> str:
-    """The error message for a build that ended with these lines. `room` returns the disk's free space, and advice."""
+def failure_message(lines: Sequence[str], request: BuildRequest, disk_space: Callable[[], str]) -> str:
+    """The error message for a build that ended with these lines. `disk_space` returns advice for a full disk."""
     step, since = _last_step(lines)
-    said = [_bare(text.strip(), step) for text in since if text.strip() and not _ASIDE.match(text)][-_MOST_LINES:]
-    begin = f"{_shortened(step, asked)}, in {asked.file}," if asked.file else _shortened(step, asked)
-    what = begin if step else f"the build of {asked.file or 'the image'}"
-    advice = _advice("\n".join(since), asked, room)
-    return "\n".join([f"{what} failed:", *(f"  {text}" for text in said), *([advice] if advice else [])])
+    output = [_bare(text.strip(), step) for text in since if text.strip() and not _ASIDE.match(text)][-_MOST_LINES:]
+    begin = f"{_shortened(step, request)}, in {request.file}," if request.file else _shortened(step, request)
+    what = begin if step else f"the build of {request.file or 'the image'}"
+    advice = _advice("\n".join(since), request, disk_space)
+    return "\n".join([f"{what} failed:", *(f"  {text}" for text in output), *([advice] if advice else [])])
 
 
 def _last_step(lines: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -40,10 +40,10 @@ def _last_step(lines: Sequence[str]) -> tuple[str, Sequence[str]]:
     return (lines[at] if at >= 0 else ""), lines[at + 1 :]
 
 
-def _shortened(step: str, asked: Asked) -> str:
+def _shortened(step: str, request: BuildRequest) -> str:
     found = _STEP.match(step)
     # A Containerfile made from lists is generated, so its line numbers mean nothing to users.
-    words = (None if asked.file else step_title(step)) or re.sub(r"--mount=\S+ ?", "", found[1] if found else step)
+    words = (None if request.file else step_title(step)) or re.sub(r"--mount=\S+ ?", "", found[1] if found else step)
     return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…"
 
 
@@ -58,52 +58,48 @@ def _bare(text: str, step: str) -> str:
     return re.sub(r'^building at STEP "\S+ ?": ', "", plain).removeprefix("while running runtime: ")
 
 
-def _advice(said: str, asked: Asked, room: Callable[[], str]) -> str:
-    if FULL.search(said):
-        return room()
+def _advice(output: str, request: BuildRequest, disk_space: Callable[[], str]) -> str:
+    if FULL.search(output):
+        return disk_space()
     for pattern, words in _ADVICE:
-        found = re.search(pattern, said)
+        found = re.search(pattern, output)
         if found is not None:
-            return words(found, asked)
+            return words(found, request)
     return "`--verbose` shows every line of the build."
 
 
-def _base(found: re.Match[str], _: Asked) -> str:
+def _base(found: re.Match[str], _: BuildRequest) -> str:
     image, rest = found["image"], found["rest"]
     host = image.partition("/")[0]
-    there = f"`buildah images` shows those there are; {_DEBIAN} is made here when it is asked for, without a registry."
+    hint = f"`buildah images` lists the available ones; {_DEBIAN} is made on demand, without a registry."
     if host == "localhost":
-        return f"There is no image {image} on this machine. {there}"
+        return f"Image not found on this machine: {image}. {hint}"
     if re.search(r"unauthorized|denied|authentication required", rest):
-        return f"{host} does not let you have {image}: is the name right? `buildah login {host}` keeps a password."
-    return (
-        f"{image} is not on this machine, and cannot be had from {host}: is the name right, is {host} reached? {there}"
-    )
+        return f"{host} denied access to {image}. Check the name, or sign in with `buildah login {host}`."
+    return f"Image not found on this machine or at {host}: {image}. Check the name and the network. {hint}"
 
 
-_ADVICE: Sequence[tuple[str, Callable[[re.Match[str], Asked], str]]] = (
+_ADVICE: Sequence[tuple[str, Callable[[re.Match[str], BuildRequest], str]]] = (
     (r"creating build container: .*docker://(?P<image>[^\s:]+(?::\d+/[^\s:]+)?(?::[\w.-]+)?)(?P<rest>.*)", _base),
     (
         r'short-name "(?P<image>[^"]+)" did not resolve',
         lambda found, _: (
-            f"Name {found['image']} with its registry, as docker.io/library/{found['image']}, or {_DEBIAN}."
+            f"Use {found['image']} with its registry, for example docker.io/library/{found['image']}, or {_DEBIAN}."
         ),
     ),
     (
         r"checking on sources under|no items matching glob",
-        lambda _, asked: (
-            f"COPY and ADD take files of the folder {asked.context} alone: bring it there, or name another "
-            "folder behind the Containerfile."
+        lambda _, request: (
+            f"COPY and ADD take files only from the folder {request.context}. Move the file there, or give "
+            "another folder after the Containerfile."
         ),
     ),
     (
         r'Unknown instruction: "(?P<word>[^"]+)"',
-        lambda found, asked: (
-            f"{found['word']} is no word for a line of {asked.file} to begin with; there are: {_WORDS}."
-        ),
+        lambda found, request: f"Unknown instruction {found['word']} in {request.file}. Known: {_WORDS}.",
     ),
     (
         r"no FROM statement found|no contents in ",
-        lambda _, asked: f"{asked.file} has to begin with what the image stands on: FROM {_DEBIAN}, for one.",
+        lambda _, request: f"{request.file} must begin with the base image, for example FROM {_DEBIAN}.",
     ),
 )

@@ -51,20 +51,20 @@ def inspect_image(image: str, isolation: str) -> ImageContents:
     path = next((one.partition("=")[2] for one in config.get("Env", ()) if one.startswith("PATH=")), USUAL_PATH)
     container = buildah.call("from", "--pull-never", image).strip()
     try:
-        said = buildah.call("run", "--isolation", isolation, container, "--", "/bin/sh", "-c", _SCRIPT)
+        output = buildah.call("run", "--isolation", isolation, container, "--", "/bin/sh", "-c", _SCRIPT)
     except ImageError as error:
-        raise ImageError(f"{image} cannot be looked into; work needs a /bin/sh in its image. {error}") from error
+        raise ImageError(f"Cannot inspect {image}: workloads need /bin/sh in the image. {error}") from error
     finally:
         buildah.call("rm", container)
-    kernels, server = parse(said)
+    kernels, server = parse(output)
     return ImageContents(kernels, server, path, config.get("Labels") or {}, described.get("ImageAnnotations") or {})
 
 
-def parse(said: str) -> tuple[tuple[Kernel, ...], str | None]:
+def parse(output: str) -> tuple[tuple[Kernel, ...], str | None]:
     """The kernels, and the folder of the server's environment, from the script's output."""
     kernels: dict[str, Kernel] = {}
     server: str | None = None
-    for part in said.split("\x1e")[1:]:
+    for part in output.split("\x1e")[1:]:
         name, _, content = part.partition("\x1f")
         if name == "server":
             server = _prefix(content.strip()) if content.strip() else None

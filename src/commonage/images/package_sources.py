@@ -41,20 +41,20 @@ class PackageSources:
 
 
 def package_sources(environ: Mapping[str, str], wheels: Sequence[Path] = ()) -> PackageSources:
-    """The surroundings of this machine. With folders of `wheels`, packages come only from there, and no network is
+    """The package sources of this machine. With folders of `wheels`, packages come only from there, and no network is
     needed.
     """
-    told = uv_environment(environ, read_pip_settings(environ))
-    variables = {name: value for name, value in told.items() if _FOR_PACKAGES.fullmatch(name)}
+    uv_variables = uv_environment(environ, read_pip_settings(environ))
+    variables = {name: value for name, value in uv_variables.items() if _FOR_PACKAGES.fullmatch(name)}
     if wheels:
         variables = {name: value for name, value in variables.items() if name not in _PLACES}
         variables["UV_FIND_LINKS"] = ",".join(str(one.absolute()) for one in wheels)
     variables["SSL_CERT_FILE"] = CERTIFICATES
-    return PackageSources(variables, _pip_conf(environ), _certificates(told), _places(variables))
+    return PackageSources(variables, _pip_conf(environ), _certificates(uv_variables), _places(variables))
 
 
-def _certificates(told: Mapping[str, str]) -> str:
-    named = (told.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *_BUNDLES)
+def _certificates(uv_variables: Mapping[str, str]) -> str:
+    named = (uv_variables.get("SSL_CERT_FILE"), ssl.get_default_verify_paths().cafile, *_BUNDLES)
     for name in named:
         if name and Path(name).is_file():
             return Path(name).read_text(encoding="utf-8", errors="replace")

@@ -17,7 +17,7 @@ KERNELS = "/opt/commonage/kernels"
 SERVER = "/opt/commonage/server"
 SPECS = "/usr/local/share/jupyter/kernels"
 WORK = "/run/commonage"
-TOLD = "/run/commonage-told.sh"
+UV_SETTINGS = "/run/commonage-uv.sh"
 CERTIFICATES = "/run/commonage-ca.crt"
 _CACHE = "/run/commonage-cache"
 # Notebooks that name no kernel use this name, so they open in this kernel at once.
@@ -70,12 +70,12 @@ def check_kernel(name: str) -> str:
     """Validate the name of a kernel. Raises RecipeError."""
     if name == _NOT_A_KERNEL:
         raise RecipeError(
-            f"no kernel can be called {name!r}: Jupyter would start its own Python instead; call it {DEFAULT_KERNEL}, "
-            "or by what is in it"
+            f"Invalid kernel name {name!r}: Jupyter would start its own Python instead. Use {DEFAULT_KERNEL} or a name "
+            "for its contents."
         )
     if not _KERNEL.fullmatch(name):
         raise RecipeError(
-            f"{name[:40]!r} cannot be a kernel's name; it has at most 31 lower-case letters, digits, dots and hyphens"
+            f"Invalid kernel name {name[:40]!r}. Use at most 31 lower-case letters, digits, dots and hyphens."
         )
     return name
 
@@ -83,7 +83,7 @@ def check_kernel(name: str) -> str:
 def check_package(name: str) -> str:
     """Validate the name of a Debian package. Raises RecipeError."""
     if not _PACKAGE.fullmatch(name):
-        raise RecipeError(f"{name[:40]!r} is no name of a Debian package")
+        raise RecipeError(f"Invalid name of a Debian package: {name[:40]!r}.")
     return name
 
 
@@ -150,14 +150,14 @@ def _server(recipe: Recipe) -> str:
     install = _installed(recipe, SERVER, f"-r {WORK}/server/requirements.txt $(cat {WORK}/server/arguments)")
     # The server's own Python is no kernel: users install their packages into theirs.
     alone = f"rm -rf {SERVER}/share/jupyter/kernels && mkdir -p {SERVER}/etc/jupyter"
-    told = f"cat {WORK}/server/settings.json > {SERVER}/etc/jupyter/jupyter_server_config.json"
-    return f"RUN {_mounts(recipe)} {install} && {alone} && {told} # server {recipe.server}"
+    configure = f"cat {WORK}/server/settings.json > {SERVER}/etc/jupyter/jupyter_server_config.json"
+    return f"RUN {_mounts(recipe)} {install} && {alone} && {configure} # server {recipe.server}"
 
 
 def _installed(recipe: Recipe, prefix: str, what: str) -> str:
     alone = "--no-index " if recipe.offline else ""
     return (
-        f". {TOLD} && {WORK}/uv venv --quiet --python python3 {prefix}"
+        f". {UV_SETTINGS} && {WORK}/uv venv --quiet --python python3 {prefix}"
         f" && {WORK}/uv pip install --python {prefix}/bin/python --compile-bytecode {alone}{what}"
     )
 
@@ -165,7 +165,7 @@ def _installed(recipe: Recipe, prefix: str, what: str) -> str:
 def _mounts(recipe: Recipe) -> str:
     mounts = [
         f"type=bind,source=.,target={WORK}",
-        f"type=secret,id=uv,target={TOLD}",
+        f"type=secret,id=uv,target={UV_SETTINGS}",
         f"type=secret,id=ca,target={CERTIFICATES}",
         f"type=cache,id=commonage-uv,target={_CACHE}",
         *(f"type=bind,from=place{number},target={place}" for number, place in enumerate(recipe.places)),
@@ -173,7 +173,7 @@ def _mounts(recipe: Recipe) -> str:
     return " ".join(f"--mount={one}" for one in mounts)
 
 
-def told(variables: dict[str, str]) -> str:
+def uv_settings(variables: dict[str, str]) -> str:
     """The secret that tells uv the sources of packages: lines for a shell."""
     fixed = {"UV_CACHE_DIR": _CACHE, "UV_LINK_MODE": "copy", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in (variables | fixed).items())

@@ -1,15 +1,21 @@
-"""The contents of the registry's folder: its images, their push times, and which of them are no longer needed.
+"""The images in the registry's folder, and which of them the garbage collection may remove. Blocks: for threads.
 
-The layout is docker-registry's own (`docker/registry/v2`). Only read here: the registry itself deletes.
+The layout is docker-registry's own (`docker/registry/v2`). Only read here: the registry itself deletes. A file next to
+the storage records when the catalogue last needed each image. So a replaced or removed image stays as long as a new
+one: starting attempts may still pull it, and its digest may be registered again.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 _Place = tuple[str, str]  # repository and digest
 # docker-registry accepts no larger manifest.
@@ -67,6 +73,38 @@ def unneeded(
     stays = _with_parts(storage, ((one.repository, one.digest) for one in young))
     kept = {*keep, *(f"{repository}@{digest}" for repository, digest in stays)}
     return [one for one in everything if str(one) not in kept]
+
+
+def last_needed(file: Path) -> dict[str, float]:
+    """The last recorded time (unix seconds) at which each image (`REPOSITORY@sha256:…`) was needed."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        return {str(name): float(at) for name, at in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        log.warning("registry: cannot read when images were needed, so only push times count: %s", error)
+        return {}
+
+
+def note_needed(
+    file: Path, before: Mapping[str, float], now: Mapping[str, float], stored_names: Collection[str]
+) -> None:
+    """Store the times of `before` and `now` for the images that are still stored, atomically.
+
+    A write error is only logged: on a full disk images must be deleted all the same.
+    """
+    kept = {name: at for name, at in {**before, **now}.items() if name in stored_names}
+    new = file.with_suffix(".new")
+    try:
+        with new.open("w", encoding="utf-8") as opened:
+            json.dump(kept, opened, indent=0, sort_keys=True)
+            opened.flush()
+            os.fsync(opened.fileno())
+        new.replace(file)
+    except OSError as error:
+        log.warning("registry: cannot record the needed images: %s", error)
+        new.unlink(missing_ok=True)
 
 
 def size_bytes(storage: Path) -> int:

@@ -1,6 +1,5 @@
-"""Joining: the token a node shows, the script that starts it, the site's terms, and the join server.
+"""Joining: tokens, the join script, the join config of the site, and the join service with its listener.
 
-`join_config`, `fetch` and `join.sh` go to the node and need nothing but the standard library; `commonage.agent.join`
-does the
-work there. `tokens`, `join_service` and `join_client` are the control plane's side.
+`config`, `client`, `identity_proof` and `join.sh` travel to the node, so they use the standard library only; the join
+steps of `commonage.agent` run there. `service`, `listener`, `tokens` and `node_identity` run in the control plane.
 """

@@ -1,4 +1,4 @@
-"""Client for the join server, which trusts only the authority that the token names.
+"""Client of the join service. It trusts only the certificate authority that the token names.
 
 Runs on the node that joins: at the end of `join.sh`, which contains this file and lets it fetch the rest, and imported
 by `commonage.agent.join`. So it is one file that uses the standard library alone.
@@ -19,20 +19,20 @@ from typing import Any
 
 NAME = "join.commonage.internal"
 """The name in the join server's certificate, whatever address a node dials."""
-PATIENCE_S = 20.0
-_MOST_BYTES = 64 * 1024 * 1024
+TIMEOUT_S = 20.0
+_MAX_BYTES = 64 * 1024 * 1024
 _NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL's numbers for certificate errors
 
 
-class Refusal(Exception):
-    """The join server refused, or no trusted server answers; the message is for the person at the node."""
+class JoinRefused(Exception):
+    """The join service refused, or no trusted server answers; the message is for the operator of the node."""
 
 
 def read_token(token: str) -> dict[str, Any]:
     """The content of a token: `purpose`, `until` (unix seconds), `at` (HOST:PORT each), `authority` (SHA-256, hex).
 
     Only the control plane can tell whether it is genuine and still valid: this node's clock may be wrong. Raises
-    Refusal.
+    JoinRefused.
     """
     parts = token.strip().split(".")
     try:
@@ -45,17 +45,17 @@ def read_token(token: str) -> dict[str, Any]:
         if len(str(read["authority"])) != 64:
             raise ValueError(token)
     except (ValueError, KeyError, TypeError):
-        raise Refusal(
-            "this is no join token; `commonage node token` on the control plane's side gives one (copy all of it)"
+        raise JoinRefused(
+            "this is not a join token: create one with `commonage node token` on the control plane, and copy all of it"
         ) from None
     return dict(read)
 
 
-class _Line(http.client.HTTPConnection):
+class _Connection(http.client.HTTPConnection):
     """HTTPS to a server with a certificate for NAME, whatever its address."""
 
     def __init__(self, host: str, port: int, trust: ssl.SSLContext) -> None:
-        super().__init__(host, port, timeout=PATIENCE_S)
+        super().__init__(host, port, timeout=TIMEOUT_S)
         self._trust = trust
 
     def connect(self) -> None:
@@ -71,74 +71,76 @@ class JoinClient:
     """
 
     def __init__(self, token: str, authority: str) -> None:
-        said = read_token(token)
+        content = read_token(token)
         try:
             found = hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority.strip())).hexdigest()
         except ValueError:
-            raise Refusal("the certificate of the site's authority cannot be read; fetch the script again") from None
-        if found != said["authority"]:
-            raise Refusal(
-                "the script is of another site than the token, or somebody changed it on the way: the token names the "
-                f"authority {said['authority'][:16]}…, the script carries {found[:16]}…"
+            raise JoinRefused(
+                "the certificate of the site's authority cannot be read: download the script again"
+            ) from None
+        if found != content["authority"]:
+            raise JoinRefused(
+                "the script and the token are of different sites, or the script was changed in transit: the token "
+                f"names the authority {content['authority'][:16]}…, the script carries {found[:16]}…"
             )
-        self.token, self._places = token.strip(), [str(one) for one in said["at"]]
+        self.token, self._places = token.strip(), [str(one) for one in content["at"]]
         self._trust = ssl.create_default_context(cadata=authority)
         self._trust.minimum_version = ssl.TLSVersion.TLSv1_2
 
     def get(self, path: str) -> bytes:
-        """The content at this path. Raises Refusal."""
-        return self._ask("GET", path, None)
+        """The content at this path. Raises JoinRefused."""
+        return self._request("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Send a JSON object and return the JSON object of the answer. Raises Refusal."""
-        return dict(json.loads(self._ask("POST", path, json.dumps(body).encode())))
+        """Send a JSON object and return the JSON object of the answer. Raises JoinRefused."""
+        return dict(json.loads(self._request("POST", path, json.dumps(body).encode())))
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> bytes:
+    def _request(self, method: str, path: str, body: bytes | None) -> bytes:
         last = ""
         for place in self._places:
             try:
-                return self._ask_at(place, method, path, body)
+                return self._request_at(place, method, path, body)
             except ssl.SSLCertVerificationError as error:
-                raise Refusal(f"{_not_vouched(place, error)}; nothing was sent") from None
+                raise JoinRefused(f"{_certificate_error(place, error)}; nothing was sent") from None
             except (OSError, http.client.HTTPException) as error:
                 last = f"{place} cannot be reached: {error}"
-        raise Refusal(f"{last}; does a firewall stand between this machine and the control plane?")
+        raise JoinRefused(f"{last}. Check that no firewall blocks the connection to the control plane")
 
-    def _ask_at(self, place: str, method: str, path: str, body: bytes | None) -> bytes:
+    def _request_at(self, place: str, method: str, path: str, body: bytes | None) -> bytes:
         host, _, port = place.rpartition(":")
-        line = _Line(host.strip("[]"), int(port), self._trust)
+        connection = _Connection(host.strip("[]"), int(port), self._trust)
         try:
-            head = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-            line.request(method, path, body, head)
-            answer = line.getresponse()
-            said = answer.read(_MOST_BYTES)
+            headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
+            content = response.read(_MAX_BYTES)
         finally:
-            line.close()
-        if answer.status != 200:
-            raise Refusal(_sentence(answer.status, said))
-        return said
+            connection.close()
+        if response.status != 200:
+            raise JoinRefused(_error_text(response.status, content))
+        return content
 
 
-def _not_vouched(place: str, error: ssl.SSLCertVerificationError) -> str:
-    why = error.verify_message
+def _certificate_error(place: str, error: ssl.SSLCertVerificationError) -> str:
+    reason = error.verify_message
     if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
         here = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         return (
-            f"this machine's clock says {here}, and the certificate of {place} does not hold then ({why}): set the "
-            "clock, by `timedatectl set-ntp true` or by hand"
+            f"this machine's clock says {here}, and the certificate of {place} is not valid at that time ({reason}): "
+            "set the clock with `timedatectl set-ntp true` or by hand"
         )
-    return f"who answers at {place} is not vouched for by the site's authority ({why})"
+    return f"the server at {place} has no certificate of the site's authority ({reason})"
 
 
-def _sentence(status: int, said: bytes) -> str:
+def _error_text(status: int, content: bytes) -> str:
     try:
-        return str(json.loads(said)["detail"])
+        return str(json.loads(content)["detail"])
     except (ValueError, KeyError, TypeError):
-        return f"the control plane answered {status}: {said[:200].decode(errors='replace')}"
+        return f"the control plane answered {status}: {content[:200].decode(errors='replace')}"
 
 
 def unpack(bundle: str, folder: str) -> None:
-    """Unpack the agent's archive. Raises Refusal for an archive with unexpected content."""
+    """Unpack the agent's archive. Raises JoinRefused for an archive with unexpected content."""
     try:
         with tarfile.open(bundle, "r:gz") as archive:
             if hasattr(tarfile, "data_filter"):
@@ -146,10 +148,10 @@ def unpack(bundle: str, folder: str) -> None:
                 return
             for member in archive.getmembers():
                 if not (member.isfile() or member.isdir()) or member.name.startswith("/") or ".." in member.name:
-                    raise Refusal(f"the bundle {bundle} holds {member.name!r}, which it must not")
+                    raise JoinRefused(f"the bundle {bundle} contains {member.name!r}, which is not allowed")
             archive.extractall(folder)  # noqa: S202 (each member was checked above)
     except (OSError, tarfile.TarError) as error:
-        raise Refusal(f"the bundle {bundle} cannot be unpacked: {error}") from None
+        raise JoinRefused(f"the bundle {bundle} cannot be unpacked: {error}") from None
 
 
 def main() -> int:
@@ -163,7 +165,7 @@ def main() -> int:
             with open(bundle, "wb") as file:
                 file.write(join_client.get("/bundle"))
         unpack(bundle, environment["COMMONAGE_JOIN_WORK"])
-    except Refusal as error:
+    except JoinRefused as error:
         print(f"join: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""The terms that a node receives when it joins, as both sides write and read them. Of the standard library alone."""
+"""The join config: what a node receives when it joins, as both sides write and read it. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARK_FILE = ".commonage-site"
 
 
 class JoinConfigError(ValueError):
-    """The terms are not valid; the message says why."""
+    """The join config is not valid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,33 +44,33 @@ class JoinConfig:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, said: Any) -> Self:
+    def from_json(cls, content: Any) -> Self:
         """Read the JSON object. Fields that this version does not know are ignored. Raises JoinConfigError."""
-        if not isinstance(said, dict):
-            raise JoinConfigError("the site's terms are no JSON object")
+        if not isinstance(content, dict):
+            raise JoinConfigError("the join config of the site is not a JSON object")
         known = {one.name: one for one in dataclasses.fields(cls)}
-        kept = {name: value for name, value in said.items() if name in known}
+        kept = {name: value for name, value in content.items() if name in known}
         missing = [
             name
             for name, one in known.items()
             if name not in kept and one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
         ]
         if missing:
-            raise JoinConfigError(f"the site's terms lack {', '.join(missing)}")
+            raise JoinConfigError(f"the join config of the site lacks {', '.join(missing)}")
         for name in ("agents", "managers", "images"):
             if name in kept:
                 kept[name] = _texts(name, kept[name])
         for name in ("site", "authority", "swarm_token", "shared_dir", "mark", "registry"):
             if not isinstance(kept.get(name, ""), str):
-                raise JoinConfigError(f"{name} of the site's terms is no text: {kept[name]!r}")
+                raise JoinConfigError(f"{name} in the join config is not a text: {kept[name]!r}")
         if not all(isinstance(kept.get(name, {}), dict) for name in ("daemon", "agent")):
-            raise JoinConfigError("the site's terms have settings of Docker or of the agent that cannot be read")
+            raise JoinConfigError("daemon and agent in the join config must be objects")
         if not isinstance(kept["now"], int | float):
-            raise JoinConfigError(f"the clock in the site's terms is no number: {kept['now']!r}")
+            raise JoinConfigError(f"now in the join config is not a number: {kept['now']!r}")
         return cls(**kept)
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-        raise JoinConfigError(f"{name} of the site's terms is no list of texts: {value!r}")
+        raise JoinConfigError(f"{name} in the join config is not a list of texts: {value!r}")
     return tuple(value)

@@ -1,7 +1,7 @@
 """The statement that a node signs when it joins, to prove which Swarm node it is.
 
 Both sides build the same statement: the node signs it with its own key in the Swarm, the control plane verifies it
-(`node_identity`). It uses the standard library alone, because it travels to the node.
+(`node_identity`). It uses the standard library only, because it travels to the node.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def statement(authority: str, token: str, node: str, csr: str) -> bytes:
 
     The join token dates the statement: it is not accepted with another token.
     """
-    said = {
+    content = {
         "purpose": "commonage-node-identity-1",
         "authority": _digest(authority),
         "token": _digest(token),
         "node": node,
         "csr": _digest(csr),
     }
-    return json.dumps(said, sort_keys=True).encode()
+    return json.dumps(content, sort_keys=True).encode()
 
 
 def _digest(text: str) -> str:

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Has this machine join @SITE@, as root:
+# Joins this machine to @SITE@. Run it as root:
 #
-#   sh join.sh [--token-file FILE] [--plan] [options]     `--plan` only shows what would be done; `--help` lists the options
+#   sh join.sh [--token-file FILE] [--plan] [options]     `--plan` only shows the changes; `--help` lists the options
 #
-# Asks for the join token, or reads it from FILE (`-` is the standard input). Never from the command line: everybody on
-# this machine could read it there. The same again changes nothing. Python is all that is installed before each step is shown.
+# Asks for the join token, or reads it from FILE (`-`: standard input). It is not accepted on the command line, where every
+# user of this machine could read it. Running it again changes nothing. Only Python is installed before the steps are shown.
 set -eu
 
 fail() {
@@ -36,15 +36,15 @@ install_python() {
   elif command -v zypper >/dev/null; then
     zypper --non-interactive --quiet install python311 >/dev/null
   else
-    fail "Python 3.11 or later is needed, and there is none of apt-get, dnf and zypper to install it with"
+    fail "Python 3.11 or later is required, and apt-get, dnf and zypper are missing: install Python by hand, then run this again"
   fi
 }
 
 read_token() {
   case $token_file in
     '')
-      [ -t 0 ] || fail "a join token is needed: give --token-file FILE (- for the standard input); \
-\`commonage node token\` on the control plane's side makes one"
+      [ -t 0 ] || fail "a join token is required: pass --token-file FILE (-: standard input). \
+Create a token with \`commonage node token\` on the control plane"
       trap 'stty echo; exit 130' INT TERM
       stty -echo
       printf 'Join token (not shown): ' >&2
@@ -54,23 +54,23 @@ read_token() {
       echo >&2
       ;;
     -) token=$(cat) ;;
-    *) token=$(cat "$token_file") || fail "the file with the join token cannot be read" ;;
+    *) token=$(cat "$token_file") || fail "the join token cannot be read from $token_file" ;;
   esac
   case $token in
     cmj1.*) ;;
-    *) fail "this is no join token; \`commonage node token\` on the control plane's side makes one" ;;
+    *) fail "this is not a join token: create one with \`commonage node token\` on the control plane" ;;
   esac
 }
 
 main() {
-  [ "$(id -u)" = 0 ] || fail "this changes the node, so it must run as root: sudo sh join.sh"
+  [ "$(id -u)" = 0 ] || fail "run this as root, because it changes the system: sudo sh join.sh"
   token_file='' bundle='' plan=''
   while [ $# -gt 0 ]; do
     case $1 in
       --token-file) token_file=${2:?needs a file} && shift 2 ;;
       --bundle) bundle=${2:?needs a file} && shift 2 ;;
-      cmj1.*) fail "a token on the command line can be read by everybody on this node, so it is not taken from there; \
-have it revoked (\`commonage node token --revoke\`) and give a new one with --token-file, or when you are asked for it" ;;
+      cmj1.*) fail "every user of this machine can read a token on the command line, so it is not accepted there. \
+Revoke it (\`commonage node token --revoke\`), and pass a new one with --token-file or at the prompt" ;;
       *) break ;;
     esac
   done
@@ -78,7 +78,7 @@ have it revoked (\`commonage node token --revoke\`) and give a new one with --to
   for word; do [ "$word" != --plan ] || plan=yes; done
   if ! find_python >/dev/null; then
     if [ -n "$plan" ]; then
-      echo "join: would install Python 3.11 or later first; what else, it can tell only then"
+      echo "join: would install Python 3.11 or later; the other changes are known only after that"
       exit 0
     fi
     install_python
@@ -90,8 +90,8 @@ have it revoked (\`commonage node token --revoke\`) and give a new one with --to
   export COMMONAGE_JOIN_TOKEN="$token" COMMONAGE_JOIN_BUNDLE="$bundle" COMMONAGE_JOIN_WORK="$work"
   COMMONAGE_JOIN_AUTHORITY=$(authority)
   export COMMONAGE_JOIN_AUTHORITY
-  fetch >"$work/fetch.py"
-  "$python" -I "$work/fetch.py"
+  client >"$work/client.py"
+  "$python" -I "$work/client.py"
   (cd "$work" && PYTHONPATH="$work" PYTHONDONTWRITEBYTECODE=1 "$python" -s -m commonage.agent join "$@" </dev/null)
 }
 
@@ -101,10 +101,10 @@ authority() {
 END_OF_AUTHORITY
 }
 
-fetch() {
-  cat <<'END_OF_FETCH'
-@FETCH@
-END_OF_FETCH
+client() {
+  cat <<'END_OF_CLIENT'
+@CLIENT@
+END_OF_CLIENT
 }
 
 main "$@"

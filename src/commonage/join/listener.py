@@ -1,4 +1,4 @@
-"""The join server: HTTPS on a separate port, with a certificate of the site's own authority.
+"""The join listener: HTTPS on a separate port, with a certificate of the site's own authority.
 
 It is separate from the agents' listener, which requires a client certificate: a node that joins has only a token.
 """
@@ -23,12 +23,12 @@ from commonage.ports.registry import machine_user
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class JoinListener:
-    """Serves the office on a socket."""
+    """Serves the join service by HTTPS."""
 
     def __init__(self, join_service: JoinService) -> None:
         self._join_service = join_service
@@ -36,11 +36,11 @@ class JoinListener:
 
     async def start(self, address: str, port: int, cert_pem: str, key_pem: str) -> int:
         """Start; returns the port (a free one for 0). Raises OSError if the address is not available."""
-        app = web.Application(client_max_size=_MOST_BYTES, middlewares=[self._guard])
+        app = web.Application(client_max_size=_MAX_BYTES, middlewares=[self._guard])
         app.router.add_get("/bundle", self._bundle)
-        app.router.add_post("/join_config", self._join_config)
+        app.router.add_post("/join-config", self._join_config)
         app.router.add_post("/certificate", self._certificate)
-        app.router.add_post("/seen", self._registration)
+        app.router.add_post("/registration", self._registration)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         context = await asyncio.to_thread(server_context, cert_pem, key_pem)
@@ -60,7 +60,8 @@ class JoinListener:
             await self._join_service.admit(_token(request))
             return await handler(request)
         except CommonageError as error:
-            log.info("a node was refused", extra={"peer": request.remote, "path": request.path, "why": error.message})
+            extra = {"peer": request.remote, "path": request.path, "reason": error.message}
+            log.info("a node was refused", extra=extra)
             return web.json_response({"detail": error.message}, status=error.status)
         except web.HTTPException as error:
             return web.json_response(
@@ -74,17 +75,17 @@ class JoinListener:
         return web.json_response((await self._join_service.join_config()).to_json())
 
     async def _certificate(self, request: web.Request) -> web.Response:
-        said = await _body(request)
-        node = _text(said, "node")
-        proof = IdentityProof(_text(said, "swarm_certificates"), _text(said, "signature"))
-        admitted = await self._join_service.certificate(_token(request), node, _text(said, "csr"), proof)
+        body = await _body(request)
+        node = _text(body, "node")
+        proof = IdentityProof(_text(body, "swarm_certificates"), _text(body, "signature"))
+        admitted = await self._join_service.certificate(_token(request), node, _text(body, "csr"), proof)
         login = f"{machine_user(node)}:{admitted.account}"
         return web.json_response({"certificate": admitted.certificate, "registry_login": login})
 
     async def _registration(self, request: web.Request) -> web.Response:
-        said = {"serial": "", **await _body(request)}
-        seen = await self._join_service.registration(_text(said, "node"), _text(said, "node_id"), _text(said, "serial"))
-        return web.json_response(seen)
+        body = {"serial": "", **await _body(request)}
+        node, node_id, serial = (_text(body, name) for name in ("node", "node_id", "serial"))
+        return web.json_response(await self._join_service.registration(node, node_id, serial))
 
 
 def server_context(cert_pem: str, key_pem: str) -> ssl.SSLContext:
@@ -92,7 +93,7 @@ def server_context(cert_pem: str, key_pem: str) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # The module reads certificates from files only.
-    with tempfile.TemporaryDirectory(prefix="commonage-door-") as folder:
+    with tempfile.TemporaryDirectory(prefix="commonage-join-") as folder:
         pair = Path(folder, "pair.pem")
         pair.touch(0o600)
         pair.write_text(key_pem + cert_pem, encoding="utf-8")
@@ -103,22 +104,22 @@ def server_context(cert_pem: str, key_pem: str) -> ssl.SSLContext:
 def _token(request: web.Request) -> str:
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() != "bearer" or not token.strip():
-        raise Forbidden("a join token is needed here; `commonage node token` gives one")
+        raise Forbidden("a join token is required: create one with `commonage node token`")
     return token.strip()
 
 
 async def _body(request: web.Request) -> dict[str, Any]:
     try:
-        said = json.loads(await request.read())
+        body = json.loads(await request.read())
     except ValueError:
         raise InvalidInput("the body is not JSON") from None
-    if not isinstance(said, dict):
-        raise InvalidInput("the body is no JSON object")
-    return said
+    if not isinstance(body, dict):
+        raise InvalidInput("the body is not a JSON object")
+    return body
 
 
-def _text(said: dict[str, Any], name: str) -> str:
-    value = said.get(name)
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
     if not isinstance(value, str):
         raise InvalidInput(f"{name} must be a text", field=name)
     return value

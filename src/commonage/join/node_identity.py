@@ -1,4 +1,4 @@
-"""Verifies which Swarm node a joining node is. Called by the office before it has a certificate signed."""
+"""Verifies which Swarm node a joining node is. Called by `service` before it has a certificate signed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from commonage.join.identity_proof import IdentityProof
 from commonage.ports.joining import SwarmTrust
 
 _ROLES = {"swarm-worker", "swarm-manager"}
-_JOIN_SWARM = "have this machine join this site's Swarm first (`commonage node join` does)"
+_JOIN_SWARM = "join this machine to this site's Swarm first (`commonage node join` does that)"
 
 
 def verified_node_id(proof: IdentityProof, signed: bytes, trust: SwarmTrust, now: float) -> str:

@@ -1,4 +1,4 @@
-"""Creates the join script, and the cloud-init data that runs it at a node's first boot. Called by `join_service`."""
+"""Creates the join script, and the cloud-init data that runs it at a node's first boot. Called by `service`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def join_script(site: str, authority: str) -> str:
         .read_text(encoding="utf-8")
         .replace("@SITE@", shown)
         .replace("@AUTHORITY@", authority.strip())
-        .replace("@FETCH@", (folder / "fetch.py").read_text(encoding="utf-8").strip())
+        .replace("@CLIENT@", (folder / "client.py").read_text(encoding="utf-8").strip())
     )
 
 
@@ -47,7 +47,7 @@ def cloud_init(script: str, token: str, options: Sequence[str] = (), host_name: 
     command = shlex.join(["sh", _SCRIPT, "--token-file", _TOKEN, *options])
     lines = [
         "#cloud-config",
-        "# Made by `commonage node template`. The token in it lets nodes join until it expires.",
+        "# Written by `commonage node template`. The token in it lets nodes join until it expires.",
         *([f"hostname: {_quoted(host_name)}", "preserve_hostname: false"] if host_name else []),
         "write_files:",
         *_file(_SCRIPT, script, "0700"),

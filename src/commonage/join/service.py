@@ -1,8 +1,7 @@
-"""The control plane's side of joining: admits nodes, sends them the site's terms, and removes them.
+"""The join service: admits nodes to the site, sends them the join config, issues their certificates, and removes them.
 
-It knows the site's authority, its Swarm and its agents by small protocols. `join_client` serves it on the network, the
-API
-serves it to admins. The program for nodes comes packed from the server's wiring.
+It knows the site's certificate authority, its Swarm and its agents by small protocols. `listener` serves it to nodes,
+the API to admins. The server's wiring passes the packed agent.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Admitted(Protocol):
         ...
 
 
-class Links(Protocol):
+class AgentLinks(Protocol):
     """The links to the agents of nodes."""
 
     def agent_reports(self) -> Sequence[AgentReport]:
@@ -112,17 +111,17 @@ class Site:
 
 
 class JoinService:
-    """Implements the port `ports.joining.Joining`, and answers the join server."""
+    """Implements the port `ports.joining.Joining`, and answers the join listener."""
 
     def __init__(self, site: Site, signer: Signer, tokens: Tokens, swarm: Membership, clock: Clock) -> None:
         self._site, self._signer, self._tokens = site, signer, tokens
         self._swarm, self._clock = swarm, clock
         self._admitting = asyncio.Lock()
-        self._agents: Links | None = None
+        self._agents: AgentLinks | None = None
         self._kit = JoinKit("", "", b"")
         self._mark = ""
 
-    def open(self, bundle: bytes, agents: Links | None = None) -> None:
+    def open(self, bundle: bytes, agents: AgentLinks | None = None) -> None:
         """Start, with the packed program for nodes, and the agents' links. Writes the mark into the shared folder.
 
         Blocks for a moment. Raises CommonageError if the folder cannot be written.
@@ -140,9 +139,9 @@ class JoinService:
     async def token(self, for_s: int) -> JoinToken:
         """Create a token. Raises InvalidInput."""
         now = self._clock.now()
-        made = await asyncio.to_thread(self._tokens.make, self._site.listeners, now, for_s)
+        token = await asyncio.to_thread(self._tokens.make, self._site.listeners, now, for_s)
         url = self._site.script_url
-        return JoinToken(made, now + for_s, url, join_command(url, self._kit.script_sha256))
+        return JoinToken(token, now + for_s, url, join_command(url, self._kit.script_sha256))
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
         """Cloud-init user data with this token and these options of the script."""
@@ -150,12 +149,12 @@ class JoinService:
 
     async def revoke_tokens(self) -> Sequence[str]:
         """Invalidate all tokens made until now, and the Swarm's token, which was sent to nodes that had one."""
-        await asyncio.to_thread(self._tokens.forget)
-        return await self._forgot_tokens()
+        await asyncio.to_thread(self._tokens.revoke_all)
+        return await self._report_revoked_tokens()
 
-    async def _forgot_tokens(self) -> Sequence[str]:
+    async def _report_revoked_tokens(self) -> Sequence[str]:
         log.info("all join tokens were revoked")
-        return ["no join token that was made until now is good any more", await self._renew_swarm_token()]
+        return ["all join tokens are revoked", await self._renew_swarm_token()]
 
     async def is_admitted(self, node: str) -> bool:
         """Whether a valid certificate, or membership in the Swarm, lets the node in. Raises EngineFailure."""
@@ -166,28 +165,28 @@ class JoinService:
 
         Raises Unavailable before anything was revoked if the removal cannot be written down.
         """
-        forgetting = None if gone else await asyncio.to_thread(self._tokens.begin_to_forget)
+        revocation = None if gone else await asyncio.to_thread(self._tokens.prepare_revocation)
         try:
             # Before their certificates are revoked, which name the node's Swarm nodes.
             node_ids = set(await asyncio.to_thread(self._signer.node_ids, node))
             with suppress(CommonageError):  # failures in the Swarm are reported below
                 node_ids |= await self._listed_as(node)
             await self._revoke(node, gone)
-            if forgetting is not None:
-                await asyncio.to_thread(forgetting.carry_out)
+            if revocation is not None:
+                await asyncio.to_thread(revocation.commit)
         finally:
-            if forgetting is not None:
-                await asyncio.to_thread(forgetting.drop)
-        said = [f"{node}'s certificate is revoked: its agent is not let in any more, nor its Docker into the registry"]
-        # Before the node is removed from the Swarm, or it would join again.
-        said += [await self._renew_swarm_token()] if gone else await self._forgot_tokens()
+            if revocation is not None:
+                await asyncio.to_thread(revocation.cancel)
+        done = [f"{node}'s certificate is revoked: its agent and its access to the registry are blocked"]
+        # Before the node is removed from the Swarm: otherwise it could join again.
+        done += [await self._renew_swarm_token()] if gone else await self._report_revoked_tokens()
         try:
             found = await self._swarm.remove(node_ids)
         except CommonageError as error:
-            by_hand = f"`docker node rm --force {' '.join(sorted(node_ids)) or node}` does; until then it takes no work"
-            return [*said, f"it could not be put out of the Swarm: {error}; {by_hand}"]
-        log.info("node expelled", extra={"node": node, "was_in_swarm": found})
-        return [*said, f"{node} is put out of the Swarm" if found else f"the Swarm has no {node}"]
+            by_hand = f"run `docker node rm --force {' '.join(sorted(node_ids)) or node}`. Until then it gets no work"
+            return [*done, f"it could not be removed from the Swarm: {error}; {by_hand}"]
+        log.info("node removed", extra={"node": node, "was_in_swarm": found})
+        return [*done, f"{node} is removed from the Swarm" if found else f"the Swarm does not list {node}"]
 
     async def _revoke(self, node: str, gone: bool) -> None:
         if self._agents is None:
@@ -199,9 +198,9 @@ class JoinService:
         try:
             await self._swarm.renew_token()
         except CommonageError as error:
-            by_hand = "`docker swarm join-token --rotate worker` does"
-            return f"the Swarm's own token could not be renewed: {error}; {by_hand}"
-        return "the Swarm's own token for workers is another one now"
+            by_hand = "run `docker swarm join-token --rotate worker`"
+            return f"the Swarm's join token for workers could not be renewed: {error}; {by_hand}"
+        return "the Swarm's join token for workers is renewed"
 
     # --- for nodes --------------------------------------------------------------------------------------------------
 
@@ -235,23 +234,23 @@ class JoinService:
         this host name, or whose name another node has.
         """
         if not node.strip() or node != node.strip():
-            raise InvalidInput(f"{node!r} is no name of a node", field="node")
+            raise InvalidInput(f"{node!r} is not a valid node name", field="node")
         signed = statement(self._signer.certificate, token, node, csr_pem)
         node_id = verified_node_id(proof, signed, await self._swarm.trust(), self._clock.now())
         async with self._admitting:
             members = await self._members()
             if node_id not in members:
                 raise Conflict(
-                    f"the Swarm does not know the node {node_id} any more: run the join command again, which has the "
-                    "node join the Swarm first"
+                    f"the Swarm no longer lists the node {node_id}: run the join command again, which joins it to the "
+                    "Swarm first"
                 )
             if (host_name := members[node_id].host_name) != node:
                 raise Conflict(
                     f"Docker on this machine reports the host name {host_name or '(none yet)'}, and it asks to join as "
                     f"{node}: Docker reports a new host name within half a minute; then run the join command again"
                 )
-            if why := await self._why_taken(node, node_id, members):
-                raise Conflict(why)
+            if reason := await self._why_name_taken(node, node_id, members):
+                raise Conflict(reason)
             # Its replacement exists now: the old member would stay in the list for ever.
             former = {one for one, how in members.items() if how.name == node and how.state == _DOWN} - {node_id}
             admitted = await asyncio.to_thread(self._signer.admit, csr_pem, node, node_id)
@@ -265,7 +264,7 @@ class JoinService:
     async def _listed_as(self, node: str) -> set[str]:
         return {node_id for node_id, one in (await self._members()).items() if one.name == node}
 
-    async def _why_taken(self, node: str, node_id: str, members: Mapping[str, SwarmMember]) -> str:
+    async def _why_name_taken(self, node: str, node_id: str, members: Mapping[str, SwarmMember]) -> str:
         """Why the Swarm node with this id cannot have this name; empty if it can.
 
         A name that is bound to a node is free again once that node is down or removed. A node without a certificate
@@ -288,18 +287,17 @@ class JoinService:
         other = min(there)
         listed = members[other].name if other in members else node
         return (
-            f"another node called {node} is here (Swarm node {other}): give this machine another host name, or take "
-            f"that one out first with `commonage node rm {listed}`. If it vanished a moment ago, run this again in a "
-            "minute"
+            f"another node has the name {node} (Swarm node {other}): give this machine another host name, or remove "
+            f"the other node with `commonage node rm {listed}`. If it went down a moment ago, retry in a minute"
         )
 
     def _connected(self, node: str) -> list[AgentReport]:
         """The agents that are connected under this name."""
-        agent_report = () if self._agents is None else self._agents.agent_reports()
-        return [one for one in agent_report if one.node == node and one.connected]
+        reports = () if self._agents is None else self._agents.agent_reports()
+        return [one for one in reports if one.node == node and one.connected]
 
     async def registration(self, node: str, node_id: str, serial: str = "") -> dict[str, Any]:
-        """The control plane's view of the Swarm node with this id and the name that it has or requests.
+        """The control plane's view of the Swarm node with this id and this name.
 
         `swarm` is its state there, empty if it is no member; `connected`: its agent is connected; `taken` says why it
         cannot have the name; `revoked`: the certificate with this serial number (hex) is revoked. Raises InvalidInput,
@@ -308,13 +306,13 @@ class JoinService:
         try:
             number = int(serial or "0", 16)
         except ValueError:
-            raise InvalidInput(f"{serial!r} is no serial number in hex", field="serial") from None
+            raise InvalidInput(f"{serial!r} is not a serial number in hex", field="serial") from None
         revoked = number in await asyncio.to_thread(self._signer.revoked)
         members = await self._members()
         return {
             "connected": any(one.node_id == node_id for one in self._connected(node)),
             "swarm": members[node_id].state if node_id in members else "",
-            "taken": await self._why_taken(node, node_id, members),
+            "taken": await self._why_name_taken(node, node_id, members),
             "revoked": revoked,
         }
 

@@ -1,6 +1,6 @@
 """Join tokens: signed, for this one purpose, valid for a limited time.
 
-Used by `join_service`. No I/O but the secret's file.
+Used by `service`. No I/O except the secret's file.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from pathlib import Path
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
 from commonage.domain.keeping import keeping
 
-LONGEST_S = 7 * 86400
-USUAL_S = 3600
+MAX_LIFETIME_S = 7 * 86400
+DEFAULT_LIFETIME_S = 3600
 _VERSION = "cmj1"
 _WHAT = "the secret of the join tokens"
 
 
 @dataclass(frozen=True, slots=True)
-class Forgetting:
+class Revocation:
     """A prepared invalidation of all tokens: written next to the secret, not yet in force.
 
-    Carrying it out needs no more disk space.
+    Its commit needs no more disk space.
     """
 
-    fresh: Path
+    new_file: Path
     file: Path
 
-    def carry_out(self) -> None:
+    def commit(self) -> None:
         """Invalidate all tokens made until now."""
         with keeping(_WHAT, self.file):
-            self.fresh.replace(self.file)
+            self.new_file.replace(self.file)
 
-    def drop(self) -> None:
+    def cancel(self) -> None:
         """Cancel the invalidation; does nothing once it was carried out."""
-        self.fresh.unlink(missing_ok=True)
+        self.new_file.unlink(missing_ok=True)
 
 
 class Tokens:
@@ -55,12 +55,12 @@ class Tokens:
     def __init__(self, secret: Path, authority: str) -> None:
         self._file, self._authority = secret, authority
 
-    def make(self, at: Sequence[str], now: float, for_s: int = USUAL_S) -> str:
+    def make(self, at: Sequence[str], now: float, for_s: int = DEFAULT_LIFETIME_S) -> str:
         """A token for nodes that reach the control plane at one of `at` (HOST:PORT). Raises InvalidInput."""
-        if not 60 <= for_s <= LONGEST_S:
-            raise InvalidInput(f"a join token is good for 1 minute to 7 days, not {for_s} seconds", field="for_s")
-        said = {"purpose": "join", "until": int(now) + for_s, "at": list(at), "authority": self._authority}
-        body = _text(json.dumps(said, separators=(",", ":")).encode())
+        if not 60 <= for_s <= MAX_LIFETIME_S:
+            raise InvalidInput(f"a join token can be valid for 1 minute to 7 days, not {for_s} seconds", field="for_s")
+        content = {"purpose": "join", "until": int(now) + for_s, "at": list(at), "authority": self._authority}
+        body = _text(json.dumps(content, separators=(",", ":")).encode())
         return f"{_VERSION}.{body}.{_text(self._signature(body))}"
 
     def check(self, token: str, now: float) -> None:
@@ -68,25 +68,25 @@ class Tokens:
         version, _, rest = token.partition(".")
         body, _, signature = rest.partition(".")
         if version != _VERSION or not hmac.compare_digest(_text(self._signature(body)).encode(), signature.encode()):
-            raise Forbidden("this join token is not of this site, or all tokens were revoked since; ask for a new one")
-        said = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        if said.get("purpose") != "join":
+            raise Forbidden("this join token is of another site, or was revoked: ask for a new one")
+        content = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        if content.get("purpose") != "join":
             raise Forbidden("this token is not for joining nodes")
-        if said["until"] < now:
-            raise Forbidden("this join token has expired; `commonage node token` gives a new one")
+        if content["until"] < now:
+            raise Forbidden("this join token has expired: create a new one with `commonage node token`")
 
-    def forget(self) -> None:
+    def revoke_all(self) -> None:
         """Invalidate all tokens made until now."""
-        forgetting = self.begin_to_forget()
+        revocation = self.prepare_revocation()
         try:
-            forgetting.carry_out()
+            revocation.commit()
         finally:
-            forgetting.drop()
+            revocation.cancel()
 
-    def begin_to_forget(self) -> Forgetting:
+    def prepare_revocation(self) -> Revocation:
         """Prepare to invalidate all tokens, for a caller that must do this together with another change, or neither."""
         with keeping(_WHAT, self._file):
-            return Forgetting(self._beside(secrets.token_hex(32)), self._file)
+            return Revocation(self._write_new(secrets.token_hex(32)), self._file)
 
     def _signature(self, body: str) -> bytes:
         return hmac.digest(self._secret().encode(), f"{_VERSION}.{body}".encode(), hashlib.sha256)
@@ -97,10 +97,10 @@ class Tokens:
                 raise CommonageError(f"{self._file} can be read by others; run: chmod 600 {self._file}")
             return self._file.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
-            self.forget()
+            self.revoke_all()
             return self._file.read_text(encoding="utf-8").strip()
 
-    def _beside(self, value: str) -> Path:
+    def _write_new(self, value: str) -> Path:
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # mkstemp makes it 0600.
         handle, fresh = tempfile.mkstemp(dir=self._file.parent, prefix=f".{self._file.name}-")

@@ -1,7 +1,7 @@
-"""All agents of a site as the control plane sees them: the port `Agents` over their links.
+"""The connections of a site's agents, seen from the control plane: the port `Agents`.
 
 Created by the server's wiring. There is one link for each Swarm node, as named in the agent's certificate; the newest
-link wins. The last report of an agent is kept when its link ends, and marked as old.
+link wins. The last report of an agent is kept when its link ends, and marked as not connected.
 """
 
 from __future__ import annotations
@@ -13,80 +13,83 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography import x509
 
 from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Allocation, NodeReport
+from commonage.domain.reasons.nodes import RemovedFromSite
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link import messages, saved_reports
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.connection import Answer, Connection, ConnectionLost
+from commonage.link.connection import Connection, ConnectionLost, RequestHandler
 from commonage.link.execs import LinkExecs
 from commonage.link.listener import AgentPeer, Listener
 from commonage.link.messages import Report, RequestType
 from commonage.link.tunnels import Tunnels
-from commonage.ports.agents import AgentReport, Drains, NodeNetwork, OnProgress
+from commonage.ports.agents import AgentReport, Drains, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.devices import Hold
 from commonage.ports.execs import ExecStream, Terminal
 
 _log = logging.getLogger(__name__)
-_LOOK_EVERY_S = 5.0
-_COME_AGAIN_S = 4.0
-_MOST_WARNINGS = 1000
+Q = TypeVar("Q")
+A = TypeVar("A")
+_CHECK_INTERVAL_S = 5.0
+_RECONNECT_TIMEOUT_S = 4.0
+_MAX_WARNINGS = 1000
+_REPORTED_FIELDS = {one.name for one in fields(Report)} & {one.name for one in fields(AgentReport)}
 
 
 @dataclass(slots=True, eq=False)
 class _Link:
     """The link of a node, by its certificate's serial number.
 
-    `held` are the allocations (allocations) that its agent knows, `number` is that of its last report. `left`: the node
-    reported that it has left the site.
+    `allocations` are those that its agent knows, `report_number` is that of its last report. `left`: the node reported
+    that it has left the site.
     """
 
     node: str
     node_id: str
     serial: int
-    peer: Connection = field(init=False)
+    connection: Connection = field(init=False)
     execs: LinkExecs = field(default_factory=LinkExecs)
-    held: tuple[Allocation, ...] = field(default=())
-    number: int = 0
+    allocations: tuple[Allocation, ...] = field(default=())
+    report_number: int = 0
     left: bool = False
 
 
 class AgentConnections:
     """Implements `ports.agents.Agents` and `RemoteDevices`. Links and reports are kept by Swarm node id.
 
-    `memory` is the file that keeps the agents' last reports over a restart (None: nothing is kept). `always_reach` is
-    what containers may reach in addition to what engines add (`allow_addresses`). `gateway_port` is the loopback port
-    that
-    serves the connections of containers that agents carry (0: they are refused). `now` gives unix seconds.
+    `reports_file` keeps the agents' last reports over a restart (None: they are not kept). `always_allowed` are
+    addresses that containers may reach in addition to those of `allow_addresses`. `gateway_port` is the loopback port
+    that serves the connections of containers that agents carry (0: they are refused). `now` gives unix seconds.
     """
 
     def __init__(
         self,
         authority: CertificateAuthority,
         *,
-        memory: Path | None = None,
-        always_reach: Collection[str] = (),
+        reports_file: Path | None = None,
+        always_allowed: Collection[str] = (),
         gateway_port: int = 0,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._authority, self._now, self._memory = authority, now, memory
-        self._kept: Mapping[str, object] = {}
-        self._news = asyncio.Event()
-        self._always_reach = self._reaches = tuple(always_reach)
+        self._authority, self._now, self._reports_file = authority, now, reports_file
+        self._saved: Mapping[str, object] = {}
+        self._report_received = asyncio.Event()
+        self._always_allowed = self._allowed = tuple(always_allowed)
         self._tunnels = Tunnels(gateway_port)
-        self._listener = Listener(authority, self._attend, self._tunnels.carry, now, lambda: self._reaches)
+        self._listener = Listener(authority, self._serve, self._tunnels.carry, now, lambda: self._allowed)
         self._neighbors = messages.Neighbors(())
         self._network: NodeNetwork | None = None
         self._links: dict[str, _Link] = {}
-        self._agent_reports: dict[str, AgentReport] = {}
+        self._reports: dict[str, AgentReport] = {}
         self._warnings: list[tuple[str, str, str]] = []
         self.iterations = Iterations("agents", now)
         self.port = 0
@@ -102,116 +105,108 @@ class AgentConnections:
         await self._begin(await self._listener.open_on(listening))
 
     async def _begin(self, port: int) -> None:
-        """Load the remembered reports, and give the agents that were connected some time to reconnect."""
+        """Load the saved reports, and give the agents that were connected some time to reconnect."""
         self.port = port
-        kept = () if self._memory is None else await asyncio.to_thread(saved_reports.read, self._memory)
-        known = [one for one in kept if one.node_id]  # without a node id the agent must join again
-        for one in known:  # it may have been in contact until now
-            self._agent_reports.setdefault(
-                one.node_id, replace(one, at=self._now(), monotonic_at=time.monotonic(), connected=False)
-            )
-        awaited = {one.node_id for one in known if one.connected}
+        saved = () if self._reports_file is None else await asyncio.to_thread(saved_reports.read, self._reports_file)
+        known = [one for one in saved if one.node_id]  # without a node id the agent must join again
+        for one in known:  # it may have been connected until now
+            last = replace(one, at=self._now(), monotonic_at=time.monotonic(), connected=False)
+            self._reports.setdefault(one.node_id, last)
+        expected = {one.node_id for one in known if one.connected}
         with suppress(TimeoutError):
-            async with asyncio.timeout(_COME_AGAIN_S):
-                while awaited - {one.node_id for one in self._agent_reports.values() if one.connected}:
-                    self._news.clear()
-                    await self._news.wait()
+            async with asyncio.timeout(_RECONNECT_TIMEOUT_S):
+                while expected - {one.node_id for one in self._reports.values() if one.connected}:
+                    self._report_received.clear()
+                    await self._report_received.wait()
 
     async def close(self) -> None:
         """End all links. The agents keep dialling until a control plane answers."""
-        await self._remember()  # before the links end: connected agents are expected again
+        await self._save_reports()  # before the links end: connected agents are expected again
         for link in self._links.values():
-            link.peer.close("the control plane stops")
+            link.connection.close("the control plane stops")
         await self._listener.close()
 
     # --- links ----------------------------------------------------------------------------------------------------
 
-    async def _attend(self, caller: AgentPeer) -> None:
+    async def _serve(self, agent: AgentPeer) -> None:
         """Serve a link from its welcome to its end."""
-        link = _Link(caller.node, caller.node_id, caller.serial)
-        offers: Mapping[RequestType[Any, Any], Answer] = {
+        link = _Link(agent.node, agent.node_id, agent.serial)
+        request_handlers: Mapping[RequestType[Any, Any], RequestHandler] = {
             messages.RENEW: partial(self._renew, link),
-            messages.LEFT: partial(self._has_left, link),
+            messages.LEFT: partial(self._on_left, link),
         }
-        hears = {"report": (Report, lambda report: self._take_in(link, report)), **link.execs.hears()}
-        link.peer = peer = Connection(f"the agent of {caller.node}", caller.reader, caller.writer, offers, hears)
-        self._forget_former(link)
-        self._links[caller.node_id] = link
+        message_handlers = {
+            "report": (Report, lambda report: self._on_report(link, report)),
+            **link.execs.message_handlers(),
+        }
+        link.connection = connection = Connection(
+            f"the agent of {agent.node}", agent.reader, agent.writer, request_handlers, message_handlers
+        )
+        self._end_previous_links(link)
+        self._links[agent.node_id] = link
         if self._network is not None:  # until it is known, the agent keeps the network that it knows; likewise:
-            peer.say("network", self._network)
-        if self._neighbors.each:
-            peer.say("neighbors", self._neighbors)
-        _log.info("the agent of %s is connected", caller.node)
+            connection.send("network", self._network)
+        if self._neighbors.nodes:
+            connection.send("neighbors", self._neighbors)
+        _log.info("the agent of %s is connected", agent.node)
         try:
-            await peer.run()
+            await connection.run()
         except ConnectionLost as error:
             _log.warning("%s", error.message)
         finally:
-            peer.close("the link ended")
-            if self._links.get(caller.node_id) is link:
-                del self._links[caller.node_id]
-                self._has_gone(caller.node_id)
+            connection.close("the link ended")
+            if self._links.get(agent.node_id) is link:
+                del self._links[agent.node_id]
+                if agent.node_id in self._reports:
+                    self._reports[agent.node_id] = replace(self._reports[agent.node_id], connected=False)
+                self._report_received.set()
             if link.left and self._drains is not None:  # not before: it waits on this link for the answer
-                await self._drains.finish_leave(caller.node)
+                await self._drains.finish_leave(agent.node)
 
-    def _forget_former(self, link: _Link) -> None:
+    def _end_previous_links(self, link: _Link) -> None:
         """End the previous link of this node, and that of another Swarm node that had the same name."""
         for one in list(self._links.values()):
             if one.node_id == link.node_id or one.node == link.node:
-                one.peer.close(f"the agent of {link.node} came again")
-        for node_id in [one.node_id for one in self._agent_reports.values() if one.node == link.node]:
+                one.connection.close(f"the agent of {link.node} opened a new link")
+        for node_id in [one.node_id for one in self._reports.values() if one.node == link.node]:
             if node_id != link.node_id:
                 self._links.pop(node_id, None)
-                del self._agent_reports[node_id]
+                del self._reports[node_id]
 
-    def _has_gone(self, node_id: str) -> None:
-        if node_id in self._agent_reports:
-            self._agent_reports[node_id] = replace(self._agent_reports[node_id], connected=False)
-        self._news.set()
-
-    def _take_in(self, link: _Link, report: Report) -> None:
-        node = link.node
+    def _on_report(self, link: _Link, report: Report) -> None:
         if self._links.get(link.node_id) is not link:
             return  # another link took its place
-        if report.report.name != node:
-            link.peer.close(f"the agent of {node} reports of {report.report.name[:64]}")
+        if report.report.name != link.node:
+            link.connection.close(f"the agent of {link.node} reports as {report.report.name[:64]}")
             return
-        self._agent_reports[link.node_id] = AgentReport(
-            node,
-            report.report,
-            self._now(),
-            time.monotonic(),
-            connected=True,
-            engine_fault=report.engine_fault,
-            fenced=report.fenced,
-            paused=report.paused,
-            samples=report.samples,
-            owners=report.owners,
-            neighbors=report.neighbors,
-            notices=report.notices,
-            bounds_volumes=report.bounds_volumes,
-            gateway=report.gateway,
-            mounts=report.mounts,
+        self._reports[link.node_id] = AgentReport(
+            node=link.node,
             node_id=link.node_id,
+            at=self._now(),
+            monotonic_at=time.monotonic(),
+            connected=True,
+            **{name: getattr(report, name) for name in _REPORTED_FIELDS},
         )
-        link.number = report.number
-        told = [(node, attempt_id, words) for attempt_id, words in report.warnings]
-        self._warnings = [*self._warnings, *told][-_MOST_WARNINGS:]
-        link.peer.say("heard", messages.ReportHeard(report.number))
-        self._news.set()
+        link.report_number = report.number
+        new = [(link.node, attempt_id, warning) for attempt_id, warning in report.warnings]
+        self._warnings = [*self._warnings, *new][-_MAX_WARNINGS:]
+        link.connection.send("report-received", messages.ReportReceived(report.number))
+        self._report_received.set()
 
-    async def _renew(self, link: _Link, request: messages.SigningRequest, _told: OnProgress) -> messages.Certificate:
+    # --- certificates ---------------------------------------------------------------------------------------------
+
+    async def _renew(self, link: _Link, request: messages.SigningRequest, _: OnProgress) -> messages.Certificate:
         pem = await asyncio.to_thread(self._authority.renew, request.csr, link.node, link.node_id, link.serial)
-        given = x509.load_pem_x509_certificate(pem.encode())
+        certificate = x509.load_pem_x509_certificate(pem.encode())
         # From now on this certificate decides: the previous one may be dropped when it expires.
-        link.serial = given.serial_number
+        link.serial = certificate.serial_number
         _log.info("the agent of %s has a new certificate", link.node)
-        return messages.Certificate(pem, given.not_valid_after_utc.timestamp())
+        return messages.Certificate(pem, certificate.not_valid_after_utc.timestamp())
 
-    async def _has_left(self, link: _Link, _nothing: messages.Nothing, _told: OnProgress) -> messages.Nothing:
+    async def _on_left(self, link: _Link, _nothing: messages.Nothing, _: OnProgress) -> messages.Nothing:
         """A node reports that it has left the site. Its certificate says which node it is."""
         if self._drains is None:
-            raise EngineFailure("nobody here keeps account of nodes")
+            raise EngineFailure("this control plane does not record nodes that leave")
         await self._drains.left(link.node)
         link.left = True
         return messages.Nothing()
@@ -219,72 +214,69 @@ class AgentConnections:
     async def revoke(self, node: str, *, gone: bool = False) -> None:
         """Remove the node from the site: revoke its certificates and end its link.
 
-        If an engine still lists it, it is at fault. `gone`: the node itself does not exist any more and will not be
-        seen again.
+        If an engine still lists the node, it shows a fault. `gone`: the node does not exist any more and will not
+        connect again.
         """
         node_ids = await asyncio.to_thread(self._authority.node_ids, node)
         await asyncio.to_thread(self._authority.revoke, node)
         self._tunnels.end(node)
         for node_id in node_ids:
-            self._put_out(node, node_id)
+            self._disconnect_removed(node, node_id)
             if gone:
-                self._agent_reports.pop(node_id, None)
+                self._reports.pop(node_id, None)
 
-    def _put_out(self, node: str, node_id: str) -> None:
-        self._end(node_id)
-        fault = f"{node} was removed from this site: have it join again (`commonage node join`), or take it out by hand"
-        never = AgentReport(
-            node, NodeReport(node, 0, 0), self._now(), time.monotonic(), connected=False, node_id=node_id
-        )
-        before = self._agent_reports.get(node_id, never)
-        report = NodeReport(node, 0, 0, faults=(fault,))
-        self._agent_reports[node_id] = replace(before, report=report, connected=False, samples=(), owners=())
-        self._news.set()
-
-    def _end(self, node_id: str) -> None:
+    def _disconnect_removed(self, node: str, node_id: str) -> None:
+        """End the link of a removed node, and report the removal as the node's fault."""
         link = self._links.get(node_id)
         if link is not None:
-            why = f"{link.node} was removed from this site: have the node join again"
-            link.peer.say("refused", messages.Refused(why, for_good=True))
-            link.peer.close(why)
+            reason = f"{link.node} was removed from this site: join the node again"
+            link.connection.send("refused", messages.Refused(reason, permanent=True))
+            link.connection.close(reason)
+        removed = NodeReport(node, 0, 0, faults=(RemovedFromSite(node=node),))
+        unknown = AgentReport(node, removed, self._now(), time.monotonic(), connected=False, node_id=node_id)
+        last = self._reports.get(node_id, unknown)
+        self._reports[node_id] = replace(last, report=removed, connected=False, samples=(), owners=())
+        self._report_received.set()
+
+    # --- the loop -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Every few seconds: apply removals made by other processes, and save the agents' last reports."""
         while True:
             with self.iterations.rest():
-                await asyncio.sleep(_LOOK_EVERY_S)
-            await self._remember()
+                await asyncio.sleep(_CHECK_INTERVAL_S)
+            await self._save_reports()
             try:
                 revoked = await asyncio.to_thread(self._authority.revoked)
             except (OSError, ValueError) as error:
-                _log.error("which nodes were removed cannot be read: %s", error)
+                _log.error("the list of revoked certificates cannot be read: %s", error)
                 continue
             self._tunnels.end_revoked(revoked)
             for link in [link for link in self._links.values() if link.serial in revoked]:
-                self._put_out(link.node, link.node_id)
+                self._disconnect_removed(link.node, link.node_id)
 
-    async def _remember(self) -> None:
+    async def _save_reports(self) -> None:
         """Save the reports if more than their times and measurements changed."""
-        essence = {
+        current = {
             one.node_id: replace(
                 one, report=replace(one.report, disk_free_mib=None), at=0.0, monotonic_at=0.0, samples=(), owners=()
             )
-            for one in self._agent_reports.values()
+            for one in self._reports.values()
         }
-        if self._memory is None or essence == self._kept:
+        if self._reports_file is None or current == self._saved:
             return
         try:
-            await asyncio.to_thread(saved_reports.write, self._memory, list(self._agent_reports.values()))
+            await asyncio.to_thread(saved_reports.write, self._reports_file, list(self._reports.values()))
         except OSError as error:
-            _log.warning("what agents say is not kept: %s", error)
+            _log.warning("the agents' reports cannot be saved: %s", error)
         else:
-            self._kept = essence
+            self._saved = current
 
     # --- the port: reports ----------------------------------------------------------------------------------------
 
     def agent_reports(self) -> Sequence[AgentReport]:
         """The last report of each agent."""
-        return list(self._agent_reports.values())
+        return list(self._reports.values())
 
     async def bindings(self) -> Mapping[str, str]:
         """As the authority recorded them: includes a node that has just joined."""
@@ -292,95 +284,99 @@ class AgentConnections:
             return await asyncio.to_thread(self._authority.bindings)
         except (OSError, ValueError) as error:
             raise EngineFailure(
-                f"which node is which Swarm node cannot be read ({error}): put the folder `authority` back from a "
-                "backup",
+                f"the certificates of the nodes cannot be read ({error}): restore the folder `authority` from a backup",
                 retryable=True,
             ) from error
 
     def allow_addresses(self, addresses: Collection[str]) -> None:
         """Sent to all connected agents, and to each that connects later."""
-        self._reaches = tuple(dict.fromkeys([*self._always_reach, *addresses]))
+        self._allowed = tuple(dict.fromkeys([*self._always_allowed, *addresses]))
         for link in self._links.values():
-            link.peer.say("reach", messages.Reach(self._reaches))
+            link.connection.send("allowed-addresses", messages.AllowedAddresses(self._allowed))
 
     def set_network(self, network: NodeNetwork) -> None:
         """Sent to all connected agents, and to each that connects later."""
         self._network = network
         for link in self._links.values():
-            link.peer.say("network", network)
+            link.connection.send("network", network)
 
     def set_neighbors(self, nodes: Collection[tuple[str, str]]) -> None:
         """Sent to all connected agents, and to each that connects later."""
         self._neighbors = messages.Neighbors(tuple(nodes))
         for link in self._links.values():
-            link.peer.say("neighbors", self._neighbors)
+            link.connection.send("neighbors", self._neighbors)
 
     # --- the port: requests ---------------------------------------------------------------------------------------
 
-    def _peer(self, node_id: str) -> Connection:
+    def _link(self, node_id: str) -> _Link:
         link = self._links.get(node_id)
         if link is None:
-            since = self._agent_reports.get(node_id)
-            last = f"last heard of {self._now() - since.at:.0f} s ago" if since else "never heard of since our start"
-            name = since.node if since else f"the Swarm node {node_id}"
+            report = self._reports.get(node_id)
+            last = f"last report {self._now() - report.at:.0f} s ago" if report else "no report since our start"
+            name = report.node if report else f"the Swarm node {node_id}"
             raise EngineFailure(
-                f"the agent of {name} is not connected ({last}): look there at `systemctl status commonage-agent`",
+                f"the agent of {name} is not connected ({last}): check `systemctl status commonage-agent` on that node",
                 retryable=True,
             )
-        return link.peer
+        return link
+
+    async def _request(
+        self, node_id: str, kind: RequestType[Q, A], params: Q, on_progress: OnProgress = ignore_progress
+    ) -> A:
+        return await self._link(node_id).connection.request(kind, params, on_progress)
 
     async def measure(self, node_id: str) -> Sequence[Measurement]:
         """The resource use of the node's containers."""
-        return (await self._peer(node_id).ask(messages.MEASURE, messages.Nothing())).each
+        return (await self._request(node_id, messages.MEASURE, messages.Nothing())).measurements
 
     async def owners(self, node_id: str, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """The owners of these processes on the node."""
-        return (await self._peer(node_id).ask(messages.OWNERS, messages.Pids(tuple(pids)))).each
+        return (await self._request(node_id, messages.OWNERS, messages.Pids(tuple(pids)))).owners
 
     async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
         """Apply the shares of an attempt on the node."""
-        return dict((await self._peer(node_id).ask(messages.CONFINE, hold)).each)
+        return dict((await self._request(node_id, messages.CONFINE, hold)).variables)
 
     async def release(self, node_id: str, attempt_id: str) -> None:
         """Release the shares of an attempt on the node."""
-        await self._peer(node_id).ask(messages.RELEASE, messages.Attempts((attempt_id,)))
+        await self._request(node_id, messages.RELEASE, messages.Attempts((attempt_id,)))
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
         """Mount the folders of an attempt on the node."""
-        return (await self._peer(node_id).ask(messages.MOUNT, messages.Mounts(attempt_id, tuple(sources)))).places
+        return (await self._request(node_id, messages.MOUNT, messages.Mounts(attempt_id, tuple(sources)))).targets
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
         """Unmount the folders of an attempt."""
-        await self._peer(node_id).ask(messages.UNMOUNT, messages.Attempts((attempt_id,)))
+        await self._request(node_id, messages.UNMOUNT, messages.Attempts((attempt_id,)))
 
-    async def pull(self, node_id: str, image: str, told: OnProgress) -> None:
+    async def pull(self, node_id: str, image: str, on_progress: OnProgress) -> None:
         """Pull the image on the node."""
-        await self._peer(node_id).ask(messages.PULL, messages.Image(image), told)
+        await self._request(node_id, messages.PULL, messages.Image(image), on_progress)
 
     async def reaches(self, node_id: str, address: str) -> bool:
         """Whether the node reaches this address."""
-        return (await self._peer(node_id).ask(messages.REACHES, messages.Place(address))).yes
+        return (await self._request(node_id, messages.REACHES, messages.NodeAddress(address))).reachable
 
     async def exec(
         self, node_id: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> ExecStream:
         """Run a command in an attempt on the node."""
-        peer = self._peer(node_id)
-        return await self._links[node_id].execs.begin(peer, attempt_id, command, terminal)
+        link = self._link(node_id)
+        return await link.execs.begin(link.connection, attempt_id, command, terminal)
 
     async def fence(self, node_id: str, attempt_ids: Collection[str]) -> Collection[str]:
         """Kill attempts on the node."""
-        return (await self._peer(node_id).ask(messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
+        return (await self._request(node_id, messages.FENCE, messages.Attempts(tuple(attempt_ids)))).ids
 
     async def unpause(self, node_id: str, attempt_ids: Collection[str]) -> None:
         """End the pause of attempts."""
-        peer = self._peer(node_id)
-        await peer.ask(messages.UNPAUSE, messages.Unpause(tuple(attempt_ids), self._links[node_id].number))
+        link = self._link(node_id)
+        await link.connection.request(messages.UNPAUSE, messages.Unpause(tuple(attempt_ids), link.report_number))
 
     # --- GPUs on other nodes --------------------------------------------------------------------------------------
 
     async def note_allocations(self, allocations: Sequence[Allocation]) -> None:
-        """Pass the allocations (allocations) to agents with simulated GPUs: no other agent needs them."""
+        """Pass the allocations to agents with simulated GPUs: no other agent needs them."""
         by_node: dict[str, list[Allocation]] = defaultdict(list)
         for allocation in allocations:
             by_node[allocation.node].append(allocation)
@@ -389,13 +385,13 @@ class AgentConnections:
         )
 
     async def _note_allocations(self, link: _Link, allocations: tuple[Allocation, ...]) -> None:
-        heard = self._agent_reports.get(link.node_id)
-        if heard is None or link.held == allocations:
+        report = self._reports.get(link.node_id)
+        if report is None or link.allocations == allocations:
             return
-        if any(device.simulated for device in heard.report.devices):
+        if any(device.simulated for device in report.report.devices):
             with suppress(EngineFailure):
-                await link.peer.ask(messages.NOTE_ALLOCATIONS, messages.Allocations(allocations))
-                link.held = allocations
+                await link.connection.request(messages.NOTE_ALLOCATIONS, messages.Allocations(allocations))
+                link.allocations = allocations
 
     def take_warnings(self) -> Sequence[tuple[str, str, str]]:
         """Warnings about attempts that agents sent since the last call."""
@@ -404,7 +400,7 @@ class AgentConnections:
 
     async def resume(self, uuid: str) -> None:
         """Clear the faults of this GPU on its node."""
-        for node_id, heard in list(self._agent_reports.items()):
-            if any(device.uuid == uuid for device in heard.report.devices):
+        for node_id, report in list(self._reports.items()):
+            if any(device.uuid == uuid for device in report.report.devices):
                 with suppress(CommonageError):
-                    await self._peer(node_id).ask(messages.RESUME, messages.Device(uuid))
+                    await self._request(node_id, messages.RESUME, messages.Device(uuid))

@@ -1,8 +1,7 @@
 """Exec over an agent's link: its messages, and the control plane's end of a command.
 
-The agent is asked once for each command; its answer is the end. Input and output are sent meanwhile in small parts, and
-only as much as the other side has room for, so that a slow client does not block others on the link. Uses the standard
-library alone.
+Each command is one request to the agent; the result is the end of the command. Input and output are sent meanwhile in
+small parts within a window, so that a slow client does not block others on the link. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from commonage.link.connection import Connection, MessageHandlers
 from commonage.link.messages import RequestType
 from commonage.ports.execs import NotRunning, Terminal
 
-IN = 0
+STDIN = 0
 """The input stream; OUT and ERR are the output streams."""
-WINDOW = 128 * 1024
-_PART = 12 * 1024
-_ENDS_WITHIN_S = 20.0
+WINDOW_BYTES = 128 * 1024
+_CHUNK_BYTES = 12 * 1024
+_CLOSE_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class ExecData:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecTaken:
+class ExecConsumed:
     """This many bytes were consumed: the sender may send as many again."""
 
     id: str
@@ -69,7 +68,7 @@ class ExecTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecSize:
+class ExecResize:
     """New size of the command's terminal."""
 
     id: str
@@ -78,7 +77,7 @@ class ExecSize:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecOver:
+class ExecCancel:
     """The client is gone: end the command."""
 
     id: str
@@ -90,27 +89,27 @@ EXEC = RequestType("exec", ExecRequest, ExecEnd, None)
 class ExecSender:
     """Sends the data of one command in one direction, within its window."""
 
-    def __init__(self, peer: Connection, exec_id: str) -> None:
-        self._peer, self._id = peer, exec_id
-        self._room = WINDOW
+    def __init__(self, connection: Connection, exec_id: str) -> None:
+        self._connection, self._id = connection, exec_id
+        self._window = WINDOW_BYTES
         self._changed = asyncio.Event()
         self._is_closed = False
 
-    async def say(self, stream: int, data: bytes) -> None:
+    async def send(self, stream: int, data: bytes) -> None:
         """Send all of the data as the window allows; after `close` it is dropped."""
-        for start in range(0, len(data), _PART):
-            part = data[start : start + _PART]
-            while self._room < len(part) and not self._is_closed:
+        for start in range(0, len(data), _CHUNK_BYTES):
+            part = data[start : start + _CHUNK_BYTES]
+            while self._window < len(part) and not self._is_closed:
                 self._changed.clear()
                 await self._changed.wait()
             if self._is_closed:
                 return
-            self._room -= len(part)
-            self._peer.say("exec-data", ExecData(self._id, stream, base64.b64encode(part).decode("ascii")))
+            self._window -= len(part)
+            self._connection.send("exec-data", ExecData(self._id, stream, base64.b64encode(part).decode("ascii")))
 
-    def taken(self, count: int) -> None:
+    def consumed(self, count: int) -> None:
         """The receiver consumed this many bytes."""
-        self._room += count
+        self._window += count
         self._changed.set()
 
     def close(self) -> None:
@@ -119,120 +118,127 @@ class ExecSender:
         self._changed.set()
 
 
-def content_of(said: ExecData) -> bytes:
+def decode_data(message: ExecData) -> bytes:
     """The decoded bytes. Raises ValueError."""
-    return base64.b64decode(said.data, validate=True)
+    return base64.b64decode(message.data, validate=True)
 
 
 class LinkExecs:
     """The commands that run over one link."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, LinkedExec] = {}
+        self._running: dict[str, LinkedExec] = {}
 
-    def hears(self) -> MessageHandlers:
+    def message_handlers(self) -> MessageHandlers:
         """Handlers for the agent's messages about them."""
         return {
-            "exec-started": (ExecStarted, lambda said: self._tell(said.id, LinkedExec.has_started)),
-            "exec-data": (ExecData, lambda said: self._tell(said.id, lambda line: line.agent_reports(said))),
-            "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.sender.taken(said.count))),
+            "exec-started": (ExecStarted, lambda message: self._deliver(message.id, LinkedExec.on_started)),
+            "exec-data": (
+                ExecData,
+                lambda message: self._deliver(message.id, lambda command: command.on_output(message)),
+            ),
+            "exec-consumed": (
+                ExecConsumed,
+                lambda message: self._deliver(message.id, lambda command: command.sender.consumed(message.count)),
+            ),
         }
 
-    def _tell(self, exec_id: str, what: Callable[[LinkedExec], None]) -> None:
-        line = self._lines.get(exec_id)
-        if line is not None:
-            what(line)
+    def _deliver(self, exec_id: str, deliver: Callable[[LinkedExec], None]) -> None:
+        command = self._running.get(exec_id)
+        if command is not None:
+            deliver(command)
 
     async def begin(
-        self, peer: Connection, attempt_id: str, command: Sequence[str], terminal: Terminal | None
+        self, connection: Connection, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> LinkedExec:
         """Start a command on the agent. Raises NotRunning, EngineFailure."""
-        stop = ExecRequest(secrets.token_hex(8), attempt_id, tuple(command), terminal)
-        line = self._lines[stop.id] = LinkedExec(peer, stop)
-        line.asking.add_done_callback(lambda _: self._lines.pop(stop.id, None))
+        request = ExecRequest(secrets.token_hex(8), attempt_id, tuple(command), terminal)
+        running = self._running[request.id] = LinkedExec(connection, request)
+        running.end.add_done_callback(lambda _: self._running.pop(request.id, None))
         try:
-            await line.begun()
+            await running.wait_started()
         except BaseException:
-            line.drop()
+            running.drop()
             raise
-        return line
+        return running
 
 
 class LinkedExec:
     """Implements `ports.execs.ExecStream`: one command, seen from the control plane."""
 
-    def __init__(self, peer: Connection, stop: ExecRequest) -> None:
-        self._peer, self._stop = peer, stop
-        self._said: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # bounded by the window
+    def __init__(self, connection: Connection, request: ExecRequest) -> None:
+        self._connection, self._request = connection, request
+        self._output: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()  # bounded by the window
         self._started = asyncio.Event()
-        self._is_read = False
-        self.sender = ExecSender(peer, stop.id)
-        self.asking = asyncio.create_task(peer.ask(EXEC, stop))
-        self.asking.add_done_callback(self._has_ended)
+        self._is_exhausted = False
+        self.sender = ExecSender(connection, request.id)
+        self.end = asyncio.create_task(connection.request(EXEC, request))
+        self.end.add_done_callback(self._on_end)
 
-    def _has_ended(self, asking: asyncio.Task[ExecEnd]) -> None:
-        if not asking.cancelled():
-            asking.exception()  # retrieve it, in case nobody reads the output any more
+    def _on_end(self, end: asyncio.Task[ExecEnd]) -> None:
+        if not end.cancelled():
+            end.exception()  # retrieve it, in case nobody reads the output any more
         self.sender.close()
         self._started.set()
-        self._said.put_nowait(None)
+        self._output.put_nowait(None)
 
-    def has_started(self) -> None:
+    def on_started(self) -> None:
         """The agent reports that the command runs."""
         self._started.set()
 
-    def agent_reports(self, said: ExecData) -> None:
+    def on_output(self, message: ExecData) -> None:
         """Queue output."""
-        self._said.put_nowait((said.stream, content_of(said)))
+        self._output.put_nowait((message.stream, decode_data(message)))
 
-    async def begun(self) -> None:
+    async def wait_started(self) -> None:
         """Wait until the command runs. Raises NotRunning, EngineFailure."""
         await self._started.wait()
-        if self.asking.done() and self.asking.result().absent:
-            raise NotRunning(f"{self._stop.attempt_id[:100]} does not run, so that nothing can run beside it")
+        if self.end.done() and self.end.result().absent:
+            attempt = self._request.attempt_id[:100]
+            raise NotRunning(f"{attempt} is not running: a command can run only in a running attempt")
 
     def drop(self) -> None:
         """The client is gone; the agent ends the command."""
-        self.asking.cancel()
+        self.end.cancel()
 
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
         """Send input within the window."""
-        await self.sender.say(IN, data)
+        await self.sender.send(STDIN, data)
 
     async def close_stdin(self) -> None:
         """Send the end of the input."""
-        if not self.asking.done():
-            self._peer.say("exec-data", ExecData(self._stop.id, IN, ""))
+        if not self.end.done():
+            self._connection.send("exec-data", ExecData(self._request.id, STDIN, ""))
 
     async def resize(self, columns: int, rows: int) -> None:
         """Send the terminal size."""
-        if not self.asking.done():
-            self._peer.say("exec-size", ExecSize(self._stop.id, columns, rows))
+        if not self.end.done():
+            self._connection.send("exec-resize", ExecResize(self._request.id, columns, rows))
 
     async def read(self) -> tuple[int, bytes] | None:
         """The next output."""
-        said = None if self._is_read else await self._said.get()
-        if said is None:
-            self._is_read = True
-            if not self.asking.cancelled():
-                self.asking.result()
+        output = None if self._is_exhausted else await self._output.get()
+        if output is None:
+            self._is_exhausted = True
+            if not self.end.cancelled():
+                self.end.result()
             return None
-        self._peer.say("exec-taken", ExecTaken(self._stop.id, len(said[1])))
-        return said
+        self._connection.send("exec-consumed", ExecConsumed(self._request.id, len(output[1])))
+        return output
 
     async def exit_code(self) -> int:
         """The exit code from the agent's answer."""
-        return (await asyncio.shield(self.asking)).exit_code
+        return (await asyncio.shield(self.end)).exit_code
 
     async def close(self) -> None:
         """Ask the agent to end the command and wait for it; a lost link ends it, too."""
-        if self.asking.done():
+        if self.end.done():
             return
-        self._peer.say("exec-over", ExecOver(self._stop.id))
-        while not self._said.empty():  # unread output must not block the end
-            self._said.get_nowait()
+        self._connection.send("exec-cancel", ExecCancel(self._request.id))
+        while not self._output.empty():  # unread output must not block the end
+            self._output.get_nowait()
         with suppress(EngineFailure, TimeoutError):
-            async with asyncio.timeout(_ENDS_WITHIN_S):
-                await self.asking
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self.end

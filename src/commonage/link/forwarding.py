@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 CHUNK = 64 * 1024
 IDLE_S = 900.0
 """Longer than any pause of a live connection: event streams and terminals send a sign of life within a minute."""
-MOST_PER_PEER = 64
-MOST_CONNECTIONS = 1024
-_FLUSH_WITHIN_S = 30.0
-_MOST_REMEMBERED = 1000
+MAX_PER_PEER = 64
+MAX_CONNECTIONS = 1024
+_FLUSH_TIMEOUT_S = 30.0
+_MAX_REMEMBERED = 1000
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 OpenTarget = Callable[[], Awaitable[Streams]]
@@ -78,7 +78,7 @@ async def _finish(writer: asyncio.StreamWriter) -> None:
     if not writer.is_closing():
         writer.close()
     try:
-        async with asyncio.timeout(_FLUSH_WITHIN_S):
+        async with asyncio.timeout(_FLUSH_TIMEOUT_S):
             await writer.wait_closed()
     except OSError:  # TimeoutError is one
         return
@@ -89,8 +89,8 @@ async def _finish(writer: asyncio.StreamWriter) -> None:
 class Forwarder:
     """Listens on addresses and forwards admitted connections to one target.
 
-    `name` is for the log. At most `most_per_peer` connections are open for each peer address, so that one container
-    cannot take all of `most`.
+    `name` is for the log. At most `max_per_peer` connections are open for each peer address, so that one container
+    cannot take all of `max_total`.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Forwarder:
         name: str,
         open_target: OpenTarget,
         *,
-        most_per_peer: int = MOST_PER_PEER,
-        most: int = MOST_CONNECTIONS,
+        max_per_peer: int = MAX_PER_PEER,
+        max_total: int = MAX_CONNECTIONS,
     ) -> None:
         self._name, self._open_target = name, open_target
-        self._most_per_peer, self._most = most_per_peer, most
+        self._max_per_peer, self._max_total = max_per_peer, max_total
         self._servers: dict[tuple[str, int], asyncio.Server] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._per_peer: Counter[str] = Counter()
@@ -114,7 +114,7 @@ class Forwarder:
         return set(self._servers)
 
     async def listen(self, address: str, port: int, admits: Admits) -> None:
-        """Listen there; nothing changes if it does already. Raises OSError."""
+        """Listen on this address and port. Does nothing if it already listens. Raises OSError."""
         if (address, port) in self._servers:
             return
 
@@ -141,9 +141,9 @@ class Forwarder:
     async def _forward(self, peer: Streams, admits: Admits) -> None:
         name = peer[1].get_extra_info("peername")
         address = str(name[0]) if name else ""
-        why = self._why_refused(address, admits)
-        if why:
-            self._log_once(address, why)
+        reason = self._refusal(address, admits)
+        if reason:
+            self._log_once(address, reason)
             peer[1].transport.abort()
             return
         self._per_peer[address] += 1
@@ -167,17 +167,17 @@ class Forwarder:
         self._logged = {one for one in self._logged if one[0] != address}
         await join_streams(peer, target)
 
-    def _why_refused(self, address: str, admits: Admits) -> str:
+    def _refusal(self, address: str, admits: Admits) -> str:
         if not admits(address):
             return "its address is not one of the site's nodes or containers"
-        if self._per_peer[address] >= self._most_per_peer:
-            return f"it has {self._most_per_peer} connections open, the most for one address"
-        if self._per_peer.total() >= self._most:
-            return f"{self._most} connections are open, the most in all"
+        if self._per_peer[address] >= self._max_per_peer:
+            return f"it has {self._max_per_peer} connections open, the limit for one address"
+        if self._per_peer.total() >= self._max_total:
+            return f"{self._max_total} connections are open, the limit in all"
         return ""
 
-    def _log_once(self, address: str, why: str) -> None:
+    def _log_once(self, address: str, reason: str) -> None:
         """Once for each peer and reason, until a connection of that peer succeeds."""
-        if (address, why) not in self._logged and len(self._logged) < _MOST_REMEMBERED:
-            self._logged.add((address, why))
-            _log.warning("%s: connection from %s closed: %s", self._name, address, why)
+        if (address, reason) not in self._logged and len(self._logged) < _MAX_REMEMBERED:
+            self._logged.add((address, reason))
+            _log.warning("%s: connection from %s closed: %s", self._name, address, reason)

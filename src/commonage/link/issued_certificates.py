@@ -1,7 +1,7 @@
 """The certificates that the authority issued to nodes, and which of them are revoked: one small file (0600).
 
-Used by `ca`. Every call reads it again and writes it behind a lock, because the control plane and an admin's command
-may use it at once.
+Used by `certificate_authority`. Every call reads it again and writes it behind a lock, because the control plane and
+an admin's command may use it at once.
 """
 
 from __future__ import annotations

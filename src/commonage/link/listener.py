@@ -15,12 +15,20 @@ from typing import Any
 from commonage.domain.codec import from_json
 from commonage.domain.errors import CommonageError
 from commonage.link.certificate_authority import CertificateAuthority, KeyPair
-from commonage.link.connection import FRAME_ERRORS, MAX_FRAME_BYTES, encode_frame, end, error_text, read_frame, said
+from commonage.link.connection import (
+    FRAME_ERRORS,
+    MAX_FRAME_BYTES,
+    close_writer,
+    encode_frame,
+    error_text,
+    message_frame,
+    read_frame,
+)
 from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, Refused, Welcome
 
 _log = logging.getLogger(__name__)
-_WITHIN_S = 10.0
-_WAITING = 1000  # after a restart all agents dial at once
+_TIMEOUT_S = 10.0
+_BACKLOG = 1000  # after a restart all agents dial at once
 
 
 class ListenError(CommonageError):
@@ -31,7 +39,10 @@ class ListenError(CommonageError):
 
 @dataclass(frozen=True, slots=True)
 class AgentPeer:
-    """An agent, by the certificate that it showed. `node_id` is empty if the certificate names no Swarm node."""
+    """A connected agent, as its client certificate identifies it.
+
+    `node_id` is empty if the certificate names no Swarm node.
+    """
 
     node: str
     node_id: str
@@ -42,21 +53,22 @@ class AgentPeer:
 
 
 class Listener:
-    """Accepts agents. `attend` serves a link from the welcome to its end, `carry` a tunnel. `now` gives unix seconds.
+    """Accepts agents. `serve_link` serves a link from the welcome to its end, `serve_tunnel` a tunnel.
 
-    `reaches` returns what containers may reach now, which is part of the welcome.
+    `now` gives unix seconds. `allowed_addresses` returns the addresses that containers may reach now: the welcome
+    contains them.
     """
 
     def __init__(
         self,
         authority: CertificateAuthority,
-        attend: Callable[[AgentPeer], Awaitable[None]],
-        carry: Callable[[AgentPeer], Awaitable[None]],
+        serve_link: Callable[[AgentPeer], Awaitable[None]],
+        serve_tunnel: Callable[[AgentPeer], Awaitable[None]],
         now: Callable[[], float],
-        reaches: Callable[[], tuple[str, ...]],
+        allowed_addresses: Callable[[], tuple[str, ...]],
     ) -> None:
-        self._authority, self._attend, self._carry = authority, attend, carry
-        self._now, self._reaches = now, reaches
+        self._authority, self._serve_link, self._serve_tunnel = authority, serve_link, serve_tunnel
+        self._now, self._allowed_addresses = now, allowed_addresses
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -64,17 +76,19 @@ class Listener:
         """Listen; returns the port, which is a free one for 0. Raises ListenError."""
         family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         try:
-            listening = socket.create_server((bind, port), family=family, backlog=_WAITING)
+            listening = socket.create_server((bind, port), family=family, backlog=_BACKLOG)
         except OSError as error:
-            words = f"agents cannot be listened for at {bind}, port {port}: {error.strerror or error}; set agents_port"
-            raise ListenError(words) from error
+            raise ListenError(
+                f"the listener for agents cannot open {bind}, port {port}: {error.strerror or error}; set agents_port "
+                "to a free port"
+            ) from error
         return await self.open_on(listening)
 
     async def open_on(self, listening: socket.socket) -> int:
         """Listen on this socket, which this object then owns; returns its port."""
         context = await asyncio.to_thread(self._context)
         self._server = await asyncio.start_server(
-            self._connected, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_WITHIN_S
+            self._connected, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_TIMEOUT_S
         )
         found: int = listening.getsockname()[1]
         return found
@@ -91,62 +105,60 @@ class Listener:
         return server_context(self._authority.serve([SERVER_NAME]), self._authority.certificate)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._let_in(reader, writer))
+        task = asyncio.create_task(self._admit(reader, writer))
         self._links.add(task)
         task.add_done_callback(self._links.discard)
 
-    async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller = _caller(reader, writer)
+    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        agent = _peer_of(reader, writer)
         try:
-            frame = await read_frame(caller.reader, _WITHIN_S)
-            refused = await self._why_not(caller, frame)
+            frame = await read_frame(agent.reader, _TIMEOUT_S)
+            refused = await self._refusal(agent, frame)
             if refused is not None:
-                _log.warning("the agent of %s is refused: %s", caller.node, refused.why)
-                writer.write(encode_frame(said("refused", refused)))
+                _log.warning("the agent of %s is refused: %s", agent.node, refused.reason)
+                writer.write(encode_frame(message_frame("refused", refused)))
                 await writer.drain()
                 return
-            if frame["say"] == TUNNEL:
-                await self._carry(caller)
+            if frame["message"] == TUNNEL:
+                await self._serve_tunnel(agent)
                 return
-            writer.write(encode_frame(said("welcome", Welcome(self._now(), caller.until, self._reaches()))))
-            await self._attend(caller)
+            writer.write(
+                encode_frame(message_frame("welcome", Welcome(self._now(), agent.until, self._allowed_addresses())))
+            )
+            await self._serve_link(agent)
         except (TimeoutError, *FRAME_ERRORS) as error:
-            _log.info("%s said nothing that is understood: %s", caller.node, error_text(error))
+            _log.info("the agent of %s sent no valid hello: %s", agent.node, error_text(error))
         finally:
-            await end(writer)
+            await close_writer(writer)
 
-    async def _why_not(self, caller: AgentPeer, frame: Mapping[str, Any]) -> Refused | None:
+    async def _refusal(self, agent: AgentPeer, frame: Mapping[str, Any]) -> Refused | None:
         """Why an agent that sent this first frame is refused; None if it is admitted. Raises Unreadable."""
-        if frame.get("say") not in (HELLO, TUNNEL):
-            return Refused("it does not say hello", for_good=True)
-        words: Mapping[str, Any] = frame.get("with") or {}
+        if frame.get("message") not in (HELLO, TUNNEL):
+            return Refused("the first frame is not a hello", permanent=True)
+        body: Mapping[str, Any] = frame.get("body") or {}
         # Checked before everything else: another protocol may have other fields.
-        if words.get("protocol") != PROTOCOL:
-            theirs = str(words.get("protocol"))[:20]
-            why = f"it speaks protocol {theirs}, we speak {PROTOCOL}: have the node join again"
-            return Refused(why, for_good=True)
-        hello = from_json(Hello, words)
-        if hello.node != caller.node:
-            return Refused(
-                f"it says it is {hello.node[:64]}, and its certificate is that of {caller.node}", for_good=True
-            )
-        if not caller.node_id:
-            return Refused(
-                f"the certificate of {caller.node} names no Swarm node: have the node join again", for_good=True
-            )
-        if caller.serial in await asyncio.to_thread(self._authority.revoked):
-            return Refused(f"{caller.node} was removed from this site: have the node join again", for_good=True)
+        if body.get("protocol") != PROTOCOL:
+            theirs = str(body.get("protocol"))[:20]
+            reason = f"it speaks protocol {theirs}, the control plane speaks {PROTOCOL}: join the node again"
+            return Refused(reason, permanent=True)
+        hello = from_json(Hello, body)
+        if hello.node != agent.node:
+            return Refused(f"its hello names {hello.node[:64]}, and its certificate {agent.node}", permanent=True)
+        if not agent.node_id:
+            return Refused(f"the certificate of {agent.node} names no Swarm node: join the node again", permanent=True)
+        if agent.serial in await asyncio.to_thread(self._authority.revoked):
+            return Refused(f"{agent.node} was removed from this site: join the node again", permanent=True)
         return None
 
 
-def _caller(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AgentPeer:
-    shown = writer.get_extra_info("peercert")  # always present: the connection requires it
-    names = {key: value for part in shown["subject"] for key, value in part}
-    until = float(ssl.cert_time_to_seconds(shown["notAfter"]))
-    uris = [str(value) for kind, value in shown.get("subjectAltName", ()) if kind == "URI"]
+def _peer_of(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AgentPeer:
+    certificate = writer.get_extra_info("peercert")  # always present: the connection requires it
+    names = {key: value for part in certificate["subject"] for key, value in part}
+    until = float(ssl.cert_time_to_seconds(certificate["notAfter"]))
+    uris = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
     ids = [uri.removeprefix(NODE_ID_URI) for uri in uris if uri.startswith(NODE_ID_URI)]
     node_id = ids[0] if len(ids) == 1 else ""
-    return AgentPeer(str(names["commonName"]), node_id, int(shown["serialNumber"], 16), until, reader, writer)
+    return AgentPeer(str(names["commonName"]), node_id, int(certificate["serialNumber"], 16), until, reader, writer)
 
 
 def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
@@ -156,8 +168,8 @@ def server_context(pair: KeyPair, authority: str) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=authority)
     with tempfile.TemporaryDirectory(prefix="commonage-tls-") as folder:  # 0700; `ssl` takes files only
-        both = Path(folder, "both.pem")
-        both.touch(mode=0o600)
-        both.write_text(pair.key_pem + pair.cert_pem, encoding="ascii")
-        context.load_cert_chain(both)
+        pair_file = Path(folder, "pair.pem")
+        pair_file.touch(mode=0o600)
+        pair_file.write_text(pair.key_pem + pair.cert_pem, encoding="ascii")
+        context.load_cert_chain(pair_file)
     return context

@@ -1,8 +1,8 @@
 """The messages of the link, and the requests that each side answers. Of the standard library alone.
 
-The agent dials and sends `hello`; the control plane answers `welcome` or `refused`. Then the agent sends `report` every
-few seconds, and each is answered by `heard`. A side that receives nothing for three times that interval treats the link
-as lost.
+The agent dials and sends `hello`; the control plane answers `welcome` or `refused`. Then the agent sends a `report`
+every few seconds, and the control plane confirms each with `report-received`. A side that receives nothing for three
+times that interval treats the link as lost.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from commonage.domain.nodes import Allocation, NodeReport
+from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, Hold
 
 HELLO, TUNNEL, OPEN = "hello", "tunnel", "open"
-"""An agent that dials for one connection of a container, instead of for the link, sends `tunnel` with a `Hello`.
+"""To carry one connection of a container, an agent dials separately and sends `tunnel` with a `Hello`.
 
-The answer is `open`, after which come no frames but the bytes of that connection; or `refused`.
+The answer is `refused`, or `open`: from then on the bytes of that connection follow instead of frames.
 """
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when the two sides would misunderstand each other. An agent of another protocol must join again."""
 SERVER_NAME = "control.commonage.internal"
 """The name in the listener's certificate, whatever address an agent dials."""
@@ -49,47 +50,47 @@ class Hello:
 class Welcome:
     """The answer to `Hello`, with the control plane's time and the end of the shown certificate (unix seconds).
 
-    `reaches` are the addresses of the site that containers need, as `ADDRESS:PORT`: the hub, the control plane.
+    `allowed_addresses` are the site addresses that containers need, as `ADDRESS:PORT`: the hub, the control plane.
     """
 
     now: float
     until: float
-    reaches: tuple[str, ...] = ()
+    allowed_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """The addresses of the site that containers need have changed."""
+class AllowedAddresses:
+    """The site addresses that containers may reach, as `ADDRESS:PORT`, after a change."""
 
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbors:
-    """The nodes, as (name, address), by which an agent tells whether it is cut off."""
+    """The nodes, as (name, address), by which an agent detects a network partition."""
 
-    each: tuple[tuple[str, str], ...]
+    nodes: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why the link is refused. `for_good`: until the node joins again."""
+    """Why the link is refused. `permanent`: until the node joins again."""
 
-    why: str
-    for_good: bool = False
+    reason: str
+    permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """The full report of a node: the fields of `ports.agents.AgentReport`, and `warnings` about attempts.
 
-    `number` rises with each report, and comes back in `ReportHeard`. A warning is sent once on a link, and again on the
-    next link if it was not confirmed.
+    `number` rises with each report, and comes back in `ReportReceived`. A warning is sent once on a link, and again on
+    the next link if it was not confirmed.
     """
 
     number: int
     report: NodeReport
-    engine_fault: str = ""
+    engine_fault: Reason | None = None
     fenced: tuple[str, ...] = ()
     paused: tuple[str, ...] = ()
     samples: tuple[DeviceSample, ...] = ()
@@ -103,7 +104,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportHeard:
+class ReportReceived:
     """The report with this number was processed."""
 
     number: int
@@ -114,35 +115,35 @@ class ReportHeard:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """A request without a parameter, or an answer without content."""
+    """A request without a parameter, or a result without content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The resource use of the containers."""
 
-    each: tuple[Measurement, ...]
+    measurements: tuple[Measurement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pids:
     """Process ids of the node."""
 
-    each: tuple[int, ...]
+    pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class Owners:
     """The owners of processes."""
 
-    each: tuple[ProcessOwner, ...]
+    owners: tuple[ProcessOwner, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
     """Variables that are added to an attempt's environment."""
 
-    each: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +158,14 @@ class Mounts:
     """The mounts of an attempt, each as (name, absolute path)."""
 
     attempt_id: str
-    each: tuple[tuple[str, str], ...]
+    sources: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
     """Where they were mounted, in the same order."""
 
-    places: tuple[str, ...]
+    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,17 +177,17 @@ class Unpause:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeAddress:
     """A node by its address."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Reachable:
     """Whether its Docker daemon answers."""
 
-    yes: bool
+    reachable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +199,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """The allocations (allocations) of the node whose program runs now."""
+    """The allocations of the node for which a program runs now."""
 
-    each: tuple[Allocation, ...]
+    allocations: tuple[Allocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,16 +228,16 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class RequestType(Generic[Q, A]):
-    """A request of one side to the other: the types of its question and of its answer, and its timeout."""
+    """A request of one side to the other: the types of its parameters and its result, and its timeout."""
 
     name: str
-    question: type[Q]
-    answer: type[A]
-    within_s: float | None
+    params: type[Q]
+    result: type[A]
+    timeout_s: float | None
 
 
 MEASURE = RequestType("measure", Nothing, Measured, 5.0)
-OWNERS = RequestType("owners", Pids, Owned, 5.0)
+OWNERS = RequestType("owners", Pids, Owners, 5.0)
 CONFINE = RequestType("confine", Hold, Variables, 20.0)
 RELEASE = RequestType("release", Attempts, Nothing, 20.0)
 MOUNT = RequestType("mount", Mounts, Mounted, 30.0)
@@ -244,9 +245,9 @@ UNMOUNT = RequestType("unmount", Attempts, Nothing, 5.0)
 PULL = RequestType("pull", Image, Nothing, None)
 """No timeout: the agent gives up when its daemon is silent, and reports progress meanwhile."""
 FENCE = RequestType("fence", Attempts, Attempts, 30.0)
-UNPAUSE = RequestType("go-on", Unpause, Nothing, 10.0)
-REACHES = RequestType("reaches", Place, Reached, 5.0)
-NOTE_ALLOCATIONS = RequestType("note-held", Allocations, Nothing, 5.0)
+UNPAUSE = RequestType("unpause", Unpause, Nothing, 10.0)
+REACHES = RequestType("reaches", NodeAddress, Reachable, 5.0)
+NOTE_ALLOCATIONS = RequestType("note-allocations", Allocations, Nothing, 5.0)
 RESUME = RequestType("resume", Device, Nothing, 5.0)
 RENEW = RequestType("renew", SigningRequest, Certificate, 20.0)
 """Sent by the agent to the control plane."""

@@ -1,6 +1,6 @@
 """Keeps the agents' last reports in a file, so that GPUs stay known over a restart of the control plane.
 
-Used by `agents`. Samples are not kept, because they would be old. The functions block: call them in threads.
+Used by `agent_connections`. Samples are not kept, because they would be old. The functions block: call them in threads.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _All:
-    each: tuple[AgentReport, ...]
+class _SavedReports:
+    reports: tuple[AgentReport, ...]
 
 
 def read(path: Path) -> tuple[AgentReport, ...]:
@@ -28,17 +28,17 @@ def read(path: Path) -> tuple[AgentReport, ...]:
     `AgentReport.monotonic_at` is monotonic, so a value of an earlier process has no meaning.
     """
     try:
-        return from_json(_All, json.loads(path.read_text(encoding="utf-8"))).each
+        return from_json(_SavedReports, json.loads(path.read_text(encoding="utf-8"))).reports
     except FileNotFoundError:
         return ()
     except (OSError, ValueError, Unreadable) as error:
-        _log.warning("what agents said before cannot be read from %s: %s", path, error)
+        _log.warning("the saved reports of agents cannot be read from %s: %s", path, error)
         return ()
 
 
-def write(path: Path, heard: Iterable[AgentReport]) -> None:
+def write(path: Path, reports: Iterable[AgentReport]) -> None:
     """Write the file atomically. Raises OSError."""
-    kept = tuple(replace(one, paused=(), samples=(), owners=()) for one in heard)
+    saved = tuple(replace(one, paused=(), samples=(), owners=()) for one in reports)
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(to_json(_All(kept))), encoding="utf-8")
+    new.write_text(json.dumps(to_json(_SavedReports(saved))), encoding="utf-8")
     new.replace(path)

@@ -46,7 +46,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, more: str, words: str) -> None:
     file.write_text("\n".join([*lines, more]))
     with pytest.raises(InvalidInput, match=words):
         read_config(file)
-    with pytest.raises(InvalidInput, match="joining the site writes it"):
+    with pytest.raises(InvalidInput, match="joining a site writes this file"):
         read_config(tmp_path / "none")
 
 

@@ -32,7 +32,7 @@ class FakePeer:
 async def test_reports_that_broke_end_the_agent_with_their_reason() -> None:
     """Or it would be linked and silent, over and over, and nobody would read why."""
 
-    async def reports(_peer: Connection, _welcome: Welcome) -> None:
+    async def reports(_connection: Connection, _welcome: Welcome) -> None:
         raise KeyError("MemTotal")
 
     link: Any = FakePeer()
@@ -43,7 +43,7 @@ async def test_reports_that_broke_end_the_agent_with_their_reason() -> None:
 async def test_a_link_that_was_lost_ends_what_has_it() -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
-    async def reports(_peer: Connection, _welcome: Welcome) -> None:
+    async def reports(_connection: Connection, _welcome: Welcome) -> None:
         begun.set()
         try:
             await asyncio.Event().wait()

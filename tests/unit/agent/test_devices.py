@@ -14,6 +14,7 @@ from commonage.agent.config import AgentConfig
 from commonage.agent.devices import AgentDevices
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Device, Share
+from commonage.domain.reasons.nodes import GpuDriverUnavailable
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.daemon.gpus import services_fault
 from commonage.gpu.detect import Opened
@@ -43,13 +44,13 @@ async def devices(tmp_path: Path) -> AsyncIterator[AgentDevices]:
 
 
 async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
-    look = await devices.look(nobody)
+    look = await devices.snapshot(nobody)
     assert [one.index for one in look.devices] == [0, 1]
     share = part(look.devices[0])
     variables = await devices.confine(Hold("a-1", (share,), in_container=True))
     assert isinstance(variables, dict)
     await devices.note_allocations([Allocation("a-1", "w1", 1000, 1024, (share,), 0.0)])
-    look = await devices.look(nobody)
+    look = await devices.snapshot(nobody)
     assert [one.attempt_id for one in look.samples[0].processes] == ["a-1"]
     await devices.release(["a-1", "never-there"])
     await devices.resume(look.devices[0].uuid)
@@ -57,14 +58,14 @@ async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
 
 
 async def test_what_is_held_for_an_attempt_that_is_long_gone_is_released(devices: AgentDevices) -> None:
-    look = await devices.look(nobody)
+    look = await devices.snapshot(nobody)
     for attempt in ("a-1", "a-2"):
         await devices.confine(Hold(attempt, (part(look.devices[0]),), in_container=True))
-    await devices.release_unseen(["a-2"], 0)
-    await devices.release_unseen(["a-2"], 500)
-    assert sorted(await devices._do(devices._devices.confined)) == ["a-1", "a-2"]
-    await devices.release_unseen(["a-2"], 700)
-    assert list(await devices._do(devices._devices.confined)) == ["a-2"]
+    await devices.release_stale(["a-2"], 0)
+    await devices.release_stale(["a-2"], 500)
+    assert sorted(await devices._in_driver_thread(devices._devices.confined)) == ["a-1", "a-2"]
+    await devices.release_stale(["a-2"], 700)
+    assert list(await devices._in_driver_thread(devices._devices.confined)) == ["a-2"]
 
 
 async def test_a_device_that_containers_are_not_given_takes_no_work(
@@ -80,13 +81,13 @@ async def test_a_device_that_containers_are_not_given_takes_no_work(
 
     monkeypatch.setattr(module, "share_devices", lambda *_, **__: Opened(Real(), "three"))
     devices = AgentDevices(config(tmp_path))
-    devices.note_not_given(services_fault({"DefaultRuntime": "runc", "Runtimes": {"runc": {"path": "runc"}}}))
-    faults = [len(one.faults) for one in (await devices.look(nobody)).devices]
+    devices.set_withheld_reason(services_fault({"DefaultRuntime": "runc", "Runtimes": {"runc": {"path": "runc"}}}))
+    faults = [len(one.faults) for one in (await devices.snapshot(nobody)).devices]
     assert faults == [1, 0, 0]
-    devices.note_not_given(
+    devices.set_withheld_reason(
         services_fault({"DefaultRuntime": "gpu", "Runtimes": {"gpu": {"path": "/bin/nvidia-container-runtime"}}})
     )
-    assert not any(one.faults for one in (await devices.look(nobody)).devices)
+    assert not any(one.faults for one in (await devices.snapshot(nobody)).devices)
     await devices.close()
 
 
@@ -101,38 +102,38 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_driver")
 async def test_a_node_without_devices_has_none_and_no_fault(tmp_path: Path) -> None:
     devices = AgentDevices(config(tmp_path, "auto"))
-    look = await devices.look(nobody)
-    assert (look.devices, look.fault) == ((), "")  # nothing is simulated unless somebody says so
+    look = await devices.snapshot(nobody)
+    assert (look.devices, look.fault) == ((), None)  # nothing is simulated unless somebody says so
     await devices.close()
 
 
 @pytest.mark.usefixtures("no_driver")
 async def test_devices_that_should_be_there_and_are_not_are_a_fault(tmp_path: Path) -> None:
     devices = AgentDevices(config(tmp_path, "nvml"))
-    look = await devices.look(nobody)
+    look = await devices.snapshot(nobody)
     assert look.devices == ()
-    assert look.fault == "there is no driver"
+    assert look.fault == GpuDriverUnavailable(error="there is no driver")
     await devices.close()
 
 
 async def test_a_driver_that_does_not_answer_is_a_fault_and_holds_nobody(
     devices: AgentDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = await devices.look(nobody)
+    before = await devices.snapshot(nobody)
     stuck = threading.Event()
-    monkeypatch.setattr(module, "_LOOK_WITHIN_S", 0.1)
+    monkeypatch.setattr(module, "_DRIVER_TIMEOUT_S", 0.1)
     monkeypatch.setattr(devices._devices, "measure", lambda: stuck.wait() and ())
-    look = await devices.look(nobody)
+    look = await devices.snapshot(nobody)
     assert devices.is_silent
     assert [one.faults for one in look.devices] == [("the driver of its GPUs does not answer",)] * len(before.devices)
     assert look.samples == ()
     stuck.set()
     while devices.is_silent:
-        look = await devices.look(nobody)
+        look = await devices.snapshot(nobody)
         await asyncio.sleep(0.01)
     assert [one.faults for one in look.devices] == [(), ()]
 
 
 def test_what_cannot_be_wanted_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="it takes one of auto, driver-limit"):
+    with pytest.raises(InvalidInput, match="set it to one of auto, driver-limit"):
         AgentDevices(config(tmp_path, isolation="strong"))

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.agent.test_join_steps import JOIN_CONFIG, FakeHost
+from tests.unit.agent.steps.test_steps import JOIN_CONFIG, FakeHost
 
-from commonage.agent import join_and_run as contained
-from commonage.agent.config import read_config
-from commonage.agent.join_and_run import Member, Sees, Settings, Sight, main, token_in
-from commonage.agent.steps import service
-from commonage.agent.steps.step import Case, Options, State
-from commonage.agent.steps.swarm import Registry
-from commonage.join.client import Refusal
+from commonage.agent import join_and_run
+from commonage.agent.config import CERTIFICATE, STATE, read_config
+from commonage.agent.join_and_run import Settings, SharedFolder, SwarmMembership, Visibility, main, token_in
+from commonage.agent.steps.registry import Registry
+from commonage.agent.steps.step import JoinContext, Options, State
+from commonage.join.client import JoinRefused
 from commonage.join.config import MARK_FILE, JoinConfig
 
 
@@ -29,8 +28,8 @@ class FakeJoinClient:
         return {"connected": False, "revoked": False, "taken": "", "swarm": self.swarm.get(body["node_id"], "")}
 
 
-def case_of(join_config: JoinConfig = JOIN_CONFIG, **swarm: str) -> Case:
-    return Case(FakeHost(), join_config, FakeJoinClient(**swarm), Options("gpu-1"))  # type: ignore[arg-type]  # the door, too
+def context_of(join_config: JoinConfig = JOIN_CONFIG, **swarm: str) -> JoinContext:
+    return JoinContext(FakeHost(), join_config, FakeJoinClient(**swarm), Options("gpu-1"))  # type: ignore[arg-type]  # the door, too
 
 
 def join_config_with(**fields: Any) -> JoinConfig:
@@ -39,45 +38,45 @@ def join_config_with(**fields: Any) -> JoinConfig:
 
 def test_it_must_see_the_nodes_processes_and_dockers_containers(tmp_path: Path) -> None:
     info = {"Name": "gpu-1", "DockerRootDir": str(tmp_path)}
-    assert Sight(info, (1, 0)).look(case_of()).says.endswith("(pid: host)")
-    assert Sight(info, (7, 1)).look(case_of()).state is State.BAD
-    assert "COMMONAGE_DOCKER_ROOT" in Sight(info, (70, 69)).look(case_of()).says
+    assert Visibility(info, (1, 0)).check(context_of()).message.endswith("(pid: host)")
+    assert Visibility(info, (7, 1)).check(context_of()).state is State.BLOCKED
+    assert "COMMONAGE_DOCKER_ROOT" in Visibility(info, (70, 69)).check(context_of()).message
     (tmp_path / "containers").mkdir()
-    assert Sight(info, (70, 69)).look(case_of()).state is State.DONE
+    assert Visibility(info, (70, 69)).check(context_of()).state is State.DONE
 
 
 def test_its_node_must_be_in_the_swarm() -> None:
     info = {"Swarm": {"NodeID": "n1"}}
-    assert Member(info).look(case_of(n1="ready")).state is State.DONE
-    assert "but down" in Member(info).look(case_of(n1="down")).says
-    assert "docker swarm join-token worker" in Member(info).look(case_of(n2="ready")).says
-    assert Member({"Swarm": {"NodeID": ""}}).look(case_of(n2="ready")).state is State.BAD
+    assert SwarmMembership(info).check(context_of(n1="ready")).state is State.DONE
+    assert "state: down" in SwarmMembership(info).check(context_of(n1="down")).message
+    assert "docker swarm join-token worker" in SwarmMembership(info).check(context_of(n2="ready")).message
+    assert SwarmMembership({"Swarm": {"NodeID": ""}}).check(context_of(n2="ready")).state is State.BLOCKED
 
 
 def test_it_must_see_the_sites_own_folder(tmp_path: Path) -> None:
-    case = case_of(join_config_with(shared_dir=str(tmp_path), mark="m"))
-    assert "COMMONAGE_SHARED_DIR" in Sees().look(case).says
+    context = context_of(join_config_with(shared_dir=str(tmp_path), mark="m"))
+    assert "COMMONAGE_SHARED_DIR" in SharedFolder().check(context).message
     (tmp_path / MARK_FILE).write_text("other\n")
-    assert "another site's" in Sees().look(case).says
+    assert "another site" in SharedFolder().check(context).message
     (tmp_path / MARK_FILE).write_text("m\n")
-    assert Sees().look(case).state is State.DONE
+    assert SharedFolder().check(context).state is State.DONE
 
 
 def test_what_it_is_told_lies_in_a_folder_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SETTINGS", "LOGINS"):
-        monkeypatch.setattr(contained, name, tmp_path / name)
-    monkeypatch.setattr("commonage.agent.steps.swarm.CERTIFICATES", tmp_path / "certs.d")
-    monkeypatch.setattr("commonage.agent.steps.swarm.LOGIN", tmp_path / "registry-login")
+        monkeypatch.setattr(join_and_run, name, tmp_path / name)
+    monkeypatch.setattr("commonage.agent.steps.registry.CERTIFICATES", tmp_path / "certs.d")
+    monkeypatch.setattr("commonage.agent.steps.registry.REGISTRY_LOGIN", tmp_path / "registry-login")
     (tmp_path / "registry-login").write_text("node@gpu-1:pw")
-    case = case_of(join_config_with(registry="hub:5000", agent={"cpu_hold": "quota"}))
+    context = context_of(join_config_with(registry="hub:5000", agent={"cpu_hold": "quota"}))
     for step in (Registry(tmp_path / "LOGINS"), Settings("unix:///host/run/docker.sock")):
-        assert step.look(case).state is State.NEEDED
-        step.apply(case)
-        assert step.look(case).state is State.DONE
+        assert step.check(context).state is State.NEEDED
+        step.apply(context)
+        assert step.check(context).state is State.DONE
     config = read_config(tmp_path / "SETTINGS")
     assert (config.docker, config.docker_config) == ("unix:///host/run/docker.sock", str(tmp_path / "LOGINS"))
     assert (config.node, config.shared, config.cpu_hold) == ("gpu-1", "/s", "quota")
-    assert (config.certificate, config.state) == (str(service.CERTIFICATE), str(service.STATE))
+    assert (config.certificate, config.state) == (str(CERTIFICATE), str(STATE))
     assert "hub:5000" in json.loads((tmp_path / "LOGINS").read_text())["auths"]
     assert (tmp_path / "certs.d/hub:5000/ca.crt").read_text() == "PEM"
 
@@ -101,8 +100,8 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What the agent was run with; its files are in a folder of the test's."""
     calls: list[list[str]] = []
     for name in ("SETTINGS", "JOINED"):
-        monkeypatch.setattr(contained, name, tmp_path / name)
-    monkeypatch.setattr(contained.run, "main", lambda words: calls.append(list(words)) or 0)
+        monkeypatch.setattr(join_and_run, name, tmp_path / name)
+    monkeypatch.setattr(join_and_run.run, "main", lambda words: calls.append(list(words)) or 0)
     return calls
 
 
@@ -110,7 +109,7 @@ def test_without_a_token_or_a_past_it_says_what_is_missing(
     tmp_path: Path, ran: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--token-file", str(tmp_path / "none")]) == 1
-    assert "holds no token" in capsys.readouterr().out
+    assert "contains no join token" in capsys.readouterr().out
     assert main(["--token-file", str(tmp_path)]) == 1  # what Docker makes of a file that is not there
     assert "cannot be read" in capsys.readouterr().out
     assert not ran
@@ -120,21 +119,21 @@ def test_a_token_that_is_not_good_any_more_is_no_harm_once_it_has_joined(
     tmp_path: Path, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def expired(*_: object) -> str:
-        raise Refusal("the token expired")
+        raise JoinRefused("the token expired")
 
-    monkeypatch.setattr(contained, "authority_of", expired)
+    monkeypatch.setattr(join_and_run, "authority_of", expired)
     file = tmp_path / "token"
     file.write_text("cmj1.a.b")
     assert main(["--token-file", str(file)]) == 1
     (tmp_path / "SETTINGS").touch()
     assert main(["--token-file", str(file)]) == 0
-    assert "the token expired; it stays as it joined before" in capsys.readouterr().out
+    assert "the token expired; it keeps the settings of its last join" in capsys.readouterr().out
     assert ran == [["--config", str(tmp_path / "SETTINGS")]]
 
 
 def test_it_joins_once_with_a_token(tmp_path: Path, ran: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[str] = []
-    monkeypatch.setattr(contained, "_join", lambda host, token, asked: joined.append(token) or "")
+    monkeypatch.setattr(join_and_run, "_join", lambda host, token, asked: joined.append(token) or "")
     (tmp_path / "SETTINGS").touch()
     file = tmp_path / "token"
     for token in ("cmj1.a.b", "cmj1.a.b", "cmj1.a.c"):

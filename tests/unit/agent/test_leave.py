@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.agent.test_join_steps import FakeHost
+from tests.unit.agent.steps.test_steps import FakeHost
 
 from commonage.agent import leave
 from commonage.agent.config import AgentConfig, config_text
@@ -24,8 +24,8 @@ class Node(FakeHost):
     order.
     """
 
-    def __init__(self, says: dict[str, str]) -> None:
-        super().__init__(("docker", "iptables"), says)
+    def __init__(self, message: dict[str, str]) -> None:
+        super().__init__(("docker", "iptables"), message)
         self.firewall = True
 
     @property
@@ -38,16 +38,16 @@ class Node(FakeHost):
     def mounted(self, path: Path) -> str | None:
         return "tmpfs"
 
-    def stand(self) -> bool:
+    def exists(self) -> bool:
         return self.firewall
 
-    def pull_down(self) -> None:
+    def remove(self) -> None:
         self.ran.append("firewall down")
         self.firewall = False
 
 
-def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None) -> Node:
-    words = DOCKER | {name.replace("_", " "): said for name, said in says.items()}
+def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **message: str | None) -> Node:
+    words = DOCKER | {name.replace("_", " "): said for name, said in message.items()}
     node = Node({name: said for name, said in words.items() if said is not None})
     for name in ("HOME", "STATE", "PROGRAMS", "UNIT", "SCRIPT", "COMMAND"):
         monkeypatch.setattr(leave, name, folder / name)
@@ -56,7 +56,7 @@ def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **says: str | None)
     monkeypatch.setattr(steps_storage, "FSTAB", folder / "fstab")
     monkeypatch.setattr(leave, "Host", lambda: node)
     monkeypatch.setattr(leave, "Firewall", lambda: node)
-    monkeypatch.setattr(leave, "runs", lambda host: True)
+    monkeypatch.setattr(leave, "is_running", lambda host: True)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     return node
 
@@ -90,7 +90,7 @@ def test_what_runs_is_ended_only_if_that_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = node_with(monkeypatch, tmp_path, docker_ps="c1\nc2\n")
-    assert "2 workloads run here" in refused(node, capsys)
+    assert "2 workloads are running" in refused(node, capsys)
 
 
 @pytest.mark.parametrize(("running", "availability"), [("", "active\n"), ("c1\n", "pause\n")])
@@ -101,8 +101,8 @@ def test_a_manager_stays_in_the_swarm_and_so_must_take_no_work_first(
     running: str,
     availability: str,
 ) -> None:
-    says = {"docker_info": MANAGER, "docker_ps": running, "docker_node_inspect_self": availability}
-    node = node_with(monkeypatch, tmp_path, **says)
+    message = {"docker_info": MANAGER, "docker_ps": running, "docker_node_inspect_self": availability}
+    node = node_with(monkeypatch, tmp_path, **message)
     assert "docker node update --availability pause" in refused(node, capsys, "--force")
 
 
@@ -118,11 +118,11 @@ def test_a_busy_folder_is_known_the_next_time(
     busy = node_with(monkeypatch, tmp_path, umount=None)
     assert main([]) == FAILED
     assert "`umount /scratch` failed" in capsys.readouterr().out
-    assert steps_storage.our_folders(busy) == ["/scratch"]
+    assert steps_storage.managed_mounts(busy) == ["/scratch"]
     del busy
     free = Node(DOCKER)
-    assert any("/scratch is not mounted any more" in line for line in leave.leave(free))
-    assert steps_storage.our_folders(free) == []
+    assert any("unmounted /scratch" in line for line in leave.leave(free))
+    assert steps_storage.managed_mounts(free) == []
 
 
 def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_certificate_goes(
@@ -136,10 +136,10 @@ def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_cer
         assert (tmp_path / "HOME/agent.toml").exists()
         node.ran.append("service told")
 
-    monkeypatch.setattr(leave.ControlPlaneConnection, "ask", ask)
+    monkeypatch.setattr(leave.ControlPlaneConnection, "request", ask)
     assert main(["--force"]) == DONE
     assert node.did[-2:] == ["umount /scratch", "service told"]
-    assert "knows this machine no more" in capsys.readouterr().out
+    assert "the control plane removed this node" in capsys.readouterr().out
     assert not (tmp_path / "HOME").exists()
 
 
@@ -150,7 +150,7 @@ def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
     has_joined(tmp_path)
     assert main([]) == DONE
     said = capsys.readouterr().out
-    assert "could not be told: the control plane cannot be reached at 10.0.0.1:8444" in said
+    assert "could not be notified: the control plane cannot be reached at 10.0.0.1:8444" in said
     assert "commonage node rm" in said
     assert not (tmp_path / "HOME").exists()
 
@@ -163,8 +163,8 @@ def test_nothing_is_told_while_something_does_not_end(
     monkeypatch.setattr(leave, "end_processes", lambda *_: {"c1"})
     assert main(["--force"]) == FAILED
     said = capsys.readouterr().out
-    assert "1 of its containers do not end; restart this machine" in said
-    assert "told" not in said
+    assert "1 containers cannot be killed: restart this machine" in said
+    assert "control plane" not in said
     assert (tmp_path / "HOME/agent.toml").exists()
 
 

@@ -22,12 +22,12 @@ def test_an_unknown_verb_is_told_the_known_ones(capsys: pytest.CaptureFixture[st
 
 def test_settings_that_cannot_be_are_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config", str(tmp_path / "none.toml")]) == 2
-    assert "joining the site writes it" in capsys.readouterr().err
+    assert "joining a site writes this file" in capsys.readouterr().err
     file = tmp_path / "agent.toml"
     about = AgentConfig("w1", ("hub:1",), "a", "b", "c", "d", str(tmp_path / "state"), docker="tcp://far:2375")
     file.write_text(config_text(about))
     assert run.main(["--config", str(file)]) == 2
-    assert "the daemon of its own machine" in capsys.readouterr().err
+    assert "the daemon of its own node" in capsys.readouterr().err
 
 
 def test_it_stops_when_it_is_told_to_even_with_nobody_there(tmp_path: Path) -> None:

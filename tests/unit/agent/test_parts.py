@@ -15,6 +15,7 @@ from commonage.agent.containers.containers import Containers, OnDisk, on_disk
 from commonage.agent.containers.docker import split_image
 from commonage.agent.containers.images import credentials_for
 from commonage.agent.node import SharedFolder, memory_mib
+from commonage.domain.reasons.nodes import FolderNotReadable, SharedFolderEmpty, SharedFolderSilent
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_that_containers_may_gain_privileges_is_known_while_none_runs(monkeypatc
     def look(**pids: bool | None) -> bool:
         gains.clear()
         gains.update({int(name[1:]): may for name, may in pids.items()})
-        found.look()
+        found.refresh()
         return found.may_gain
 
     assert look() is False
@@ -91,19 +92,19 @@ def test_the_nodes_memory(tmp_path: Path) -> None:
 
 def test_a_shared_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     folder = SharedFolder(tmp_path)
-    folder._look()
-    assert "is it mounted?" in folder.fault(0)
+    folder._check()
+    assert folder.fault(0) == SharedFolderEmpty(folder=str(tmp_path))
     (tmp_path / "workspaces").mkdir()
-    folder._look()
-    assert folder.fault(1) == ""
+    folder._check()
+    assert folder.fault(1) is None
     gone = SharedFolder(tmp_path / "none")
-    gone._look()
-    assert "cannot be read" in gone.fault(0)
+    gone._check()
+    assert isinstance(gone.fault(0), FolderNotReadable)
 
 
 def test_a_file_server_that_does_not_answer_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedFolder, "_look", lambda self: None)  # it never comes back
+    monkeypatch.setattr(SharedFolder, "_check", lambda self: None)  # it never comes back
     folder = SharedFolder(tmp_path)
-    assert folder.fault(0) == ""
-    assert folder.fault(5) == ""
-    assert "does not answer, for 11 s" in folder.fault(11)
+    assert folder.fault(0) is None
+    assert folder.fault(5) is None
+    assert folder.fault(11) == SharedFolderSilent(folder=str(tmp_path), silent_s=11)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commonage.images.failures import Asked, told
+from commonage.images.failures import BuildRequest, failure_message
 
-ASKED = Asked("here/Containerfile", "/src/here")
+REQUEST = BuildRequest("here/Containerfile", "/src/here")
 DEBIAN = "localhost/commonage/debian:bookworm"
 FROM = f"STEP 1/4: FROM {DEBIAN}"
 ENDED = "subprocess exited with status 1"
@@ -29,40 +29,40 @@ CASES = {
         [FROM, "STEP 2/2: RUNN echo x", 'time="2026-11-22T14:17:21Z" level=error msg="+(UNHANDLED LOGLEVEL)"',
          'Error: building at STEP "RUNN ": Build error: Unknown instruction: "RUNN" &imagebuilder.Step{Env:{}}'],
         ["RUNN echo x, in here/Containerfile, failed:", '  Build error: Unknown instruction: "RUNN"',
-         "RUNN is no word for a line of here/Containerfile to begin with; there are: FROM, RUN, COPY,…"],
+         "Unknown instruction RUNN in here/Containerfile. Known: FROM, RUN, COPY,…"],
     ),
     "a base that is not here": (
         ["STEP 1/2: FROM localhost/mine/none:1", "Error: " + HAD.format("localhost/mine/none:1", "localhost")],
         ["FROM localhost/mine/none:1, in here/Containerfile, failed:", "  creating build container:…",
-         "There is no image localhost/mine/none:1 on this machine. `buildah images` shows those there are;…"],
+         "Image not found on this machine: localhost/mine/none:1. `buildah images` lists the available ones;…"],
     ),
     "a registry that does not answer": (
         ["STEP 1/2: FROM 127.0.0.1:9/lab/base:1", "Error: " + HAD.format("127.0.0.1:9/lab/base:1", "127.0.0.1:9")],
         ["FROM 127.0.0.1:9/lab/base:1, in here/Containerfile, failed:", "  creating build container:…",
-         "127.0.0.1:9/lab/base:1 is not on this machine, and cannot be had from 127.0.0.1:9: is the name right,…"],
+         "Image not found on this machine or at 127.0.0.1:9: 127.0.0.1:9/lab/base:1. Check the name…"],
     ),
     "a registry that refuses": (
         ["STEP 1/2: FROM reg.example/lab/x", "Error: creating build container: initializing source "
          "docker://reg.example/lab/x:latest: reading manifest latest in reg.example/lab/x: unauthorized: no"],
         ["FROM reg.example/lab/x, in here/Containerfile, failed:", "  creating build container:…",
-         "reg.example does not let you have reg.example/lab/x:latest: is the name right? `buildah login…"],
+         "reg.example denied access to reg.example/lab/x:latest. Check the name, or sign in with `buildah login…"],
     ),
     "a name without a registry": (
         ["STEP 1/2: FROM alpine:3",
          'Error: creating build container: short-name "alpine:3" did not resolve to an alias'],
         ["FROM alpine:3, in here/Containerfile, failed:", "  creating build container:…",
-         f"Name alpine:3 with its registry, as docker.io/library/alpine:3, or {DEBIAN}."],
+         f"Use alpine:3 with its registry, for example docker.io/library/alpine:3, or {DEBIAN}."],
     ),
     "a file that is not in the folder": (
         ["STEP 2/2: COPY x /",
          'Error: building at STEP "COPY x /": checking on sources under "/src/here": copier: ...'],
         ["COPY x /, in here/Containerfile, failed:", '  checking on sources under "/src/here": copier: ...',
-         "COPY and ADD take files of the folder /src/here alone: bring it there,…"],
+         "COPY and ADD take files only from the folder /src/here. Move the file there,…"],
     ),
     "nothing to stand on": (
         ["Error: no FROM statement found"],
         ["the build of here/Containerfile failed:", "  no FROM statement found",
-         f"here/Containerfile has to begin with what the image stands on: FROM {DEBIAN}, for one."],
+         f"here/Containerfile must begin with the base image, for example FROM {DEBIAN}."],
     ),
     "a full disk, whatever else is said": (
         ["STEP 2/2: RUN head /dev/zero > /big", "head: error writing 'standard output': No space left on device",
@@ -77,7 +77,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_failed_build_is_told_with_what_to_do(case: str) -> None:
     said, expected = CASES[case]
-    found = told(said, ASKED, lambda: "THE ROOM").splitlines()
+    found = failure_message(said, REQUEST, lambda: "THE ROOM").splitlines()
     assert len(found) == len(expected)
     for line, words in zip(found, expected, strict=True):
         assert line == words or (words.endswith("…") and line.startswith(words[:-1]))
@@ -87,7 +87,7 @@ def test_of_lists_the_kernel_is_named_and_no_line_of_ours() -> None:
     step = f"STEP 2/3: RUN --mount=type=bind,source=.,target=/x {'x' * 300} # kernel torch sha256:1"
     complaint = f'Error: building at STEP "{step.partition(": ")[2]}": exit status 1'
     lines = [step, "Using Python 3.11", "  No solution found: alpha==9.9", complaint]
-    assert told(lines, Asked("", ""), str).splitlines() == [
+    assert failure_message(lines, BuildRequest("", ""), str).splitlines() == [
         "kernel torch failed:",
         "  No solution found: alpha==9.9",
         "  exit status 1",
@@ -97,6 +97,6 @@ def test_of_lists_the_kernel_is_named_and_no_line_of_ours() -> None:
 
 def test_of_much_that_was_said_the_last_is_shown() -> None:
     lines = ["STEP 2/3: RUN make " + "y" * 200, *(f"line {number}" for number in range(30))]
-    head, *shown, _ = told(lines, ASKED, str).splitlines()
+    head, *shown, _ = failure_message(lines, REQUEST, str).splitlines()
     assert head == f"RUN make {'y' * 91}…, in here/Containerfile, failed:"
     assert shown == [f"  line {number}" for number in range(18, 30)]

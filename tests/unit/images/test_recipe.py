@@ -14,7 +14,7 @@ from commonage.images.recipe import (
     containerfile,
     kernel_spec,
     step_title,
-    told,
+    uv_settings,
 )
 
 TORCH, JAX = Kernel("torch", "sha256:1"), Kernel("jax", "sha256:2")
@@ -69,25 +69,25 @@ def test_a_kernel_starts_its_own_python() -> None:
 
 @pytest.mark.parametrize("name", ["", "Torch", "a b", "../x", "a" * 32])
 def test_what_cannot_be_a_kernel_is_refused(name: str) -> None:
-    with pytest.raises(RecipeError, match="cannot be a kernel's name"):
+    with pytest.raises(RecipeError, match="Invalid kernel name"):
         check_kernel(name)
 
 
 def test_no_kernel_has_the_name_that_jupyter_takes_for_its_own() -> None:
     # KernelManager: a kernel named "python" becomes "python3", which, if it is no other's, is the server's Python.
-    with pytest.raises(RecipeError, match="Jupyter would start its own Python instead; call it python3"):
+    with pytest.raises(RecipeError, match="Jupyter would start its own Python instead"):
         check_kernel("python")
     assert check_kernel(DEFAULT_KERNEL) == "python3"
 
 
 @pytest.mark.parametrize("name", ["", "git; rm", "-y", "A"])
 def test_what_cannot_be_a_package_is_refused(name: str) -> None:
-    with pytest.raises(RecipeError, match="no name of a Debian package"):
+    with pytest.raises(RecipeError, match="Invalid name of a Debian package"):
         check_package(name)
 
 
-def test_what_uv_is_told_survives_a_shell() -> None:
-    text = told({"UV_INDEX": "https://x/simple?a='b' $(c)"})
+def test_uv_settings_survive_a_shell() -> None:
+    text = uv_settings({"UV_INDEX": "https://x/simple?a='b' $(c)"})
     assert """export UV_INDEX='https://x/simple?a='"'"'b'"'"' $(c)'\n""" in text
     assert "UV_PYTHON_DOWNLOADS=never" in text
 

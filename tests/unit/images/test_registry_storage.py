@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.images.needed import last_needed, note_needed
-from commonage.images.registry_storage import needed, size_bytes, stored, tagged, unneeded
+from commonage.images.registry_storage import last_needed, needed, note_needed, size_bytes, stored, tagged, unneeded
 
 HUB = "hub.example:5000"
 OLD, YOUNG, LIMIT = 1000.0, 3000.0, 2000.0

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.join.client import JoinClient, Refusal, read_token
+from commonage.join.client import JoinClient, JoinRefused, read_token
 from commonage.join.config import JoinConfig, JoinConfigError
 from commonage.join.script import cloud_init, digest_of, join_script
 from commonage.join.tokens import Tokens
@@ -49,7 +49,7 @@ def test_the_secret_is_kept_and_private(tokens: Tokens, tmp_path: Path) -> None:
 
 def test_no_token_is_good_after_all_were_revoked(tokens: Tokens) -> None:
     token = tokens.make(AT, 1000.0)
-    tokens.forget()
+    tokens.revoke_all()
     with pytest.raises(Forbidden, match="revoked"):
         tokens.check(token, 1000.0)
     tokens.check(tokens.make(AT, 1000.0), 1000.0)
@@ -78,7 +78,7 @@ def test_what_a_token_says_cannot_be_changed(tokens: Tokens, fields: dict[str, o
 def test_what_is_no_token_is_refused_on_both_sides(tokens: Tokens, token: str) -> None:
     with pytest.raises(Forbidden):
         tokens.check(token, 1000.0)
-    with pytest.raises(Refusal, match="no join token"):
+    with pytest.raises(JoinRefused, match="not a join token"):
         read_token(token)
 
 
@@ -91,9 +91,9 @@ def test_a_script_of_another_site_is_not_trusted(tmp_path: Path) -> None:
     ours, others = CertificateAuthority.open(tmp_path / "a"), CertificateAuthority.open(tmp_path / "b")
     token = Tokens(tmp_path / "secret", ours.fingerprint).make(AT, FAR)
     JoinClient(token, ours.certificate)
-    with pytest.raises(Refusal, match="another site"):
+    with pytest.raises(JoinRefused, match="different sites"):
         JoinClient(token, others.certificate)
-    with pytest.raises(Refusal, match="cannot be read"):
+    with pytest.raises(JoinRefused, match="cannot be read"):
         JoinClient(token, "nothing")
 
 
@@ -111,7 +111,7 @@ def test_the_script_is_sound_and_always_the_same(tmp_path: Path) -> None:
     checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
     # The name stands in a comment, on one line.
-    assert script.splitlines()[1] == '# Has this machine join Lab"$(reboot)", as root:'
+    assert script.splitlines()[1] == '# Joins this machine to Lab"$(reboot)". Run it as root:'
 
 
 def test_the_script_without_a_token_says_where_to_get_one(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_script_without_a_token_says_where_to_get_one(tmp_path: Path) -> Non
         ["sh", script, "--plan"], capture_output=True, text=True, check=False, env={"PATH": os.defpath}
     )
     assert ran.returncode == 1
-    assert ("a join token is needed" if os.geteuid() == 0 else "must run as root") in ran.stderr
+    assert ("a join token is required" if os.geteuid() == 0 else "must run as root") in ran.stderr
 
 
 def test_cloud_init_carries_the_script_and_the_token(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_terms_go_there_and_back() -> None:
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ([], "no JSON object"),
-        ({"site": "x"}, "lack authority, agents"),
+        ([], "not a JSON object"),
+        ({"site": "x"}, "lacks authority, agents"),
         (JOIN_CONFIG.to_json() | {"managers": "h:1"}, "managers"),
         (JOIN_CONFIG.to_json() | {"shared_dir": None}, "shared_dir"),
-        (JOIN_CONFIG.to_json() | {"daemon": []}, "settings of Docker"),
-        (JOIN_CONFIG.to_json() | {"now": "noon"}, "clock"),
+        (JOIN_CONFIG.to_json() | {"daemon": []}, "must be objects"),
+        (JOIN_CONFIG.to_json() | {"now": "noon"}, "now in the join config"),
     ],
 )
 def test_terms_that_cannot_be_are_refused(said: object, why: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commonage.domain.reasons.attempts import ExitCode
-from commonage.link.connection import _failure, end
+from commonage.link.connection import _failure_of, close_writer
 
 pytestmark = pytest.mark.anyio
 
@@ -48,18 +48,21 @@ async def test_a_connection_is_ended_though_it_was_closed_before(closed_before: 
     writer: Any = Writer()
     if closed_before:
         writer.close()
-    await end(writer)
+    await close_writer(writer)
     assert writer.transport.closed
     assert writer.transport.protocol == ["aborted"]
 
 
-@pytest.mark.parametrize(("fails", "native"), [(["engine-failure", "no", True], ""), (["x", "no", True, "raw"], "raw")])
-def test_a_failure_is_read_with_and_without_the_native_text(fails: list[str | bool], native: str) -> None:
-    failure = _failure(fails)
+@pytest.mark.parametrize(
+    ("failure_frame", "native"),
+    [(["engine-failure", "no", True, "", None], ""), (["x", "no", True, "raw", None], "raw")],
+)
+def test_reads_a_failure_with_its_native_text(failure_frame: list[str | bool | None], native: str) -> None:
+    failure = _failure_of(failure_frame)
     assert (failure.message, failure.is_retryable, failure.native) == ("no", True, native)
     assert failure.reason is None
 
 
 def test_a_failure_with_a_reason_keeps_it() -> None:
-    failure = _failure(["engine-failure", "no", False, "raw", {"code": "ExitCode", "params": {"exit_code": 3}}])
+    failure = _failure_of(["engine-failure", "no", False, "raw", {"code": "ExitCode", "params": {"exit_code": 3}}])
     assert (failure.reason, failure.native) == (ExitCode(exit_code=3), "raw")

@@ -15,7 +15,7 @@ from commonage.agent.containers.docker import DockerDaemon
 from commonage.agent.containers.execs import Execs
 from commonage.domain.errors import EngineFailure
 from commonage.link.connection import Connection, ConnectionLost
-from commonage.link.execs import EXEC, WINDOW, LinkExecs
+from commonage.link.execs import EXEC, WINDOW_BYTES, LinkExecs
 from commonage.link.messages import MEASURE, Measured, Nothing, RequestType
 from commonage.ports.execs import ERR, OUT, NotRunning, Terminal
 from commonage.testing.behaviour import Aside
@@ -30,9 +30,9 @@ class Counting(FakeExec):
     given = 0
 
     async def read(self) -> tuple[int, bytes] | None:
-        said = await super().read()
-        self.given += len(said[1]) if said is not None else 0
-        return said
+        message_frame = await super().read()
+        self.given += len(message_frame[1]) if message_frame is not None else 0
+        return message_frame
 
 
 class Ends:
@@ -56,7 +56,7 @@ class Ends:
         return self.made[-1]
 
 
-async def _measured(_question: object, _told: object) -> Measured:
+async def _measured(_params: object, on_progress: object) -> Measured:
     return Measured(())
 
 
@@ -64,14 +64,16 @@ async def _measured(_question: object, _told: object) -> Measured:
 async def linked(aside: Aside) -> AsyncIterator[tuple[Ends, Connection]]:
     """Both ends, and the peer by which the control plane asks."""
     ends = Ends(aside)
-    offers: dict[RequestType[Any, Any], Callable[..., Awaitable[object]]] = {
-        EXEC: ends.agent.answer,
+    request_handlers: dict[RequestType[Any, Any], Callable[..., Awaitable[object]]] = {
+        EXEC: ends.agent.run,
         MEASURE: _measured,
     }
     ours, theirs = socket.socketpair()
-    control = Connection("agent", *await asyncio.open_connection(sock=ours), {}, ends.lines.hears())
-    agent = Connection("control", *await asyncio.open_connection(sock=theirs), offers, ends.agent.hears())
-    ends.agent.speak_to(agent)
+    control = Connection("agent", *await asyncio.open_connection(sock=ours), {}, ends.lines.message_handlers())
+    agent = Connection(
+        "control", *await asyncio.open_connection(sock=theirs), request_handlers, ends.agent.message_handlers()
+    )
+    ends.agent.set_connection(agent)
     running = [asyncio.create_task(one.run()) for one in (control, agent)]
     try:
         yield ends, control
@@ -92,25 +94,25 @@ async def test_all_goes_over_and_the_code_comes_back() -> None:
         line = await ends.lines.begin(control, "here-1", ("sh",), None)
         data = bytes(range(256)) * 2048
         writing = asyncio.create_task(line.write(data))
-        said = {OUT: b"", ERR: b""}
-        while len(said[OUT]) < len(data):
+        message_frame = {OUT: b"", ERR: b""}
+        while len(message_frame[OUT]) < len(data):
             one = await line.read()
             assert one is not None
-            said[one[0]] += one[1]
+            message_frame[one[0]] += one[1]
         await writing
         await line.close_stdin()
         assert await line.read() is None
-        assert (said[OUT], said[ERR], await line.exit_code()) == (data, b"no\n", 3)
+        assert (message_frame[OUT], message_frame[ERR], await line.exit_code()) == (data, b"no\n", 3)
         await line.close()
 
 
 async def test_who_reads_nothing_holds_up_nobody_else() -> None:
     async with linked(Aside(floods=True)) as (ends, control):
         line = await ends.lines.begin(control, "here-1", ("yes",), None)
-        await until(lambda: ends.made[0].given >= WINDOW)
-        assert await control.ask(MEASURE, Nothing()) == Measured(())
+        await until(lambda: ends.made[0].given >= WINDOW_BYTES)
+        assert await control.request(MEASURE, Nothing()) == Measured(())
         await asyncio.sleep(0.1)
-        assert ends.made[0].given <= WINDOW + 64 * 1024, "no more was taken from it than the window allows"
+        assert ends.made[0].given <= WINDOW_BYTES + 64 * 1024, "no more was taken from it than the window allows"
         await line.close()
         assert ends.made[0].code is not None
         assert await line.exit_code() == ends.made[0].code

@@ -93,7 +93,7 @@ async def test_closes_a_peer_that_is_not_admitted_and_logs_it_once(
 
 
 async def test_one_peer_cannot_take_all_connections(target: Target) -> None:
-    forwarder = Forwarder("test", target.open, most_per_peer=2)
+    forwarder = Forwarder("test", target.open, max_per_peer=2)
     probe = await listening(forwarder)
     await forwarder.listen(HERE, probe, lambda _: True)  # listening already: nothing changes
     first = [await asyncio.open_connection(HERE, probe) for _ in range(2)]

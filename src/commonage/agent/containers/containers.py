@@ -26,12 +26,12 @@ CPUS_LABEL = "commonage.cpus-milli"
 """Label with the cores that an attempt requested, in thousandths, written by the Swarm engine. Sets the CPU weight."""
 _CONTAINER = re.compile(rb"[0-9a-f]{64}")
 _NEVER = "0001-"
-_PAUSE_S = 0.05
+_RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A running container. `pid` is its first process; `cpus_milli` is 0 if it is not to be weighed.
+    """A running container. `pid` is its first process; `cpus_milli` is 0 if it gets no CPU weight.
 
     `memory` (bytes; 0: no limit) is its memory limit, `memory_and_swap` the limit of both together, as the daemon says.
     """
@@ -56,34 +56,36 @@ class Containers:
         self.running: Mapping[str, Container] = {}
         self.may_gain = False
 
-    def daemon_lets_gain(self, may_gain: bool) -> None:
+    def set_daemon_default(self, may_gain: bool) -> None:
         """Take the daemon's own setting. Running containers are more reliable evidence."""
         self.may_gain = may_gain
 
-    def look(self) -> None:
-        """Ask the daemon again. Raises EngineFailure."""
+    def refresh(self) -> None:
+        """List the containers again. Raises EngineFailure."""
         listed = {str(one["Id"]): one for one in self._daemon.containers(LABEL)}
-        new = [made for one in sorted(listed.keys() - self.running.keys()) if (made := self._made(one)) is not None]
+        new = [
+            found for one in sorted(listed.keys() - self.running.keys()) if (found := self._describe(one)) is not None
+        ]
         kept = {key: one for key, one in self.running.items() if key in listed}
         self.running = {**kept, **{one.id: one for one in new}}
-        seen = {_gains_privileges(one.pid) for one in self.running.values()} - {None}
-        self.may_gain = True in seen if seen else self.may_gain
+        observed = {_gains_privileges(one.pid) for one in self.running.values()} - {None}
+        self.may_gain = True in observed if observed else self.may_gain
 
-    def _made(self, container: str) -> Container | None:
+    def _describe(self, container: str) -> Container | None:
         found = self._daemon.inspect(container)
         if found is None or not found["State"]["Pid"]:
             return None
         labels = found["Config"]["Labels"]
         cpus = str(labels.get(CPUS_LABEL, ""))
         cpus_milli = int(cpus) if cpus.isascii() and cpus.isdigit() else 0
-        held = found["HostConfig"]
+        limits = found["HostConfig"]
         return Container(
             container,
             str(labels[LABEL]),
             int(found["State"]["Pid"]),
             cpus_milli,
-            int(held.get("Memory") or 0),
-            int(held.get("MemorySwap") or 0),
+            int(limits.get("Memory") or 0),
+            int(limits.get("MemorySwap") or 0),
         )
 
     def of_attempts(self) -> dict[str, str]:
@@ -126,13 +128,13 @@ def on_disk(root: Path) -> list[OnDisk]:
 
 
 def end_processes(
-    containers: Collection[str], within_s: float, wake: Callable[[Collection[str]], None] = lambda _: None
+    containers: Collection[str], timeout_s: float, wake: Callable[[Collection[str]], None] = lambda _: None
 ) -> set[str]:
     """Kill all processes of these containers, repeatedly. Returns the containers that still have one.
 
     `wake` ends the pause of containers: a paused container does not die, and once killed it only dies.
     """
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + timeout_s
     while True:
         alive = processes_of(containers)
         if not alive or time.monotonic() > deadline:
@@ -141,7 +143,7 @@ def end_processes(
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         wake(set(alive.values()))
-        time.sleep(_PAUSE_S)
+        time.sleep(_RETRY_S)
 
 
 def processes_of(containers: Collection[str]) -> dict[int, str]:
@@ -153,10 +155,10 @@ def processes_of(containers: Collection[str]) -> dict[int, str]:
             continue
         try:
             groups = Path(entry.path, "cgroup").read_bytes()
-            mine = next((wanted[one] for one in _CONTAINER.findall(groups) if one in wanted), None)
+            owner = next((wanted[one] for one in _CONTAINER.findall(groups) if one in wanted), None)
             # A zombie still lists its groups, but does nothing any more.
-            if mine is not None and not _is_dead(Path(entry.path, "stat").read_bytes()):
-                found[int(entry.name)] = mine
+            if owner is not None and not _is_dead(Path(entry.path, "stat").read_bytes()):
+                found[int(entry.name)] = owner
         except OSError:
             continue
     return found

@@ -35,11 +35,13 @@ class DaemonSilent(EngineFailure):
 
 
 class DaemonRefused(EngineFailure):
-    """The daemon refused the request. `http_status` and `said` are from its answer."""
+    """The daemon refused the request. `http_status` and `daemon_message` are from its answer."""
 
     def __init__(self, message: str, status: int) -> None:
-        super().__init__("its Docker daemon refuses it", retryable=status >= 500, native=f"Docker: {message[:400]}")
-        self.http_status, self.said = status, message
+        super().__init__(
+            "the Docker daemon refused the request", retryable=status >= 500, native=f"Docker: {message[:400]}"
+        )
+        self.http_status, self.daemon_message = status, message
 
 
 class DockerDaemon:
@@ -48,15 +50,15 @@ class DockerDaemon:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme != "unix" or not parts.path:
-            raise InvalidInput(f"docker is {url!r}; an agent talks to the daemon of its own machine, unix:///…")
+            raise InvalidInput(f"docker is {url!r}: an agent uses the daemon of its own node; set it to unix:///PATH")
         self.url = url
         self._socket = parts.path
 
     # --- calls ----------------------------------------------------------------------------------------------------
 
-    def ping(self, within_s: float) -> None:
+    def ping(self, timeout_s: float) -> None:
         """Raises DaemonGone, DaemonSilent."""
-        self._ask("GET", "/_ping", within_s=within_s)
+        self._request("GET", "/_ping", timeout_s=timeout_s)
 
     def info(self) -> Mapping[str, Any]:
         """The daemon's description of itself."""
@@ -65,8 +67,8 @@ class DockerDaemon:
 
     def containers(self, label: str, *, ended_too: bool = False) -> Sequence[Mapping[str, Any]]:
         """The containers with this label, as the daemon lists them."""
-        words = {"all": int(ended_too), "filters": json.dumps({"label": [label]})}
-        found: Sequence[Mapping[str, Any]] = self._json("GET", f"/containers/json?{urlencode(words)}")
+        query = {"all": int(ended_too), "filters": json.dumps({"label": [label]})}
+        found: Sequence[Mapping[str, Any]] = self._json("GET", f"/containers/json?{urlencode(query)}")
         return found
 
     def inspect(self, container: str) -> Mapping[str, Any] | None:
@@ -82,42 +84,42 @@ class DockerDaemon:
     def remove(self, container: str) -> None:
         """Kill and remove a container. No error if it is gone, or being removed."""
         try:
-            self._ask("DELETE", f"/containers/{container}?force=1&v=1")
+            self._request("DELETE", f"/containers/{container}?force=1&v=1")
         except DaemonRefused as error:
             if error.http_status not in _CONTAINER_GONE:
                 raise
 
-    def hold(self, container: str, *, shares: int = 0, memory: int = 0) -> None:
+    def set_limits(self, container: str, *, shares: int = 0, memory: int = 0) -> None:
         """Set the container's CPU weight (1024 is one core's) and its `memory` (bytes) without swap.
 
         A value of 0 changes nothing. No error if the container is gone.
         """
-        held = {"CpuShares": shares} if shares else {}
+        limits = {"CpuShares": shares} if shares else {}
         if memory:
-            held |= {"Memory": memory, "MemorySwap": memory}  # MemorySwap is the sum of memory and swap
+            limits |= {"Memory": memory, "MemorySwap": memory}  # MemorySwap is the sum of memory and swap
         try:
-            self._ask("POST", f"/containers/{container}/update", held)
+            self._request("POST", f"/containers/{container}/update", limits)
         except DaemonRefused as error:
             if error.http_status not in _CONTAINER_GONE:
                 raise
 
-    def holds_volume_sizes(self) -> bool:
+    def supports_volume_sizes(self) -> bool:
         """True if volumes can have a size limit: their files are on XFS with project quotas.
 
         Tests it by creating one.
         """
         name = f"commonage-probe-{secrets.token_hex(4)}"
         try:
-            self._ask("POST", "/volumes/create", {"Name": name, "DriverOpts": {"size": str(1024 * 1024)}})
+            self._request("POST", "/volumes/create", {"Name": name, "DriverOpts": {"size": str(1024 * 1024)}})
         except DaemonRefused:
             return False
-        self._ask("DELETE", f"/volumes/{name}")
+        self._request("DELETE", f"/volumes/{name}")
         return True
 
     def has_image(self, name: str) -> bool:
         """True if the image is present."""
         try:
-            self._ask("GET", f"/images/{quote(name)}/json")
+            self._request("GET", f"/images/{quote(name)}/json")
         except DaemonRefused as error:
             if error.http_status == 404:
                 return False
@@ -128,40 +130,40 @@ class DockerDaemon:
         """Pull an image; yields the daemon's progress messages. Raises DaemonRefused if one of them is an error."""
         headers = {"X-Registry-Auth": credentials} if credentials else {}
         repository, tag = split_image(name)
-        words = {"fromImage": repository, "tag": tag}
+        query = {"fromImage": repository, "tag": tag}
         with closing(_Connection(self._socket, silence_s)) as connection:
-            answer = self._send(connection, "POST", f"/images/create?{urlencode(words)}", None, headers)
+            answer = self._send(connection, "POST", f"/images/create?{urlencode(query)}", None, headers)
             for line in _lines(answer, self.url):
                 message = json.loads(line)
                 if "error" in message:
                     raise DaemonRefused(str(message["error"]), 500)
                 yield message
 
-    def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
+    def join_swarm(self, manager: str, token: str, address: str, timeout_s: float) -> None:
         """Join the Swarm of this manager (HOST:PORT), reachable at `address`. Raises EngineFailure.
 
         It does not use the docker program: every user of the node can read a command line, and the token is a secret.
         """
-        ask = {
+        body = {
             "RemoteAddrs": [manager],
             "JoinToken": token,
             "AdvertiseAddr": address,
             "ListenAddr": f"{address}:2377",
         }
-        self._ask("POST", "/swarm/join", ask, within_s=within_s)
+        self._request("POST", "/swarm/join", body, timeout_s=timeout_s)
 
     # --- HTTP -----------------------------------------------------------------------------------------------------
 
     def _json(self, method: str, path: str) -> Json:
-        return json.loads(self._ask(method, path))
+        return json.loads(self._request(method, path))
 
-    def _ask(self, method: str, path: str, body: Json = None, *, within_s: float = _TIMEOUT_S) -> bytes:
-        with closing(_Connection(self._socket, within_s)) as connection:
+    def _request(self, method: str, path: str, body: Json = None, *, timeout_s: float = _TIMEOUT_S) -> bytes:
+        with closing(_Connection(self._socket, timeout_s)) as connection:
             answer = self._send(connection, method, path, body, {})
             try:
                 return answer.read()
             except (OSError, HTTPException) as error:
-                raise self._away(error) from error
+                raise self._translate(error) from error
 
     def _send(
         self, connection: _Connection, method: str, path: str, body: Json, headers: Mapping[str, str]
@@ -173,13 +175,13 @@ class DockerDaemon:
             if answer.status >= 400:
                 raise DaemonRefused(_message(answer.read()), answer.status)
         except (OSError, HTTPException) as error:
-            raise self._away(error) from error
+            raise self._translate(error) from error
         return answer
 
-    def _away(self, error: OSError | HTTPException) -> EngineFailure:
+    def _translate(self, error: OSError | HTTPException) -> EngineFailure:
         if isinstance(error, TimeoutError):
             return DaemonSilent(f"the Docker daemon at {self.url} does not answer in time")
-        return DaemonGone(f"there is no Docker daemon at {self.url}: {error_text(error)}")
+        return DaemonGone(f"no Docker daemon answers at {self.url}: {error_text(error)}")
 
 
 class _Connection(HTTPConnection):
@@ -200,9 +202,9 @@ def _lines(answer: HTTPResponse, url: str) -> Iterator[bytes]:
     try:
         yield from (line for line in answer if line.strip())
     except TimeoutError as error:
-        raise DaemonSilent(f"the Docker daemon at {url} says nothing of the image any more") from error
+        raise DaemonSilent(f"the Docker daemon at {url} has stopped reporting on the image") from error
     except (OSError, HTTPException) as error:
-        raise DaemonGone(f"the Docker daemon at {url} went away: {error_text(error)}") from error
+        raise DaemonGone(f"the Docker daemon at {url} closed the connection: {error_text(error)}") from error
 
 
 def _message(body: bytes) -> str:

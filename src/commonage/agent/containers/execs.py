@@ -10,85 +10,85 @@ from commonage.agent.containers.docker import DockerDaemon
 from commonage.engines.containers.exec.execs import DaemonExecs
 from commonage.link.connection import Connection, MessageHandlers
 from commonage.link.execs import (
+    ExecCancel,
+    ExecConsumed,
     ExecData,
     ExecEnd,
-    ExecOver,
     ExecRequest,
+    ExecResize,
     ExecSender,
-    ExecSize,
     ExecStarted,
-    ExecTaken,
-    content_of,
+    decode_data,
 )
 from commonage.ports.agents import OnProgress
 from commonage.ports.execs import ExecStream, NotRunning
 
-_LOOKS, _LOOK_S = 25, 0.2
+_START_POLLS, _START_POLL_S = 25, 0.2
 
 
 class Execs:
     """The commands of this node."""
 
-    _peer: Connection
+    _connection: Connection
 
     def __init__(self, daemon: DockerDaemon) -> None:
         self._daemon = daemon
         self._execs = DaemonExecs(daemon.url)
-        self._lines: dict[str, _Line] = {}
+        self._running: dict[str, _Command] = {}
 
-    def speak_to(self, peer: Connection) -> None:
-        """Use this link from now on. Before the first link nothing is asked."""
-        self._peer = peer
+    def set_connection(self, connection: Connection) -> None:
+        """Use this link from now on. No request arrives before the first link."""
+        self._connection = connection
 
-    def hears(self) -> MessageHandlers:
-        """The messages that the control plane sends about them."""
+    def message_handlers(self) -> MessageHandlers:
+        """Handlers for the control plane's messages about them."""
         return {
-            "exec-data": (
-                ExecData,
-                lambda said: self._tell(said.id, lambda line: line.agent_reports(content_of(said))),
+            "exec-data": (ExecData, lambda sent: self._deliver(sent.id, lambda one: one.on_input(decode_data(sent)))),
+            "exec-consumed": (
+                ExecConsumed,
+                lambda sent: self._deliver(sent.id, lambda one: one.sender.consumed(sent.count)),
             ),
-            "exec-taken": (ExecTaken, lambda said: self._tell(said.id, lambda line: line.outlet.taken(said.count))),
-            "exec-size": (ExecSize, lambda said: self._tell(said.id, lambda line: line.has_size(said))),
-            "exec-over": (ExecOver, lambda said: self._tell(said.id, lambda line: line.over.set())),
+            "exec-resize": (ExecResize, lambda sent: self._deliver(sent.id, lambda one: one.on_resize(sent))),
+            "exec-cancel": (ExecCancel, lambda sent: self._deliver(sent.id, lambda one: one.cancelled.set())),
         }
 
-    def _tell(self, exec_id: str, what: Callable[[_Line], None]) -> None:
-        line = self._lines.get(exec_id)
-        if line is not None:
-            what(line)
+    def _deliver(self, exec_id: str, deliver: Callable[[_Command], None]) -> None:
+        command = self._running.get(exec_id)
+        if command is not None:
+            deliver(command)
 
-    async def answer(self, request: ExecRequest, _told: OnProgress) -> ExecEnd:
+    async def run(self, request: ExecRequest, _: OnProgress) -> ExecEnd:
         """Run the command to its end. Cancelling it means that the client is gone: the command is then ended."""
-        peer = self._peer
-        line = self._lines[request.id] = _Line(peer, request.id)
+        connection = self._connection
+        command = self._running[request.id] = _Command(connection, request.id)
         try:
             stream = await self._execs.begin(
                 await self._container_of(request.attempt_id), request.attempt_id, request.command, request.terminal
             )
             try:
-                peer.say("exec-started", ExecStarted(request.id))
-                return ExecEnd(await line.run(stream))
+                connection.send("exec-started", ExecStarted(request.id))
+                return ExecEnd(await command.run(stream))
             finally:
                 await asyncio.shield(stream.close())
         except NotRunning:
             return ExecEnd(0, absent=True)
         finally:
-            del self._lines[request.id]
+            del self._running[request.id]
 
     async def _container_of(self, attempt_id: str) -> str:
         """The container of the attempt, found by the attempt's label: only Commonage's containers have it.
 
-        A program may start, and say so, before the daemon lists its container as running.
+        A program may start, and report it, before the daemon lists its container as running.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_START_POLLS):
             found = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}", ended_too=True)
             running = [one for one in found if one["State"] == "running"]
             if running:
                 return str(running[0]["Id"])
             if not any(one["State"] == "created" for one in found):
                 break
-            await asyncio.sleep(_LOOK_S)
-        raise NotRunning(f"{attempt_id[:100]} does not run here")
+            await asyncio.sleep(_START_POLL_S)
+        raise NotRunning(f"{attempt_id[:100]} does not run on this node")
 
     async def end_left_over(self) -> None:
         """End the commands of an earlier process of this agent. Raises EngineFailure."""
@@ -100,52 +100,52 @@ class Execs:
         await self._execs.close()
 
 
-class _Line:
-    """The input and output of one command."""
+class _Command:
+    """The input and output of one command. `cancelled` is set when the client is gone."""
 
-    def __init__(self, peer: Connection, exec_id: str) -> None:
-        self._peer, self._id = peer, exec_id
-        self._inputs: asyncio.Queue[bytes | ExecSize] = asyncio.Queue()  # bounded by the window
-        self.outlet = ExecSender(peer, exec_id)
-        self.over = asyncio.Event()
+    def __init__(self, connection: Connection, exec_id: str) -> None:
+        self._connection, self._id = connection, exec_id
+        self._inputs: asyncio.Queue[bytes | ExecResize] = asyncio.Queue()  # bounded by the window
+        self.sender = ExecSender(connection, exec_id)
+        self.cancelled = asyncio.Event()
 
-    def agent_reports(self, data: bytes) -> None:
+    def on_input(self, data: bytes) -> None:
         """Queue input; empty data is the end of the input."""
         self._inputs.put_nowait(data)
 
-    def has_size(self, size: ExecSize) -> None:
+    def on_resize(self, size: ExecResize) -> None:
         """Queue a new terminal size, in order with the input."""
         self._inputs.put_nowait(size)
 
     async def run(self, stream: ExecStream) -> int:
-        """Run until the command ends or is stopped. Raises EngineFailure."""
-        speaking = asyncio.create_task(self._speak(stream))
-        feeding = asyncio.create_task(self._feed(stream))
-        over = asyncio.create_task(self.over.wait())
+        """Run until the command ends or is cancelled. Raises EngineFailure."""
+        output = asyncio.create_task(self._send_output(stream))
+        inputs = asyncio.create_task(self._write_input(stream))
+        cancelled = asyncio.create_task(self.cancelled.wait())
         try:
-            await asyncio.wait({speaking, over}, return_when=asyncio.FIRST_COMPLETED)
-            if not speaking.done():
+            await asyncio.wait({output, cancelled}, return_when=asyncio.FIRST_COMPLETED)
+            if not output.done():
                 await stream.close()
             else:
-                speaking.result()
+                output.result()
             return await stream.exit_code()
         finally:
-            self.outlet.close()
-            for task in (speaking, feeding, over):
+            self.sender.close()
+            for task in (output, inputs, cancelled):
                 task.cancel()
-            await asyncio.gather(speaking, feeding, over, return_exceptions=True)
+            await asyncio.gather(output, inputs, cancelled, return_exceptions=True)
 
-    async def _speak(self, stream: ExecStream) -> None:
-        while (said := await stream.read()) is not None:
-            await self.outlet.say(*said)
+    async def _send_output(self, stream: ExecStream) -> None:
+        while (output := await stream.read()) is not None:
+            await self.sender.send(*output)
 
-    async def _feed(self, stream: ExecStream) -> None:
+    async def _write_input(self, stream: ExecStream) -> None:
         while True:
-            one = await self._inputs.get()
-            if isinstance(one, ExecSize):
-                await stream.resize(one.columns, one.rows)
-            elif one:
-                await stream.write(one)
-                self._peer.say("exec-taken", ExecTaken(self._id, len(one)))
+            sent = await self._inputs.get()
+            if isinstance(sent, ExecResize):
+                await stream.resize(sent.columns, sent.rows)
+            elif sent:
+                await stream.write(sent)
+                self._connection.send("exec-consumed", ExecConsumed(self._id, len(sent)))
             else:
                 await stream.close_stdin()

@@ -1,4 +1,4 @@
-"""Pulls images with this node's daemon, with progress and with the node's credentials. Used by `run`."""
+"""Pulls images with this node's daemon, with progress and with the node's credentials. Used by `agent`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from commonage.engines.rundir.single_flight import SingleFlight
 from commonage.ports.agents import OnProgress
 
 _SILENCE_S = 120.0
-_AT_ONCE = 16
+_MAX_CONCURRENT = 16
 
 
 class Puller:
@@ -25,40 +25,40 @@ class Puller:
 
     def __init__(self, daemon: DockerDaemon, docker_config: Path, node: str) -> None:
         self._daemon, self._docker_config, self._node = daemon, docker_config, node
-        self._fetches = SingleFlight[None]()
+        self._pulls = SingleFlight[None]()
         # Separate threads: a pull takes minutes, and other work of the agent in threads must not wait for it.
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pulling")
+        self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="pulling")
 
-    async def ensure(self, image: str, told: OnProgress) -> None:
+    async def ensure(self, image: str, on_progress: OnProgress) -> None:
         """Pull the image if needed.
 
         Raises EngineFailure with the daemon's message; retryable if it may be temporary.
         """
         if not await asyncio.to_thread(self._daemon.has_image, image):
-            await self._fetches.do(image, partial(self._fetch, image), told)
+            await self._pulls.do(image, partial(self._pull, image), on_progress)
 
-    async def _fetch(self, image: str, told: OnProgress) -> None:
+    async def _pull(self, image: str, on_progress: OnProgress) -> None:
         loop = asyncio.get_running_loop()
         stop = threading.Event()
 
-        def fetch() -> None:
+        def pull() -> None:
             layers: dict[str, tuple[int, int]] = {}
-            said = None
+            last = None
             for message in self._daemon.pull(image, credentials_for(image, self._docker_config), _SILENCE_S):
                 if stop.is_set():
                     return
                 now = progress_of(image, message, layers)
-                if now != said:
-                    loop.call_soon_threadsafe(told, *now)
-                said = now
+                if now != last:
+                    loop.call_soon_threadsafe(on_progress, *now)
+                last = now
 
         try:
-            await loop.run_in_executor(self._threads, fetch)
+            await loop.run_in_executor(self._threads, pull)
         except DaemonSilent as error:
-            words = f"the registry of {image} said nothing for {_SILENCE_S:.0f} s"
-            raise EngineFailure(words, retryable=True) from error
+            message = f"the registry of {image} sent nothing for {_SILENCE_S:.0f} s"
+            raise EngineFailure(message, retryable=True) from error
         except DaemonRefused as error:  # the daemon uses 500 for the registry's refusals and for its own problems
-            if why := refusal_of(image, error.said, self._node):
+            if why := refusal_of(image, error.daemon_message, self._node):
                 raise EngineFailure(why, retryable=False, native=error.native) from error
             raise
         finally:
@@ -66,7 +66,7 @@ class Puller:
 
     async def close(self) -> None:
         """Stop waiting for pulls."""
-        await self._fetches.close()
+        await self._pulls.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -78,5 +78,5 @@ def credentials_for(image: str, docker_config: Path) -> str:
         user, _, password = base64.b64decode(known["auth"]).decode().partition(":")
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    words = {"username": user, "password": password, "serveraddress": registry}
-    return base64.urlsafe_b64encode(json.dumps(words).encode()).decode()
+    login = {"username": user, "password": password, "serveraddress": registry}
+    return base64.urlsafe_b64encode(json.dumps(login).encode()).decode()

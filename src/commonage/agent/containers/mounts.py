@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import FoldersNotMountable
 from commonage.files.beneath import Beneath, absolute
 
 _log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ _NOSUID, _NODEV, _REMOUNT, _BIND, _REC = 2, 4, 32, 4096, 16384
 # Flags that the kernel reports of a mount (statvfs), and the flags that keep them in a remount (mount).
 _KEPT = {1: 1, 2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _DETACH, _NO_LINK = 2, 8
-_UNSEEN_S = 600.0
+_STALE_AFTER_S = 600.0
 
 
 class Mounts:
@@ -39,23 +41,20 @@ class Mounts:
     def __init__(self, root: Path, shared: str) -> None:
         self._root = root
         self._shared = Path(shared) if shared else None
-        self._unseen: dict[str, float] = {}
+        self._stale: dict[str, float] = {}
 
-    def fault(self) -> str:
-        """Why nothing can be mounted here; empty if it can. Tests it with a mount."""
+    def fault(self) -> Reason | None:
+        """Why nothing can be mounted here; None if it can. Tests it with a mount."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             name = f"try-{os.getpid()}"
-            self._have(name, "folder", Beneath(self._root))
+            self._mount(name, "folder", Beneath(self._root))
             self.remove([name])
         except OSError as error:
-            return (
-                f"the agent cannot mount folders of workloads in {self._root}: {error.strerror or error}; it must run "
-                "as root, with the capability SYS_ADMIN where it is a container"
-            )
-        return ""
+            return FoldersNotMountable(folder=str(self._root), error=error.strerror or str(error))
+        return None
 
-    def have(self, attempt_id: str, sources: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    def mount(self, attempt_id: str, sources: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         """Mount each source (name, path) for this attempt; returns the targets in the same order. Idempotent.
 
         Raises EngineFailure; then no mount is left that did not exist before.
@@ -65,28 +64,28 @@ class Mounts:
         places = []
         for name, path in sources:
             try:
-                places.append(self._have(attempt_id, name, self._place(path)))
+                places.append(self._mount(attempt_id, name, self._source(path)))
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
                 # A link stays one until somebody removes it; other errors may be temporary.
                 passes = isinstance(error, OSError) and error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
                 self.remove([attempt_id])
                 raise EngineFailure(
-                    f"{path} is not mounted for {attempt_id}: {why}. No link is followed there, as it could lead to "
-                    "the node's own files; have the admin put the folder itself in its place",
+                    f"{path} is not mounted for {attempt_id}: {why}. Links are not followed, because "
+                    "they could lead to the node's own files. Ask the admin to replace the link by the folder itself",
                     retryable=passes,
                 ) from error
         return tuple(map(str, places))
 
-    def _place(self, path: str) -> Beneath:
+    def _source(self, path: str) -> Beneath:
         plain = Path(path)
         if ".." not in plain.parts and self._shared is not None and plain.is_relative_to(self._shared):
             return Beneath(self._shared, plain.relative_to(self._shared).parts)
         return absolute(plain)
 
-    def _have(self, attempt_id: str, name: str, source: Beneath) -> Path:
+    def _mount(self, attempt_id: str, name: str, source: Beneath) -> Path:
         target = self._root / attempt_id / name
-        with _opened(source) as found:
+        with _open_source(source) as found:
             is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
             if target.exists() and _same(os.fstat(found), target.lstat()):
                 return target
@@ -99,7 +98,7 @@ class Mounts:
                 target.touch(0o600, exist_ok=False)
             _mount(f"/proc/self/fd/{found}", target, _BIND | _REC)
             # No device files in there, and no setuid programs.
-            kept = sum(flag for told, flag in _KEPT.items() if os.statvfs(target).f_flag & told)
+            kept = sum(flag for on_progress, flag in _KEPT.items() if os.statvfs(target).f_flag & on_progress)
             _mount("none", target, _REMOUNT | _BIND | _NOSUID | _NODEV | kept)
         return target
 
@@ -128,20 +127,20 @@ class Mounts:
         """The attempts with mounts. Raises OSError."""
         return [one.name for one in self._root.iterdir()] if self._root.is_dir() else []
 
-    def remove_unseen(self, live: Collection[str], now: float) -> None:
+    def remove_stale(self, live: Collection[str], now: float) -> None:
         """Unmount folders of attempts whose containers have been missing for long. Raises OSError.
 
         `now` is monotonic.
         """
-        self._unseen = {one: self._unseen.get(one, now) for one in self.all() if one not in live}
-        old = [one for one, since in self._unseen.items() if now - since > _UNSEEN_S]
+        self._stale = {one: self._stale.get(one, now) for one in self.all() if one not in live}
+        old = [one for one, since in self._stale.items() if now - since > _STALE_AFTER_S]
         if old:
-            _log.warning("attempts %s are not here any more: their folders are unmounted", ", ".join(old))
+            _log.warning("attempts %s have ended: their folders are unmounted", ", ".join(old))
             self.remove(old)
 
 
 @contextmanager
-def _opened(source: Beneath) -> Iterator[int]:
+def _open_source(source: Beneath) -> Iterator[int]:
     """A descriptor of the folder or plain file that serves only for mounting (O_PATH)."""
     if not source.names:
         descriptor = os.open(source.root, os.O_PATH | os.O_DIRECTORY)

@@ -1,14 +1,17 @@
-"""Decides when the Docker daemon counts as gone, and for how long. No I/O; `run` feeds it with pings."""
+"""Decides when a lost Docker daemon makes this node fence its containers. No I/O; `agent` feeds it with pings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
-SILENT_FOR_A_FAULT_S = 10.0
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import DaemonNotAnswering, DaemonNotRunning
+
+SILENT_FAULT_AFTER_S = 10.0
 
 
-class Answer(Enum):
+class Ping(Enum):
     """The result of a ping."""
 
     ANSWERS = "answers"
@@ -30,15 +33,15 @@ class DaemonHealth:
     silent_since: float | None = None
     fenced: bool = False
 
-    def note(self, answer: Answer, began: float) -> None:
+    def note(self, answer: Ping, began: float) -> None:
         """Record the result of a ping that began at `began`."""
         match answer:
-            case Answer.ANSWERS:
+            case Ping.ANSWERS:
                 self.gone_since = self.silent_since = None
                 self.fenced = False
-            case Answer.GONE:
+            case Ping.GONE:
                 self.gone_since = began if self.gone_since is None else self.gone_since
-            case Answer.SILENT:
+            case Ping.SILENT:
                 self.gone_since = None
                 self.silent_since = began if self.silent_since is None else self.silent_since
 
@@ -46,15 +49,15 @@ class DaemonHealth:
         """The containers were ended; `done`: all of them, so that fencing is not due again."""
         self.fenced = done
 
-    def fault(self, now: float) -> str:
-        """Why this node should get no work; empty if it may."""
+    def fault(self, now: float) -> Reason | None:
+        """Why this node should get no work; None if it may get some."""
         if self.gone_since is not None:
-            return f"its Docker daemon is not there, for {now - self.gone_since:.0f} s now"
-        if self.silent_since is not None and now - self.silent_since >= SILENT_FOR_A_FAULT_S:
-            return f"its Docker daemon does not answer, for {now - self.silent_since:.0f} s now"
-        return ""
+            return DaemonNotRunning(silent_s=round(now - self.gone_since))
+        if self.silent_since is not None and now - self.silent_since >= SILENT_FAULT_AFTER_S:
+            return DaemonNotAnswering(silent_s=round(now - self.silent_since))
+        return None
 
-    def is_due(self, now: float) -> bool:
+    def must_fence(self, now: float) -> bool:
         """True when its containers must be ended, until `note_fenced` reports that it is done."""
         gone = self.gone_since is not None and now - self.gone_since >= self.fence_after_s
         silent = self.silent_since is not None and now - self.silent_since >= self.silent_after_s

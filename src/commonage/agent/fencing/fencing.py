@@ -1,7 +1,7 @@
-"""Fencing: ends and pauses attempts on this node, with or without its Docker daemon, and remembers which.
+"""Fences attempts on this node: ends or pauses them, with or without the Docker daemon, and remembers which.
 
-An attempt that is reported as gone has no process left, and a paused one does nothing until the control plane says so:
-it may run elsewhere. Blocks: call it in threads.
+An attempt that is reported as gone has no process left. A paused one stays paused until the control plane decides,
+because it may run elsewhere by now. Blocks: call it in threads.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from commonage.agent.fencing.freezer import pause, unpause
 from commonage.domain.errors import EngineFailure
 
 _log = logging.getLogger(__name__)
-_WITHIN_S = 10.0
-_REMEMBERED_S = 86_400.0
+_END_TIMEOUT_S = 10.0
+_FENCED_RETENTION_S = 86_400.0
 
 
 class Fences:
@@ -31,10 +31,10 @@ class Fences:
         self._daemon = daemon
         self._root_file, self._ended_file = folder / "docker-root", folder / "fenced.json"
         self._paused_file = folder / "paused.json"
-        self.root = _text(self._root_file)
-        self._ended: dict[str, float] = _times_in(self._ended_file)
-        self._paused: dict[str, float] = _times_in(self._paused_file)
-        self._remembering, self._pausing = threading.Lock(), threading.Lock()
+        self.root = _read_text(self._root_file)
+        self._ended: dict[str, float] = _read_times(self._ended_file)
+        self._paused: dict[str, float] = _read_times(self._paused_file)
+        self._notes_lock, self._pause_lock = threading.Lock(), threading.Lock()
 
     @property
     def fenced(self) -> tuple[str, ...]:
@@ -47,38 +47,38 @@ class Fences:
         return tuple(self._paused)
 
     def note_root(self, root: str) -> None:
-        """Record the folder in which the daemon keeps its containers. Raises OSError."""
+        """Record the daemon's data folder. Raises OSError."""
         if root != self.root:
-            _keep(self._root_file, root)
+            _write(self._root_file, root)
             self.root = root
 
-    def end_all(self, why: str) -> bool:
+    def end_all(self, reason: str) -> bool:
         """End all running Commonage containers without the daemon.
 
         False if some remain, or this cannot be determined.
         """
-        return self._end_unasked(self._that_run("ended"), why)
+        return self._end_and_note(self._running("ended"), reason)
 
-    def pause_all(self, why: str) -> None:
+    def pause_all(self, reason: str) -> None:
         """Pause all running Commonage containers without the daemon, and end those that cannot be paused."""
-        with self._pausing:
-            found = self._that_run("paused") or []
+        with self._pause_lock:
+            found = self._running("paused") or []
             new = {one.attempt_id for one in found} - self._paused.keys()
             if new:
-                _log.warning("%s: %d attempts are paused here: %s", why, len(new), ", ".join(sorted(new)))
+                _log.warning("%s: %d attempts are paused on this node: %s", reason, len(new), ", ".join(sorted(new)))
             # Write it down first: a paused attempt that is forgotten would never run again.
             kept = self._note_paused(more=new)
             paused = pause([one.id for one in found]) if kept else {}
             if unpaused := [one for one in found if not (kept and paused.get(one.id, True))]:
-                self._end_unasked(unpaused, f"{why}, and they cannot be paused")
+                self._end_and_note(unpaused, f"{reason}, and they cannot be paused")
 
     def unpause(self, attempt_ids: Collection[str]) -> dict[str, float]:
         """End the pause of these attempts. Returns the seconds that each was paused. Raises EngineFailure."""
-        with self._pausing:
+        with self._pause_lock:
             since = {one: at for one, at in self._paused.items() if one in attempt_ids}
             unpause([one.id for one in self._on_disk() if one.attempt_id in since])
             self._note_paused(fewer=since)
-        _log.info("%d attempts go on: %s", len(since), ", ".join(since))
+        _log.info("%d attempts continue after a pause: %s", len(since), ", ".join(since))
         return {one: max(0.0, time.time() - at) for one, at in since.items()}
 
     def end(self, attempt_ids: Collection[str]) -> Sequence[str]:
@@ -87,7 +87,7 @@ class Fences:
         Raises EngineFailure if this cannot be determined.
         """
         if self._paused.keys() & set(attempt_ids):  # the daemon cannot end a paused process
-            end_processes([one.id for one in self._on_disk() if one.attempt_id in attempt_ids], _WITHIN_S, unpause)
+            end_processes([one.id for one in self._on_disk() if one.attempt_id in attempt_ids], _END_TIMEOUT_S, unpause)
         try:
             mine = {
                 str(one["Id"]): str(one["Labels"][LABEL])
@@ -98,34 +98,37 @@ class Fences:
                 self._daemon.remove(container)
         except (DaemonGone, DaemonSilent):
             mine = {one.id: one.attempt_id for one in self._on_disk() if one.attempt_id in attempt_ids}
-        alive = {mine[one] for one in end_processes(mine, _WITHIN_S, unpause)}
+        alive = {mine[one] for one in end_processes(mine, _END_TIMEOUT_S, unpause)}
         gone = [one for one in attempt_ids if one not in alive]
         self._note_paused(fewer=gone)
         return gone
 
-    def _that_run(self, what: str) -> list[OnDisk] | None:
+    def _running(self, action: str) -> list[OnDisk] | None:
         """The Commonage containers that ran; None if this cannot be determined, which is logged."""
         try:
             return [one for one in self._on_disk() if one.ran]
         except EngineFailure as error:
-            _log.error("what runs here cannot be %s: %s", what, error)
+            _log.error("the containers on this node cannot be %s: %s", action, error)
             return None
 
-    def _end_unasked(self, found: Sequence[OnDisk] | None, why: str) -> bool:
+    def _end_and_note(self, found: Sequence[OnDisk] | None, reason: str) -> bool:
         if found is None:
             return False
-        alive = end_processes([one.id for one in found], _WITHIN_S, unpause)
+        alive = end_processes([one.id for one in found], _END_TIMEOUT_S, unpause)
         gone = sorted({one.attempt_id for one in found if one.id not in alive} - self._ended.keys())
         if gone:
-            _log.warning("%s: %d attempts were ended here: %s", why, len(gone), ", ".join(gone))
+            _log.warning("%s: %d attempts were ended on this node: %s", reason, len(gone), ", ".join(gone))
             self._note_ended(gone)
         if alive:
-            _log.error("%d containers have processes that do not end", len(alive))
+            _log.error("%d containers have processes that cannot be killed", len(alive))
         return not alive
 
     def _on_disk(self) -> list[OnDisk]:
         if not self.root:
-            raise EngineFailure("where the Docker daemon keeps its containers is not known yet", retryable=True)
+            raise EngineFailure(
+                "the Docker daemon's data folder is not known yet: the daemon has not answered since the agent started",
+                retryable=True,
+            )
         try:
             return on_disk(Path(self.root))
         except OSError as error:
@@ -133,44 +136,44 @@ class Fences:
 
     def _note_ended(self, attempts: Collection[str]) -> None:
         now = time.time()
-        with self._remembering:
-            kept = {one: at for one, at in self._ended.items() if now - at < _REMEMBERED_S}
+        with self._notes_lock:
+            kept = {one: at for one, at in self._ended.items() if now - at < _FENCED_RETENTION_S}
             self._ended = {**kept, **dict.fromkeys(attempts, now)}
             with suppress(OSError):  # a full disk: they are still reported from memory
-                _keep(self._ended_file, json.dumps(self._ended))
+                _write(self._ended_file, json.dumps(self._ended))
         self._note_paused(fewer=attempts)
 
     def _note_paused(self, more: Collection[str] = (), fewer: Collection[str] = ()) -> bool:
         """Record paused attempts. False if that cannot be written."""
-        with self._remembering:
+        with self._notes_lock:
             paused = {**dict.fromkeys(more, time.time()), **self._paused}
             paused = {one: at for one, at in paused.items() if one not in fewer}
             if paused == self._paused:
                 return True
             self._paused = paused
             try:
-                _keep(self._paused_file, json.dumps(paused))
+                _write(self._paused_file, json.dumps(paused))
             except OSError as error:
-                _log.error("which attempts are paused cannot be kept: %s", error)
+                _log.error("the list of paused attempts cannot be written: %s", error)
                 return False
             return True
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
 
-def _times_in(path: Path) -> dict[str, float]:
+def _read_times(path: Path) -> dict[str, float]:
     try:
-        return {str(attempt): float(at) for attempt, at in json.loads(_text(path) or "{}").items()}
+        return {str(attempt): float(at) for attempt, at in json.loads(_read_text(path) or "{}").items()}
     except (ValueError, AttributeError, TypeError):
         return {}
 
 
-def _keep(path: Path, text: str) -> None:
+def _write(path: Path, text: str) -> None:
     new = path.with_suffix(".new")
     new.write_text(text + "\n", encoding="utf-8")
     new.replace(path)

@@ -1,115 +1,42 @@
-"""The firewall around containers ("firewall"): keeps them from this node and its site, with two iptables chains.
+"""The firewall around containers: keeps them from this node and its site, with two iptables chains. Used by `agent`.
 
-Packets from a container's bridge may go out to the world, and to the addresses that the control plane says they need
-(the hub, itself); not to this node's own services, not to other nodes of the site, not to a cloud's metadata address.
-The ports that sessions and services publish accept connections only from the control plane, by IPv4 and IPv6. All rules
-are rewritten at once, so that building them is idempotent.
+All rules (`firewall_rules`) are rewritten at once, so that building them is idempotent. `FirewallKeeper` builds them
+when their settings are known, and again when another program removed them.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
+import json
 import logging
-import re
 import subprocess
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from commonage.ports.agents import CONTAINER_BRIDGE, NodeNetwork
+from commonage.agent.config import AgentConfig
+from commonage.agent.network.firewall_rules import FORWARD, INPUT, Plan, plan_for, rules_of, rules_of_ipv6
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import FirewallNotBuilt
+from commonage.ports.agents import NodeNetwork
 
 _log = logging.getLogger(__name__)
-FORWARD, INPUT = "COMMONAGE-FORWARD", "COMMONAGE-INPUT"
 _CHAINS = (("iptables", FORWARD, "DOCKER-USER"), ("iptables", INPUT, "INPUT"))
 # Docker also publishes ports by IPv6: its own process takes these connections, and passes them on by IPv4.
 _CHAINS_IPV6 = (("ip6tables", INPUT, "INPUT"),)
-_METADATA = "169.254.0.0/16"
-_OURS = re.compile(r"(docker\d+|docker_gwbridge|br-[0-9a-f]{12}|veth.*|lo)$")
-_WITHIN_S = 20.0
-
-NO_NETWORK = NodeNetwork()
-Network = ipaddress.IPv4Network
+_COMMAND_TIMEOUT_S = 20.0
+_CHECK_INTERVAL_S = 30.0
 
 
 class FirewallError(Exception):
     """The firewall could not be built; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The input for the rules.
-
-    `interfaces` are the containers' bridges; `networks` the site's; `reaches` the exceptions that may be reached, as
-    (address, port); `servers` the name servers; `own` this node's addresses. Connections to `published` ports, from the
-    first to the last, are accepted from `sources` (addresses or networks) only; without sources from everywhere,
-    because the control plane's address is not known yet.
-    """
-
-    interfaces: tuple[str, ...]
-    networks: tuple[str, ...] = ()
-    reaches: tuple[tuple[str, int], ...] = ()
-    servers: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
-    published: tuple[int, int] = (0, 0)
-    sources: tuple[str, ...] = ()
-
-
-def rules_of(plan: Plan) -> str:
-    """The input of `iptables-restore --noflush`: both chains, complete. Pure."""
-    lines = ["*filter", f":{FORWARD} - [0:0]", f":{INPUT} - [0:0]"]
-    for chain in (FORWARD, INPUT):
-        lines.append(f"-A {chain} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN")
-    lines += _published(plan, f"-A {FORWARD} -o {CONTAINER_BRIDGE}", version=4)
-    for interface in plan.interfaces:
-        lines += _gates(plan, interface)
-        lines += _forward(plan, interface)
-        lines.append(f"-A {INPUT} -i {interface} -j REJECT")
-    return "\n".join([*lines, "COMMIT", ""])
-
-
-def rules_of_ipv6(plan: Plan) -> str:
-    """The input of `ip6tables-restore --noflush`. Pure."""
-    begin = f"-A {INPUT}"
-    lines = ["*filter", f":{INPUT} - [0:0]", f"{begin} -i lo -j RETURN"]
-    lines.append(f"{begin} -m conntrack --ctstate ESTABLISHED,RELATED -j RETURN")
-    return "\n".join([*lines, *_published(plan, begin, version=6), "COMMIT", ""])
-
-
-def _published(plan: Plan, begin: str, version: int) -> Iterable[str]:
-    """The rules for sources that may connect to published ports.
-
-    A port is the same on the node and in its container.
-    """
-    if plan.sources:
-        first, last = plan.published
-        ports = f"-p tcp --dport {first}:{last}"
-        for source in plan.sources:
-            if ipaddress.ip_network(source).version == version:
-                yield f"{begin} -s {source} {ports} -j RETURN"
-        yield f"{begin} {ports} -j REJECT"
-
-
-def _gates(plan: Plan, interface: str) -> Iterable[str]:
-    """The allowed destinations, for both chains: to the node itself, and through it."""
-    named = [(server, protocol, 53) for server in plan.servers for protocol in ("udp", "tcp")]
-    for address, protocol, port in [*((address, "tcp", port) for address, port in plan.reaches), *named]:
-        chain = INPUT if address in plan.own else FORWARD
-        yield f"-A {chain} -i {interface} -d {address} -p {protocol} --dport {port} -j RETURN"
-
-
-def _forward(plan: Plan, interface: str) -> Iterable[str]:
-    begin = f"-A {FORWARD} -i {interface}"
-    for network in (_METADATA, *plan.networks):
-        yield f"{begin} -d {network} -j REJECT"
-    # Nor from one container to another on a bridge that all tenants share.
-    yield f"{begin} -o {interface} -j REJECT"
-
-
 class Firewall:
-    """The firewall of this node. `before`: words before each command, to run it in another network namespace."""
+    """The firewall of this node. `prefix` comes before each command, to run it in another network namespace."""
 
-    def __init__(self, before: Sequence[str] = ()) -> None:
-        self._before = tuple(before)
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
+        self._prefix = tuple(prefix)
 
     def build(self, plan: Plan) -> None:
         """Build the planned rules. Idempotent. Raises FirewallError."""
@@ -123,7 +50,7 @@ class Firewall:
                 self._run(program, "--wait", "10", "-D", hook, "-j", chain)
                 self._run(program, "--wait", "10", "-I", hook, "-j", chain)
 
-    def pull_down(self) -> None:
+    def remove(self) -> None:
         """Remove all rules. Idempotent; missing rules are no error."""
         for program, chain, hook in self._chains():
             while self._is(program, "-D", hook, "-j", chain):
@@ -131,13 +58,13 @@ class Firewall:
             if self._is(program, "-F", chain):
                 self._is(program, "-X", chain)
 
-    def stand(self) -> bool:
+    def exists(self) -> bool:
         """True if all chains exist and are used."""
         return all(self._is(program, "-C", hook, "-j", chain) for program, chain, hook in self._chains())
 
-    def are_first(self) -> bool:
-        """True if they exist, and no rule comes before them."""
-        return self.stand() and all(self._is_first(program, hook, chain) for program, chain, hook in self._chains())
+    def is_active(self) -> bool:
+        """True if all chains exist, and no rule of another program comes before them."""
+        return self.exists() and all(self._is_first(program, hook, chain) for program, chain, hook in self._chains())
 
     def _chains(self) -> tuple[tuple[str, str, str], ...]:
         return _CHAINS + _CHAINS_IPV6 if self._has_ipv6() else _CHAINS
@@ -163,7 +90,12 @@ class Firewall:
     def _run(self, *words: str, stdin: str = "") -> str:
         try:
             ended = subprocess.run(
-                [*self._before, *words], input=stdin, capture_output=True, text=True, timeout=_WITHIN_S, check=False
+                [*self._prefix, *words],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise FirewallError(f"{words[0]} cannot be run: {error}") from error
@@ -172,67 +104,68 @@ class Firewall:
         return ended.stdout
 
 
-def plan_for(
-    interfaces: Collection[str],
-    networks: Collection[str],
-    reaches: Collection[str],
-    network: NodeNetwork = NO_NETWORK,
-    *,
-    proc: Path = Path("/proc"),
-) -> Plan:
-    """The plan for this node: its own networks and name servers are looked up. Raises OSError, ValueError."""
-    found = [str(one) for one in site_networks(proc / "net/route")]
-    named = [str(Network(one)) for one in networks]
-    parts = [
-        (str(ipaddress.IPv4Address(host)), int(port)) for host, _, port in (one.rpartition(":") for one in reaches)
-    ]
-    return Plan(
-        interfaces=tuple(interfaces),
-        networks=tuple(dict.fromkeys([*found, *named])),
-        reaches=tuple(parts),
-        servers=tuple(name_servers()),
-        own=tuple(own_addresses(proc / "net/fib_trie")),
-        published=network.published_ports,
-        sources=tuple(str(ipaddress.ip_network(one)) for one in network.sources),
-    )
+class FirewallKeeper:
+    """The firewall of this node. `fault` says why it is not active; None while it is, or is not wanted."""
 
+    def __init__(self, config: AgentConfig, folder: Path, firewall: Firewall | None = None) -> None:
+        self._config, self._firewall = config, firewall or Firewall()
+        self._file = folder / "reaches.json"
+        self._allowed = _saved(self._file)
+        self._network = NodeNetwork()
+        self._gateway: tuple[str, ...] = ()
+        self._changed = asyncio.Event()
+        self._active: Plan | None = None
+        self.fault: Reason | None = None
 
-def site_networks(table: Path = Path("/proc/net/route")) -> list[Network]:
-    """The networks to which this node has a direct route; not the default route, not those of containers."""
-    found = []
-    for line in table.read_text(encoding="ascii").splitlines()[1:]:
-        fields = line.split()
-        destination, mask = (int.from_bytes(bytes.fromhex(fields[at]), "little") for at in (1, 7))
-        if mask and not _OURS.match(fields[0]):
-            found.append(Network((destination, mask.bit_count())))
-    return found
+    def allow_addresses(self, addresses: Collection[str]) -> None:
+        """Set what containers may reach (`ADDRESS:PORT`), as set by the control plane."""
+        wanted = tuple(addresses)
+        if wanted != self._allowed:
+            self._allowed = wanted
+            with suppress(OSError):  # the control plane sends it again with the next link
+                self._file.write_text(json.dumps(wanted), encoding="utf-8")
+            self._changed.set()
 
+    def set_network(self, network: NodeNetwork, gateway: Collection[str]) -> None:
+        """Set the node's network, and the address of its container gateway (`ADDRESS:PORT`)."""
+        self._network, self._gateway = network, tuple(gateway)
+        self._changed.set()
 
-def own_addresses(trie: Path = Path("/proc/net/fib_trie")) -> list[str]:
-    """The IPv4 addresses of this node: the leaves that the kernel lists as local."""
-    found, last = [], ""
-    for line in trie.read_text(encoding="ascii").splitlines():
-        words = line.split()
-        if words[:1] == ["|--"]:
-            last = words[1]
-        elif words[:2] == ["/32", "host"] and words[2:] == ["LOCAL"]:
-            found.append(last)
-    return sorted(set(found))
+    def check_soon(self) -> None:
+        """Check now: another program may have removed the rules."""
+        self._active = None
+        self._changed.set()
 
-
-def name_servers(file: Path = Path("/etc/resolv.conf")) -> list[str]:
-    """The IPv4 name servers that containers use, without those on the loopback, which they cannot reach."""
-    found = []
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    for words in (line.split() for line in lines):
-        if words[:1] == ["nameserver"] and len(words) > 1:
+    async def run(self) -> None:
+        """Keep it active until cancelled; it stays active then."""
+        while self._config.firewall:
+            self._changed.clear()
             try:
-                address = ipaddress.IPv4Address(words[1])
-            except ValueError:
-                continue
-            if not address.is_loopback:
-                found.append(str(address))
-    return found
+                await asyncio.to_thread(self._build)
+            except (FirewallError, OSError, ValueError) as error:
+                if self.fault is None:
+                    _log.error("the firewall around containers cannot be built: %s", error)
+                self.fault = FirewallNotBuilt(error=str(error))
+            else:
+                self.fault = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK_INTERVAL_S):
+                    await self._changed.wait()
+
+    def _build(self) -> None:
+        allowed = (*self._allowed, *self._gateway)
+        plan = plan_for(self._config.firewall_interfaces, self._config.site_networks, allowed, self._network)
+        if plan != self._active or not self._firewall.is_active():
+            self._firewall.build(plan)
+            self._active = plan
+            _log.info(
+                "the firewall is active; containers may reach these addresses of the site: %s",
+                ", ".join(allowed) or "none",
+            )
+
+
+def _saved(file: Path) -> tuple[str, ...]:
+    try:
+        return tuple(map(str, json.loads(file.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, TypeError):
+        return ()

@@ -9,8 +9,8 @@ from typing import Any
 
 from commonage.agent.steps.host import Host, StepFailed
 from commonage.agent.steps.nvidia import has_driver, vram_mib
-from commonage.agent.steps.packages import install, names_of
-from commonage.agent.steps.step import Case, Look, bad, done, needed
+from commonage.agent.steps.packages import install, packages_for
+from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
 
 SETTINGS = Path("/etc/docker/daemon.json")
 PID_FILE = Path("/var/run/docker.pid")
@@ -19,7 +19,7 @@ _DROP_IN = Path("/etc/systemd/system/docker.service.d/commonage.conf")
 _DEFAULTS = Path("/etc/default/docker")
 # Without asking a registry for an image that is present: 20 s each time if the registry cannot be reached.
 _VARIABLE = "DOCKER_SERVICE_PREFER_OFFLINE_IMAGE=1"
-_UP_WITHIN_S = 90.0
+_START_TIMEOUT_S = 90.0
 OLDEST = (20, 10)
 
 
@@ -28,60 +28,64 @@ class Docker:
 
     name = "docker"
 
-    def look(self, case: Case) -> Look:
+    def check(self, context: JoinContext) -> CheckResult:
         """Check. Existing settings of the owner that differ are not changed: the owner must decide."""
         changes: list[str] = []
-        if not case.host.has("dockerd"):
-            changes.append(f"install {', '.join(names_of(case.host, ['docker']))}")
-        kept = read_settings(case.host)
-        wanted = merged(kept, wanted_settings(case))
+        if not context.host.has("dockerd"):
+            changes.append(f"install {', '.join(packages_for(context.host, ['docker']))}")
+        kept = read_settings(context.host)
+        wanted = merge_settings(kept, wanted_settings(context))
         if wanted != kept:
             new = [name for name in wanted if wanted[name] != kept.get(name)]
-            changes.append(f"put {', '.join(new)} into {SETTINGS}")
-        if not _has_variable(case.host):
-            changes.append("have it start services from images that are here, without asking a registry")
-        version = _version(case.host)
+            changes.append(f"set {', '.join(new)} in {SETTINGS}")
+        if not _has_variable(context.host):
+            changes.append("let services start from present images without asking the registry")
+        version = _version(context.host)
         if not version:
-            return needed(*changes, "start Docker, now and with the node")
-        if not changes and _is_stale(case.host, kept):
-            changes.append("have Docker know its settings, which are newer than its start")
+            return needed(*changes, "start Docker, now and at boot")
+        if not changes and _is_stale(context.host, kept):
+            changes.append("apply settings that are newer than the start of Docker")
         if changes:
-            return _restart(case, changes)
+            return _restart(context, changes)
         if _numbers(version) < OLDEST:
-            return bad(f"Docker {version} is here, and {'.'.join(map(str, OLDEST))} or later is needed: upgrade it")
-        return done(f"Docker {version}{_of_vram(wanted)}")
+            return blocked(
+                f"Docker {version} is installed: {'.'.join(map(str, OLDEST))} or later is required. Upgrade it"
+            )
+        return done(f"Docker {version}{_vram_text(wanted)}")
 
-    def apply(self, case: Case) -> None:
+    def apply(self, context: JoinContext) -> None:
         """Write settings before the first start, because the package may start the daemon. Its own files come later."""
-        host = case.host
+        host = context.host
         kept = read_settings(host)
-        wanted = merged(kept, wanted_settings(case))
+        wanted = merge_settings(kept, wanted_settings(context))
         if wanted != kept:
             host.write(SETTINGS, json.dumps(wanted, indent=2) + "\n")
         if not host.has("dockerd"):
-            install(host, names_of(host, ["docker"]), case.options.mirror)
+            install(host, packages_for(host, ["docker"]), context.options.mirror)
             if not host.has("docker"):  # a separate package since Debian 13
-                install(host, names_of(host, ["docker-cli"]), case.options.mirror)
+                install(host, packages_for(host, ["docker-cli"]), context.options.mirror)
         if not _has_variable(host):
-            _put_variable(host)
+            _set_variable(host)
         host.start_at_boot("docker")
         if host.systemd:
-            host.must("systemctl", "daemon-reload")
+            host.run_or_fail("systemctl", "daemon-reload")
         host.service("restart" if _version(host) else "start", "docker")
-        if not host.wait(lambda: bool(_version(host)), _UP_WITHIN_S):
-            raise StepFailed(f"Docker does not answer: {host.run('docker', 'version').said}; see its log")
+        if not host.wait(lambda: bool(_version(host)), _START_TIMEOUT_S):
+            raise StepFailed(
+                f"Docker does not answer after its start: {host.run('docker', 'version').output_tail}. Check its log"
+            )
 
 
-def _restart(case: Case, changes: list[str]) -> Look:
+def _restart(context: JoinContext, changes: list[str]) -> CheckResult:
     """The settings need a restart of the daemon, which must not end running containers without consent."""
-    running = len(case.host.must("docker", "ps", "--quiet").split())
+    running = len(context.host.run_or_fail("docker", "ps", "--quiet").split())
     if not running:
         return needed(*changes, "restart Docker")
-    if case.options.force:
+    if context.options.force:
         return needed(*changes, f"restart Docker, which ends {running} running containers")
-    return bad(
-        f"to {', '.join(changes)}, Docker must be restarted, which ends {running} containers that run here: have none "
-        f"run (`commonage node drain {case.options.node}`, and wait), or end them with --force"
+    return blocked(
+        f"to {', '.join(changes)}, Docker must be restarted, which ends {running} running containers: drain the node "
+        f"(`commonage node drain {context.options.node}`) and wait, or end them with --force"
     )
 
 
@@ -95,13 +99,13 @@ def _is_stale(host: Host, settings: Mapping[str, Any]) -> bool:
     return any(one.exists() and one.stat().st_mtime_ns > started for one in files)
 
 
-def wanted_settings(case: Case) -> dict[str, Any]:
+def wanted_settings(context: JoinContext) -> dict[str, Any]:
     """The required content of daemon.json: the site's settings, and those for this node's GPUs."""
-    wanted = dict(case.join_config.daemon)
-    amount = vram_mib(case)
+    wanted = dict(context.join_config.daemon)
+    amount = vram_mib(context)
     if amount:
         wanted["node-generic-resources"] = [f"VRAM={amount}"]
-    if has_driver(case):
+    if has_driver(context):
         wanted["runtimes"] = {"nvidia": {"path": "nvidia-container-runtime", "args": []}}
         wanted["default-runtime"] = "nvidia"
         # With systemd's driver running containers lose their GPU at `systemctl daemon-reload`.
@@ -109,7 +113,7 @@ def wanted_settings(case: Case) -> dict[str, Any]:
     return wanted
 
 
-def merged(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Merge both: lists and tables grow, everything else must agree. Raises StepFailed naming the difference.
 
     A resource or option in a list with the same NAME=… is replaced: it has the current amount.
@@ -120,15 +124,15 @@ def merged(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]
         if there is None or there == value:
             made[name] = value
         elif isinstance(there, dict) and isinstance(value, dict):
-            made[name] = merged(there, value)
+            made[name] = merge_settings(there, value)
         elif isinstance(there, list) and isinstance(value, list):
             names = {one.partition("=")[0] for one in value if isinstance(one, str)}
             rest = [one for one in there if not isinstance(one, str) or one.partition("=")[0] not in names]
             made[name] = there if all(one in there for one in value) else [*rest, *value]
         else:
             raise StepFailed(
-                f"{SETTINGS} says {name} = {json.dumps(there)}, and the site needs {json.dumps(value)}: change it, or "
-                "take the line out"
+                f"{SETTINGS} sets {name} = {json.dumps(there)}, and the site requires {json.dumps(value)}: change or "
+                "remove that line"
             )
     return made
 
@@ -141,9 +145,9 @@ def read_settings(host: Host) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise StepFailed(f"{SETTINGS} is no JSON ({error}): Docker would not start with it; mend it") from None
+        raise StepFailed(f"{SETTINGS} is not JSON ({error}), so Docker cannot start: correct it") from None
     if not isinstance(found, dict):
-        raise StepFailed(f"{SETTINGS} is no JSON object; mend it")
+        raise StepFailed(f"{SETTINGS} is not a JSON object: correct it")
     return found
 
 
@@ -159,7 +163,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(word) for word in version.partition("+")[0].split(".")[:2] if word.isdigit())
 
 
-def _of_vram(settings: Mapping[str, Any]) -> str:
+def _vram_text(settings: Mapping[str, Any]) -> str:
     found = [one for one in settings.get("node-generic-resources", []) if str(one).startswith("VRAM=")]
     return f", with {found[0].partition('=')[2]} MiB of VRAM" if found else ""
 
@@ -168,9 +172,9 @@ def _has_variable(host: Host) -> bool:
     return _VARIABLE in (host.read(_DROP_IN if host.systemd else _DEFAULTS) or "")
 
 
-def _put_variable(host: Host) -> None:
+def _set_variable(host: Host) -> None:
     if host.systemd:
-        host.write(_DROP_IN, f"# Made by Commonage.\n[Service]\nEnvironment={_VARIABLE}\n")
+        host.write(_DROP_IN, f"# Written by Commonage.\n[Service]\nEnvironment={_VARIABLE}\n")
     else:
         kept = host.read(_DEFAULTS) or ""
-        host.write(_DEFAULTS, f"{kept.rstrip()}\n\n# Made by Commonage.\nexport {_VARIABLE}\n".lstrip())
+        host.write(_DEFAULTS, f"{kept.rstrip()}\n\n# Written by Commonage.\nexport {_VARIABLE}\n".lstrip())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SYSTEMD = Path("/run/systemd/system")
-_MOST_SHOWN = 600
+_MAX_SHOWN = 600
 
 
 class StepFailed(Exception):
@@ -33,9 +33,9 @@ class CommandResult:
         return self.code == 0
 
     @property
-    def said(self) -> str:
+    def output_tail(self) -> str:
         """The end of its output, for people."""
-        return " ".join((self.err or self.out).split())[-_MOST_SHOWN:] or f"exit code {self.code}"
+        return " ".join((self.err or self.out).split())[-_MAX_SHOWN:] or f"exit code {self.code}"
 
 
 class Host:
@@ -58,16 +58,16 @@ class Host:
                 stdin=None if text is not None else subprocess.DEVNULL,
             )  # fmt: skip
         except FileNotFoundError:
-            return CommandResult(127, "", f"{words[0]} is not on this machine")
+            return CommandResult(127, "", f"{words[0]} is not installed")
         except subprocess.TimeoutExpired:
             return CommandResult(124, "", f"{words[0]} took more than {timeout_s:g} s")
         return CommandResult(ended.returncode, ended.stdout, ended.stderr)
 
-    def must(self, *words: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None) -> str:
+    def run_or_fail(self, *words: str, timeout_s: float = 60.0, environment: Mapping[str, str] | None = None) -> str:
         """Run a program and return its output. Raises StepFailed with its message."""
         ran = self.run(*words, timeout_s=timeout_s, environment=environment)
         if not ran.ok:
-            raise StepFailed(f"`{' '.join(words[:6])}` failed: {ran.said}")
+            raise StepFailed(f"`{' '.join(words[:6])}` failed: {ran.output_tail}")
         return ran.out
 
     def has(self, program: str) -> bool:
@@ -120,26 +120,26 @@ class Host:
     def start_at_boot(self, service: str) -> None:
         """Enable a service at boot. Raises StepFailed."""
         if self.systemd:
-            self.must("systemctl", "enable", "--quiet", service, timeout_s=180)
+            self.run_or_fail("systemctl", "enable", "--quiet", service, timeout_s=180)
         elif self.has("update-rc.d"):
-            self.must("update-rc.d", service, "defaults")
+            self.run_or_fail("update-rc.d", service, "defaults")
 
     def service(self, verb: str, service: str) -> None:
         """`start`, `restart` or `stop` a service, by systemd or its script in /etc/init.d. Raises StepFailed."""
         if self.systemd:
-            self.must("systemctl", verb, service, timeout_s=180)
+            self.run_or_fail("systemctl", verb, service, timeout_s=180)
             return
         script = f"/etc/init.d/{service}"
         if not os.access(script, os.X_OK):
             raise StepFailed(
-                f"{service} cannot be made to {verb}: systemd does not run this machine, and there is no {script}; "
-                f"{verb} it by hand, then run this again"
+                f"cannot {verb} {service}: this machine runs neither systemd nor {script}. {verb.capitalize()} "
+                "it by hand, then run this again"
             )
         # It may leave processes behind that keep our pipes open: its output goes to a file.
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             code = subprocess.run(
-                [script, verb], stdout=words, stderr=words, stdin=subprocess.DEVNULL, timeout=180, check=False
+                [script, verb], stdout=output, stderr=output, stdin=subprocess.DEVNULL, timeout=180, check=False
             ).returncode
-            words.seek(0)
+            output.seek(0)
             if code != 0:
-                raise StepFailed(f"`{script} {verb}` failed: {CommandResult(code, words.read(), '').said}")
+                raise StepFailed(f"`{script} {verb}` failed: {CommandResult(code, output.read(), '').output_tail}")

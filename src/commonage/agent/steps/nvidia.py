@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.packages import install, names_of
-from commonage.agent.steps.step import Case, Look, bad, done, needed, not_here
+from commonage.agent.steps.packages import install, packages_for
+from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed, not_applicable
 from commonage.gpu.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
@@ -25,37 +25,37 @@ class Nvidia:
 
     name = "nvidia"
 
-    def look(self, case: Case) -> Look:
+    def check(self, context: JoinContext) -> CheckResult:
         """Check. Not needed without a GPU, or if it is to be skipped."""
-        devices = len(devices_on_the_bus(case.host))
+        devices = len(nvidia_gpus(context.host))
         if not devices:
-            return not_here("no NVIDIA GPU in this machine")
-        if case.options.nvidia == "skip":
-            return not_here(f"{_many(devices)} left alone, as asked: no driver is installed")
-        lacks = _lacks(case)
-        if not lacks:
-            return done(f"{_many(devices)}, driver {_driver_version(case.host)}, container toolkit")
-        packages = _packages(case, lacks)
-        if case.options.nvidia == "ask":
-            return bad(
-                f"{_many(devices)} without {' and '.join(lacks.values())}: `--nvidia install` installs "
-                f"{', '.join(packages)} (from {case.options.mirror or 'the package sources of this machine'}), "
+            return not_applicable("no NVIDIA GPU in this machine")
+        if context.options.nvidia == "skip":
+            return not_applicable(f"{_gpu_count(devices)} skipped: no driver is installed")
+        missing = _missing_parts(context)
+        if not missing:
+            return done(f"{_gpu_count(devices)}, driver {_driver_version(context.host)}, container toolkit")
+        packages = _packages(context, missing)
+        if context.options.nvidia == "ask":
+            return blocked(
+                f"{_gpu_count(devices)} without {' and '.join(missing.values())}: `--nvidia install` installs "
+                f"{', '.join(packages)} (from {context.options.mirror or 'the package sources of this machine'}), "
                 "`--nvidia skip` joins without the GPU"
             )
-        return needed(f"install {', '.join(packages)}", *(["load the driver"] if _DRIVER in lacks else []))
+        return needed(f"install {', '.join(packages)}", *(["load the driver"] if _DRIVER in missing else []))
 
-    def apply(self, case: Case) -> None:
+    def apply(self, context: JoinContext) -> None:
         """Install what is missing. A new driver may need a reboot of the node."""
-        host, lacks = case.host, _lacks(case)
+        host, missing = context.host, _missing_parts(context)
         try:
-            install(host, _packages(case, lacks), case.options.mirror)
+            install(host, _packages(context, missing), context.options.mirror)
         except StepFailed as error:
-            raise StepFailed(f"{error}{_where_from(case, str(error))}") from error
-        if _DRIVER in lacks and not _driver_version(host):
+            raise StepFailed(f"{error}{_package_advice(context, str(error))}") from error
+        if _DRIVER in missing and not _driver_version(host):
             _load(host)
 
 
-def devices_on_the_bus(host: Host) -> list[str]:
+def nvidia_gpus(host: Host) -> list[str]:
     """PCI addresses of NVIDIA's GPUs, found also without a driver."""
     if not PCI.is_dir():
         return []
@@ -67,23 +67,23 @@ def devices_on_the_bus(host: Host) -> list[str]:
     return found
 
 
-def has_driver(case: Case) -> bool:
+def has_driver(context: JoinContext) -> bool:
     """Whether containers get NVIDIA's GPUs here."""
-    host = case.host
-    return bool(devices_on_the_bus(host)) and case.options.nvidia != "skip" and bool(_driver_version(host))
+    host = context.host
+    return bool(nvidia_gpus(host)) and context.options.nvidia != "skip" and bool(_driver_version(host))
 
 
-def vram_mib(case: Case) -> int:
+def vram_mib(context: JoinContext) -> int:
     """The memory of all GPUs together in MiB, as published in the Swarm; 0 if there are none."""
-    if case.options.vram_mib is not None:
-        return case.options.vram_mib
-    if case.options.gpus.startswith("simulated"):
-        return sum(some.count * some.memory_mib for some in parse_simulated(case.options.gpus))
-    if case.options.gpus == "none":
+    if context.options.vram_mib is not None:
+        return context.options.vram_mib
+    if context.options.gpus.startswith("simulated"):
+        return sum(some.count * some.memory_mib for some in parse_simulated(context.options.gpus))
+    if context.options.gpus == "none":
         return 0
-    if not has_driver(case):
+    if not has_driver(context):
         return 0
-    said = case.host.must("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    said = context.host.run_or_fail("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return sum(int(line) for line in said.split() if line.isdigit())
 
 
@@ -92,40 +92,41 @@ def _load(host: Host) -> None:
     loaded = host.run("modprobe", "nvidia", timeout_s=120)
     if loaded.ok and _driver_version(host):
         return
-    if "not found" in loaded.said:
+    if "not found" in loaded.output_tail:
         built = " ".join(host.run("dkms", "status").out.split())
         raise StepFailed(
-            f"the driver is installed, but not built for the kernel that runs ({built or loaded.said}): start the "
-            "kernel that its headers are here for, or install those of this one, then run the same command again"
+            f"the driver is not built for the running kernel ({built or loaded.output_tail}): boot the kernel whose "
+            "headers are installed, or install the headers of this one, then run the same command again"
         )
     raise StepFailed(
-        f"the driver is installed but does not load ({loaded.said}): restart the node, then run the same command again"
+        f"the driver is installed but does not load ({loaded.output_tail}): restart the node, then run the same "
+        "command again"
     )
 
 
-def _lacks(case: Case) -> dict[str, str]:
-    """The missing parts: names as in `steps_packages`, each with a description for people."""
-    host = case.host
-    lacks = {}
+def _missing_parts(context: JoinContext) -> dict[str, str]:
+    """The missing parts: names as in `packages`, each with a description for people."""
+    host = context.host
+    missing = {}
     if not _driver_version(host):
-        lacks[_DRIVER] = "a driver"
+        missing[_DRIVER] = "a driver"
     elif not _has_cuda(host):
         # Without recommended packages Debian's driver comes without this, and containers would have GPUs but no CUDA.
-        lacks["nvidia-cuda"] = "the driver's libcuda.so.1"
+        missing["nvidia-cuda"] = "the driver's libcuda.so.1"
     if not host.has("nvidia-ctk"):
-        lacks["nvidia-toolkit"] = "a container toolkit"
-    return lacks
+        missing["nvidia-toolkit"] = "a container toolkit"
+    return missing
 
 
-def _packages(case: Case, lacks: Mapping[str, str]) -> list[str]:
+def _packages(context: JoinContext, missing: Mapping[str, str]) -> list[str]:
     """All packages to install, as shown before."""
-    things = [case.options.driver or thing if thing == _DRIVER else thing for thing in lacks]
-    return [*(_headers(case.host) if _DRIVER in lacks else []), *names_of(case.host, things)]
+    things = [context.options.driver or thing if thing == _DRIVER else thing for thing in missing]
+    return [*(_headers(context.host) if _DRIVER in missing else []), *packages_for(context.host, things)]
 
 
-def _where_from(case: Case, said: str) -> str:
+def _package_advice(context: JoinContext, said: str) -> str:
     """Advice for a package that no repository has: Debian has the driver in a separate section, and no toolkit."""
-    if case.options.mirror or not re.search(r"Unable to locate|no installation candidate", said):
+    if context.options.mirror or not re.search(r"Unable to locate|no installation candidate", said):
         return ""
     return (
         ". Debian's driver is in its components contrib, non-free and non-free-firmware, which its package sources "
@@ -148,10 +149,10 @@ def _headers(host: Host) -> list[str]:
     """The kernel headers for which the driver is built: by the package that also follows later kernels."""
     if not host.has("apt-get"):
         return []
-    kernel = host.must("uname", "-r").strip()
+    kernel = host.run_or_fail("uname", "-r").strip()
     flavour = _FLAVOUR.fullmatch(kernel)
     return [f"linux-headers-{kernel}", *([f"linux-headers-{flavour[1]}"] if flavour else [])]
 
 
-def _many(devices: int) -> str:
+def _gpu_count(devices: int) -> str:
     return "an NVIDIA GPU" if devices == 1 else f"{devices} NVIDIA GPUs"

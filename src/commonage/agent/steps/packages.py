@@ -31,22 +31,22 @@ _NAMES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """The package names of a tool for each package manager."""
 
 _LIST = Path("/run/commonage-mirror.list")
-_LONG_S = 1800.0
+_TIMEOUT_S = 1800.0
 # Keep existing settings files: nobody can answer a question.
-_KEEPING = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
+_KEEP_CONFFILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 
 
-def manager_of(host: Host) -> str:
+def package_manager(host: Host) -> str:
     """The package manager of this node. Raises StepFailed."""
     for name in ("apt-get", "dnf", "zypper"):
         if host.has(name):
             return name
-    raise StepFailed("there is none of apt-get, dnf and zypper on this machine to install anything with")
+    raise StepFailed("this machine has no package manager that Commonage knows (apt-get, dnf, zypper)")
 
 
-def names_of(host: Host, things: Sequence[str]) -> list[str]:
+def packages_for(host: Host, things: Sequence[str]) -> list[str]:
     """The packages for these tools here. A name that is not in the table is a package's own name."""
-    manager = manager_of(host)
+    manager = package_manager(host)
     return [name for thing in things for name in _NAMES.get(thing, {}).get(manager, (thing,))]
 
 
@@ -55,9 +55,9 @@ def install(host: Host, packages: Sequence[str], mirror: str = "") -> None:
 
     `mirror` is a line for sources.list, or the address of a flat repository; for dnf and zypper a repository's address.
     """
-    manager = manager_of(host)
+    manager = package_manager(host)
     if manager == "apt-get":
-        return _by_apt(host, packages, mirror)
+        return _install_with_apt(host, packages, mirror)
     if manager == "dnf":
         source = ["--repofrompath", f"commonage-mirror,{mirror}", "--repo", "commonage-mirror"] if mirror else []
         command = ["dnf", "install", "-y", "-q", *source, *packages]
@@ -67,7 +67,7 @@ def install(host: Host, packages: Sequence[str], mirror: str = "") -> None:
     _run(host, command, packages)
 
 
-def _by_apt(host: Host, packages: Sequence[str], mirror: str) -> None:
+def _install_with_apt(host: Host, packages: Sequence[str], mirror: str) -> None:
     options: list[str] = []
     if mirror:
         host.write(_LIST, apt_line(mirror) + "\n")
@@ -78,7 +78,7 @@ def _by_apt(host: Host, packages: Sequence[str], mirror: str) -> None:
         _run(host, ["apt-get", "update", "-qq", *options], packages)
         _run(
             host,
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *_KEEPING, *options, *packages],
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *_KEEP_CONFFILES, *options, *packages],
             packages,
         )
     finally:
@@ -93,10 +93,10 @@ def apt_line(mirror: str) -> str:
 
 
 def _run(host: Host, command: Sequence[str], packages: Sequence[str]) -> None:
-    ran = host.run(*command, timeout_s=_LONG_S, environment={"DEBIAN_FRONTEND": "noninteractive"})
+    ran = host.run(*command, timeout_s=_TIMEOUT_S, environment={"DEBIAN_FRONTEND": "noninteractive"})
     if not ran.ok:
-        said = CommandResult(ran.code, "", f"{ran.out}\n{ran.err}").said  # the error may be in either stream
+        output = CommandResult(ran.code, "", f"{ran.out}\n{ran.err}").output_tail  # the error may be in either stream
         raise StepFailed(
-            f"{', '.join(packages)} could not be installed: {said}; install it by hand, or give --mirror with a "
-            "place that has it"
+            f"{', '.join(packages)} could not be installed: {output}; install it by hand, or name a source that has it "
+            "with --mirror"
         )

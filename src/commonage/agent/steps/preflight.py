@@ -11,34 +11,34 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from commonage.agent.steps.host import Host
-from commonage.agent.steps.packages import install, names_of
-from commonage.agent.steps.step import Case, Look, bad, done, needed
+from commonage.agent.steps.packages import install, packages_for
+from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
 
 OLDEST_KERNEL = (4, 19)
-MOST_SKEW_S = 30.0
+MAX_SKEW_S = 30.0
 DOCKER_ROOT = Path("/var/lib/docker")
 _SWARM_PORTS = ((socket.SOCK_STREAM, 7946), (socket.SOCK_DGRAM, 7946), (socket.SOCK_DGRAM, 4789))
 _GIB = 1024**3
 
 
-class Checks:
+class Preflight:
     """Step: kernel, disk, ports, clock, name. Nothing is changed before all checks pass."""
 
-    name = "checks"
+    name = "preflight"
 
-    def look(self, case: Case) -> Look:
+    def check(self, context: JoinContext) -> CheckResult:
         """Report all problems at once."""
-        wrong = [*_kernel(case.host), *_disk(case), *_clock(case), *_name(case), *_ports(case)]
-        if wrong:
-            return bad("; ".join(wrong))
+        problems = [*_kernel(context.host), *_disk(context), *_clock(context), *_name(context), *_ports(context)]
+        if problems:
+            return blocked("; ".join(problems))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
         free = _free_gib(DOCKER_ROOT)
         return done(
             f"Linux {platform.release().split('-')[0]}, {os.cpu_count()} cores, {memory:.0f} GiB of memory, "
-            f"{free:.0f} GiB of disk free, clock {abs(case.skew_s):.1f} s off"
+            f"{free:.0f} GiB of disk free, clock skew {abs(context.skew_s):.1f} s"
         )
 
-    def apply(self, case: Case) -> None:
+    def apply(self, context: JoinContext) -> None:
         """Nothing to change."""
 
 
@@ -47,14 +47,14 @@ class Tools:
 
     name = "tools"
 
-    def look(self, case: Case) -> Look:
+    def check(self, context: JoinContext) -> CheckResult:
         """Check that they are installed."""
-        missing = _missing_tools(case.host)
-        return needed(f"install {', '.join(missing)}") if missing else done("openssl and iptables are there")
+        missing = _missing_tools(context.host)
+        return needed(f"install {', '.join(missing)}") if missing else done("openssl and iptables are installed")
 
-    def apply(self, case: Case) -> None:
+    def apply(self, context: JoinContext) -> None:
         """Install the missing ones."""
-        install(case.host, names_of(case.host, _missing_tools(case.host)), case.options.mirror)
+        install(context.host, packages_for(context.host, _missing_tools(context.host)), context.options.mirror)
 
 
 def _missing_tools(host: Host) -> list[str]:
@@ -66,18 +66,18 @@ def _missing_tools(host: Host) -> list[str]:
 def _kernel(host: Host) -> Iterator[str]:
     numbers = re.match(r"(\d+)\.(\d+)", platform.release())
     if numbers is None or (int(numbers[1]), int(numbers[2])) < OLDEST_KERNEL:
-        yield f"the kernel is {platform.release()}, and {'.'.join(map(str, OLDEST_KERNEL))} or later is needed"
+        yield f"the kernel is {platform.release()}: {'.'.join(map(str, OLDEST_KERNEL))} or later is required"
     known = (host.read(Path("/proc/filesystems")) or "").split()
     if "overlay" not in known and not host.run("modprobe", "overlay").ok:
-        yield "the kernel has no overlay file system, which Docker's storage needs"
+        yield "the kernel lacks the overlay file system, which Docker's storage needs"
 
 
-def _disk(case: Case) -> Iterator[str]:
-    free, wanted = _free_gib(DOCKER_ROOT), case.options.disk_gib
+def _disk(context: JoinContext) -> Iterator[str]:
+    free, wanted = _free_gib(DOCKER_ROOT), context.options.disk_gib
     if free < wanted:
         yield (
-            f"{free:.1f} GiB are free where images and containers will lie ({DOCKER_ROOT}), and {wanted:g} are "
-            "needed: free some, or say --disk with less"
+            f"{free:.1f} GiB are free for images and containers in {DOCKER_ROOT}, {wanted:g} GiB are required: free "
+            "disk space, or lower --disk"
         )
 
 
@@ -87,33 +87,33 @@ def _free_gib(path: Path) -> float:
     return shutil.disk_usage(path).free / _GIB
 
 
-def _clock(case: Case) -> Iterator[str]:
-    if abs(case.skew_s) > MOST_SKEW_S:
-        way = "ahead of" if case.skew_s > 0 else "behind"
+def _clock(context: JoinContext) -> Iterator[str]:
+    if abs(context.skew_s) > MAX_SKEW_S:
+        way = "ahead of" if context.skew_s > 0 else "behind"
         yield (
-            f"this machine's clock is {abs(case.skew_s):.0f} s {way} the control plane's, and certificates need clocks "
-            "that agree: `timedatectl set-ntp true`, or set it by hand"
+            f"the clock of this machine is {abs(context.skew_s):.0f} s {way} the control plane's: certificates need "
+            "equal clocks. Run `timedatectl set-ntp true`, or set the clock by hand"
         )
 
 
-def _name(case: Case) -> Iterator[str]:
-    name = case.options.node
+def _name(context: JoinContext) -> Iterator[str]:
+    name = context.options.node
     if name.split(".", maxsplit=1)[0] in {"", "localhost", "debian", "ubuntu"}:
-        yield f"{name!r} is what many nodes are called; give it a name of its own: `hostnamectl hostname NAME`"
+        yield f"the host name {name!r} is not unique: set another one with `hostnamectl hostname NAME`"
 
 
-def _ports(case: Case) -> Iterator[str]:
-    for what, place in [("the Swarm's manager", one) for one in case.join_config.managers[:1]] + [
-        ("the agents' listener", case.join_config.agents[0]),
-        *([("the registry", case.join_config.registry)] if case.join_config.registry else []),
+def _ports(context: JoinContext) -> Iterator[str]:
+    for what, place in [("the Swarm's manager", one) for one in context.join_config.managers[:1]] + [
+        ("the agents' listener", context.join_config.agents[0]),
+        *([("the registry", context.join_config.registry)] if context.join_config.registry else []),
     ]:
         if why := _unreachable(place):
-            yield f"{what} at {place} cannot be reached ({why}): open that port between the two nodes"
-    if (case.host.read(Path("/var/lib/docker/swarm/docker-state.json"))) is None:
+            yield f"{what} at {place} cannot be reached ({why}): open that port between the two machines"
+    if (context.host.read(Path("/var/lib/docker/swarm/docker-state.json"))) is None:
         for kind, port in _SWARM_PORTS:
             if _taken(kind, port):
                 word = "tcp" if kind is socket.SOCK_STREAM else "udp"
-                yield f"port {port}/{word}, which the Swarm's nodes use among themselves, is taken by something else"
+                yield f"port {port}/{word} is in use, and the Swarm's nodes need it: end the program that uses it"
 
 
 def _unreachable(place: str) -> str:

@@ -1,7 +1,7 @@
-"""The framework of joining: steps that check whether they are done, say what they would change, and change it.
+"""The framework of join steps: a step checks the node, lists the changes that it would make, and makes them.
 
-`join` has them in order; each is in a `steps_…` module. A step checks again after its changes, and reports if they had
-no effect. To add one: docs/contribute/add-a-join-step.md.
+`join` lists the steps in order. A step is checked again after its changes: it fails if they had no effect. To add one:
+docs/contribute/add-a-join-step.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from commonage.agent.steps.host import Host
 from commonage.join.client import JoinClient
@@ -22,42 +22,42 @@ class State(Enum):
 
     DONE = "done"
     NEEDED = "needed"
-    NOT_HERE = "not here"
+    NOT_APPLICABLE = "not here"
     """The step does not apply to this node."""
-    BAD = "bad"
+    BLOCKED = "blocked"
     """The step cannot be done; the node's owner must do something first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckResult:
     """The result of a step's check.
 
-    `says` is a line for people, `changes` a line for each change that it would make.
+    `message` is a line for people; `changes` has a line for each change that the step would make.
     """
 
     state: State
-    says: str
+    message: str
     changes: tuple[str, ...] = ()
 
 
-def done(says: str) -> Look:
+def done(message: str) -> CheckResult:
     """Nothing is left to do."""
-    return Look(State.DONE, says)
+    return CheckResult(State.DONE, message)
 
 
-def needed(*changes: str) -> Look:
+def needed(*changes: str) -> CheckResult:
     """These changes are needed."""
-    return Look(State.NEEDED, "; ".join(changes), changes)
+    return CheckResult(State.NEEDED, "; ".join(changes), changes)
 
 
-def not_here(says: str) -> Look:
+def not_applicable(message: str) -> CheckResult:
     """The step does not apply to this node."""
-    return Look(State.NOT_HERE, says)
+    return CheckResult(State.NOT_APPLICABLE, message)
 
 
-def bad(says: str) -> Look:
+def blocked(message: str) -> CheckResult:
     """The node's owner must do something first."""
-    return Look(State.BAD, says)
+    return CheckResult(State.BLOCKED, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Options:
 
 
 @dataclass(slots=True)
-class Case:
+class JoinContext:
     """This node, the site it joins, and the data that steps share. `restart`: the agent must be restarted."""
 
     host: Host
@@ -95,6 +95,10 @@ class Case:
     restart: bool = False
     notes: list[str] = field(default_factory=list)
 
+    def registration(self, node_id: str, serial: str = "") -> dict[str, Any]:
+        """The control plane's view of this node under this Swarm node id: `JoinService.registration`."""
+        return self.join_client.post("/registration", {"node": self.options.node, "node_id": node_id, "serial": serial})
+
 
 class Step(Protocol):
     """One step. `look` changes nothing, and also works if earlier steps were only planned."""
@@ -104,90 +108,90 @@ class Step(Protocol):
         """One or two words."""
         ...
 
-    def look(self, case: Case) -> Look:
+    def check(self, context: JoinContext) -> CheckResult:
         """Check the node."""
         ...
 
-    def apply(self, case: Case) -> None:
+    def apply(self, context: JoinContext) -> None:
         """Make the changes. Raises StepFailed, OSError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of all steps. `failed` is the name of the step that ended the walk, empty if none failed."""
+    """The result of all steps. `failed` is the step at which joining stopped, empty if none failed."""
 
     changed: tuple[str, ...]
     planned: tuple[str, ...]
     failed: str = ""
 
 
-Tell = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
-def walk(steps: Sequence[Step], case: Case, *, plan: bool, tell: Tell) -> Outcome:
-    """Run each step that is needed, in order, until one fails. With `plan` only say what would be done."""
+def run_steps(steps: Sequence[Step], context: JoinContext, *, plan: bool, print_line: PrintLine) -> Outcome:
+    """Run the needed steps in order, until one fails. With `plan` only report what would change."""
     changed: list[str] = []
     planned: list[str] = []
     for number, step in enumerate(steps, start=1):
-        line = _Line(f"{number:>2}/{len(steps)}", step.name, tell)
-        found = _looked(step, case)
+        line = _Progress(f"{number:>2}/{len(steps)}", step.name, print_line)
+        found = _check(step, context)
         if found.state is State.NEEDED and plan:
             planned.append(step.name)
-            line.say("would", found.says)
+            line.report("would", found.message)
             continue
         if found.state is State.NEEDED:
             for change in found.changes:
                 line.begin(change)
-            found = _applied(step, case)
+            found = _apply(step, context)
             if found.state is State.DONE:
                 changed.append(step.name)
-                line.say("changed", found.says)
+                line.report("changed", found.message)
                 continue
-        if found.state is State.BAD:
-            line.say("stop", found.says)
+        if found.state is State.BLOCKED:
+            line.report("stop", found.message)
             if plan:  # report every obstacle at once
                 planned.append(step.name)
                 continue
             return Outcome(tuple(changed), tuple(planned), step.name)
-        line.say("ok" if found.state is State.DONE else "-", found.says)
+        line.report("ok" if found.state is State.DONE else "-", found.message)
     return Outcome(tuple(changed), tuple(planned))
 
 
-def _looked(step: Step, case: Case) -> Look:
+def _check(step: Step, context: JoinContext) -> CheckResult:
     try:
-        return step.look(case)
-    except Exception as error:  # report any error as a line for people, with the step's name
-        return bad(_sentence(error))
+        return step.check(context)
+    except Exception as error:  # report any error as a line of this step
+        return blocked(_error_text(error))
 
 
-def _applied(step: Step, case: Case) -> Look:
+def _apply(step: Step, context: JoinContext) -> CheckResult:
     try:
-        step.apply(case)
-        found = step.look(case)
+        step.apply(context)
+        found = step.check(context)
     except Exception as error:  # likewise
-        return bad(_sentence(error))
+        return blocked(_error_text(error))
     if found.state is State.NEEDED:
-        return bad(f"it was done, and yet is needed: {found.says}")
+        return blocked(f"the step was applied, and is still needed: {found.message}")
     return found
 
 
-def _sentence(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-class _Line:
+class _Progress:
     """Prints the progress of a step, with the seconds it took."""
 
-    def __init__(self, place: str, name: str, tell: Tell) -> None:
-        self._place, self._name, self._tell = place, name, tell
+    def __init__(self, place: str, name: str, print_line: PrintLine) -> None:
+        self.installation_folder, self._name, self._print_line = place, name, print_line
         self._began = time.monotonic()
 
     def begin(self, change: str) -> None:
         """Print the change that starts now."""
-        self._tell(f"{self._place}  {self._name:<12} …        {change}")
+        self._print_line(f"{self.installation_folder}  {self._name:<12} …        {change}")
 
-    def say(self, how: str, says: str) -> None:
+    def report(self, result: str, message: str) -> None:
         """Print the result."""
         seconds = time.monotonic() - self._began
-        self._tell(f"{self._place}  {self._name:<12} {how:<8} {says}  ({seconds:.1f} s)")
+        self._print_line(f"{self.installation_folder}  {self._name:<12} {result:<8} {message}  ({seconds:.1f} s)")

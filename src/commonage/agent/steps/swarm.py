@@ -1,65 +1,26 @@
-"""Steps for the registry's authority, the Swarm, and images to pull before the first workload needs them."""
+"""Step for Swarm membership, and this node's identity in the Swarm: its id, and the proof that it holds the key.
+
+The key stays on this node: only a signature leaves it.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import socket
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from commonage.agent.containers.docker import DockerDaemon
 from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.service import LOGIN, registration_of
-from commonage.agent.steps.step import Case, Look, bad, done, needed, not_here
+from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
 from commonage.domain.errors import EngineFailure
 from commonage.join.config import JoinConfig
+from commonage.join.identity_proof import IdentityProof
 
-CERTIFICATES = Path("/etc/docker/certs.d")
-LOGINS = Path("/root/.docker/config.json")
-_MEMBER_WITHIN_S, _JOINED_WITHIN_S = 30.0, 90.0
-_PULL_S = 1800.0
-
-
-class Registry:
-    """Step: Docker trusts the site's registry by the site's authority. `logins` is Docker's file with credentials."""
-
-    name = "registry"
-
-    def __init__(self, logins: Path = LOGINS) -> None:
-        self._file = logins
-
-    def look(self, case: Case) -> Look:
-        """Check the files. Docker reads them at each pull."""
-        if not case.join_config.registry:
-            return not_here("the site has no registry of its own")
-        changes = []
-        if case.host.read(_authority_file(case)) != case.join_config.authority:
-            changes.append(f"trust {case.join_config.registry} by the site's authority")
-        if read_logins(case.host, self._file) != self._logins(case):
-            changes.append(f"sign Docker in there, as a node ({self._file})")
-        return needed(*changes) if changes else done(f"{case.join_config.registry} is trusted")
-
-    def apply(self, case: Case) -> None:
-        """Write the two files."""
-        case.host.write(_authority_file(case), case.join_config.authority)
-        case.host.write(self._file, json.dumps(self._logins(case), indent=2) + "\n", 0o600)
-
-    def _logins(self, case: Case) -> dict[str, Any]:
-        """The file's credentials plus those for the site's registry."""
-        kept, mine = read_logins(case.host, self._file), case.host.read(LOGIN)
-        if mine is None:  # a plan, before it joined
-            return kept
-        login = {"auth": base64.b64encode(mine.encode()).decode()}
-        return {**kept, "auths": {**kept.get("auths", {}), case.join_config.registry: login}}
-
-
-def read_logins(host: Host, file: Path = LOGINS) -> dict[str, Any]:
-    """The content of Docker's file with credentials. Raises StepFailed if it cannot be read."""
-    try:
-        return dict(json.loads(host.read(file) or "{}"))
-    except (ValueError, TypeError) as error:
-        raise StepFailed(f"{file} is no JSON object ({error}); mend it") from None
+_READY_TIMEOUT_S, _JOIN_TIMEOUT_S = 30.0, 90.0
 
 
 class Swarm:
@@ -67,89 +28,53 @@ class Swarm:
 
     name = "swarm"
 
-    def look(self, case: Case) -> Look:
+    def check(self, context: JoinContext) -> CheckResult:
         """Compare what Docker says here with what the manager says of this node."""
-        mine = swarm_of(case.host)
-        state, mine_id = mine.get("LocalNodeState", "inactive"), str(mine.get("NodeID", ""))
-        seen = registration_of(case, mine_id)
-        if seen["taken"]:
-            return bad(str(seen["taken"]))
-        if mine_id and seen["swarm"]:
-            return done(f"{'manager' if mine.get('ControlAvailable') else 'worker'} {mine_id}, {seen['swarm']}")
+        info = swarm_info(context.host)
+        state, node_id = info.get("LocalNodeState", "inactive"), str(info.get("NodeID", ""))
+        registration = context.registration(node_id)
+        if registration["taken"]:
+            return blocked(str(registration["taken"]))
+        if node_id and registration["swarm"]:
+            return done(f"{'manager' if info.get('ControlAvailable') else 'worker'} {node_id}, {registration['swarm']}")
         if state == "inactive":
-            return needed(f"join the Swarm of {case.join_config.managers[0]}")
-        managers = [one.get("Addr", "") for one in mine.get("RemoteManagers") or ()]
-        if mine.get("ControlAvailable") or not set(managers) & set(case.join_config.managers):
-            return bad(
-                f"Docker here is in another Swarm (managers: {', '.join(managers) or 'this machine'}); "
-                "`docker swarm leave` takes it out, and ends what runs there"
+            return needed(f"join the Swarm of {context.join_config.managers[0]}")
+        managers = [one.get("Addr", "") for one in info.get("RemoteManagers") or ()]
+        if info.get("ControlAvailable") or not set(managers) & set(context.join_config.managers):
+            return blocked(
+                f"Docker is in another Swarm (managers: {', '.join(managers) or 'this machine'}): leave it with "
+                "`docker swarm leave`, which ends its workloads, then run this again"
             )
-        return needed(
-            "leave the Swarm, which does not know this machine any more", f"join {case.join_config.managers[0]}"
-        )
+        return needed("leave the Swarm, which no longer lists this machine", f"join {context.join_config.managers[0]}")
 
-    def apply(self, case: Case) -> None:
+    def apply(self, context: JoinContext) -> None:
         """Leave an outdated Swarm, join, and wait until the manager lists this node."""
-        host = case.host
-        # The terms from the beginning may be minutes old, and the Swarm's token may have changed since.
-        join_config = JoinConfig.from_json(case.join_client.post("/join_config", {}))
-        if swarm_of(host).get("LocalNodeState", "inactive") != "inactive":
-            host.must("docker", "swarm", "leave", "--force", timeout_s=120)
-        address = case.options.address or own_address(join_config.managers[0])
+        host = context.host
+        # The join config from the start may be minutes old, and the Swarm's token may have changed since.
+        join_config = JoinConfig.from_json(context.join_client.post("/join-config", {}))
+        if swarm_info(host).get("LocalNodeState", "inactive") != "inactive":
+            host.run_or_fail("docker", "swarm", "leave", "--force", timeout_s=120)
+        address = context.options.address or own_address(join_config.managers[0])
         last = ""
         for manager in join_config.managers:
             try:
-                DockerDaemon(host.docker).join_swarm(manager, join_config.swarm_token, address, _JOINED_WITHIN_S)
+                DockerDaemon(host.docker).join_swarm(manager, join_config.swarm_token, address, _JOIN_TIMEOUT_S)
                 break
             except EngineFailure as error:
                 last = str(error)
         else:
             raise StepFailed(
-                f"the Swarm of {', '.join(join_config.managers)} does not take this machine ({address}): {last}"
+                f"the Swarm of {', '.join(join_config.managers)} did not accept this machine ({address}): {last}"
             )
-        mine = str(swarm_of(host).get("NodeID", ""))
-        if not host.wait(lambda: registration_of(case, mine)["swarm"] == "ready", _MEMBER_WITHIN_S):
+        node_id = str(swarm_info(host).get("NodeID", ""))
+        if not host.wait(lambda: context.registration(node_id)["swarm"] == "ready", _READY_TIMEOUT_S):
             raise StepFailed(
-                f"the Swarm took this machine, but its manager does not see it ready at {address}: are the ports 7946 "
-                "(tcp, udp) and 4789 (udp) open between the nodes?"
+                f"this machine joined the Swarm, but the manager does not report it ready at {address}: open the ports "
+                "7946 (tcp, udp) and 4789 (udp) between the nodes"
             )
 
 
-class Images:
-    """Step: the common images are present. One that cannot be pulled now is pulled when a workload needs it."""
-
-    name = "images"
-
-    def __init__(self) -> None:
-        self._failed: set[str] = set()
-        self._had = 0
-
-    def look(self, case: Case) -> Look:
-        """Check whether each is present."""
-        if not case.join_config.images:
-            return not_here("no image is to be had beforehand")
-        missing = [one for one in case.join_config.images if not _has_image(case.host, one)]
-        wanted = [one for one in missing if one not in self._failed]
-        if wanted:
-            return needed(*(f"pull {one}" for one in wanted))
-        here = f"{len(case.join_config.images) - len(missing)} of {len(case.join_config.images)} images are here"
-        # If none could be pulled, nothing was changed.
-        return not_here(f"{here}, the others could not be had now") if missing and not self._had else done(here)
-
-    def apply(self, case: Case) -> None:
-        """Pull one after the other."""
-        for image in case.join_config.images:
-            if _has_image(case.host, image):
-                continue
-            pulled = case.host.run("docker", "pull", "--quiet", image, timeout_s=_PULL_S)
-            if pulled.ok:
-                self._had += 1
-            else:
-                self._failed.add(image)
-                case.notes.append(f"{image} could not be pulled now ({pulled.said}); it is when somebody needs it")
-
-
-def swarm_of(host: Host) -> dict[str, Any]:
+def swarm_info(host: Host) -> dict[str, Any]:
     """The daemon's description of its Swarm; empty if it does not answer."""
     ran = host.run("docker", "info", "--format", "{{json .Swarm}}", timeout_s=30) if host.has("docker") else None
     try:
@@ -167,12 +92,63 @@ def own_address(manager: str) -> str:
             probe.connect((host.strip("[]"), int(port)))
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise StepFailed(f"no way leads to the Swarm's manager at {manager}: {error}; see --address") from None
+        raise StepFailed(
+            f"this machine has no route to the Swarm manager at {manager}: {error}; set its own address with --address"
+        ) from None
 
 
-def _authority_file(case: Case) -> Path:
-    return CERTIFICATES / case.join_config.registry / "ca.crt"
+@dataclass(frozen=True, slots=True)
+class SwarmNode:
+    """`node_id` is empty while this machine is in no Swarm. `folder` is where Docker keeps the node's certificate."""
+
+    node_id: str
+    folder: Path
 
 
-def _has_image(host: Host, image: str) -> bool:
-    return host.run("docker", "image", "inspect", "--format", "{{.Id}}", image).ok
+def swarm_node(docker: str) -> SwarmNode:
+    """The Swarm node of the Docker daemon at this URL. Raises StepFailed if it does not answer."""
+    try:
+        info = DockerDaemon(docker).info()
+    except EngineFailure as error:
+        raise StepFailed(str(error)) from error
+    folder = Path(str(info["DockerRootDir"])) / "swarm" / "certificates"
+    return SwarmNode(str((info.get("Swarm") or {}).get("NodeID") or ""), folder)
+
+
+def prove(host: Host, node: SwarmNode, statement: bytes) -> IdentityProof:
+    """The statement, signed with the node's key in the Swarm. Raises StepFailed."""
+    certificates = _read(host, node.folder / "swarm-node.crt")
+    key = _read(host, node.folder / "swarm-node.key")
+    if "ENCRYPTED" in key:
+        raise StepFailed(
+            f"the key of this Swarm node in {node.folder} is locked: `docker swarm update --autolock=false` on a "
+            "manager unlocks it; lock it again after joining"
+        )
+    with TemporaryDirectory(prefix="commonage-join-") as folder:
+        statement_file, signature = Path(folder, "statement"), Path(folder, "signature")
+        statement_file.write_bytes(statement)
+        signed = host.run(
+            "openssl", "dgst", "-sha256", "-sign", "/dev/stdin", "-out", str(signature), str(statement_file),
+            text=_without_headers(key),
+        )  # fmt: skip
+        if not signed.ok:
+            raise StepFailed(f"openssl cannot sign with {node.folder}/swarm-node.key: {signed.output_tail}")
+        return IdentityProof(certificates, base64.b64encode(signature.read_bytes()).decode())
+
+
+def _read(host: Host, file: Path) -> str:
+    try:
+        text = host.read(file)
+    except OSError as error:
+        raise StepFailed(f"{file} cannot be read: {error.strerror}") from error
+    if text is None:
+        raise StepFailed(
+            f"{file} does not exist, so this machine cannot prove its identity in the Swarm: a container needs "
+            "Docker's folder `swarm` mounted at the same path (see COMMONAGE_DOCKER_ROOT)"
+        )
+    return text
+
+
+def _without_headers(key: str) -> str:
+    """Swarm writes its own headers (`kek-version: 0`) into the PEM, which openssl does not read."""
+    return "\n".join(line for line in key.splitlines() if line and ": " not in line) + "\n"

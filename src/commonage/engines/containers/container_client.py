@@ -1,4 +1,4 @@
-"""Operations of one engine on the container of one attempt; all else is the same for all (`engine.py`)."""
+"""The operations on one attempt's container or service. Each engine implements them; `engine.py` calls them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from commonage.engines.rundir.runs import Exit
 from commonage.ports.agents import OnProgress
 
 
-class Away(EngineFailure):
+class Unreachable(EngineFailure):
     """The daemon or node does not answer: the result of the request is unknown. Ask again."""
 
     retryable = True
     waiting: ClassVar[Reason] = SiteNotAnswering()
 
 
-class Gone(EngineFailure):
+class NodeGone(EngineFailure):
     """The node that it was to run on is gone: it never ran there, and never will."""
 
 
@@ -34,7 +34,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Created:
     """Its container exists, but was never started; `launch` starts it."""
 
 
@@ -47,7 +47,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class Running:
     """It runs."""
 
     started_at: float | None
@@ -55,14 +55,14 @@ class Lives:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class Ended:
     """It ran, or was to run, and has ended. `end` finds out how."""
 
     started_at: float | None
     end: Callable[[], Awaitable[Exit]]
 
 
-Look = Absent | Made | Waiting | Lives | Over
+ContainerState = Absent | Created | Waiting | Running | Ended
 Signal = Literal["SIGTERM", "SIGKILL"]
 
 
@@ -91,7 +91,7 @@ class ContainerClient(Protocol):
         """
         ...
 
-    async def look(self, run: Run) -> Look:
+    async def inspect(self, run: Run) -> ContainerState:
         """Return the current state of its container."""
         ...
 

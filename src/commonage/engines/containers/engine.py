@@ -1,7 +1,7 @@
 """Starting, stopping and status for all engines whose attempts are containers.
 
 State that must survive the server and the daemons is in the run folders; a container's state is copied into them once
-it ended. Base class of engines, which provide their hands (`container_client.py`).
+it ended. Base class of engines, which provide a `ContainerClient`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import Starting
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.containers.container_client import Away, ContainerClient, Gone
-from commonage.engines.containers.ending import end_run
-from commonage.engines.containers.launching import launch_patiently
+from commonage.engines.containers.container_client import ContainerClient, NodeGone, Unreachable
+from commonage.engines.containers.lifecycle import end_run, launch_with_retries
 from commonage.engines.containers.run import Run, Table
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.status_reader import StatusReader, Unclear, Unstarted, write_end
@@ -32,7 +31,7 @@ from commonage.engines.rundir.runs_engine import RunsEngine
 from commonage.files.beneath import Beneath
 from commonage.ports.execs import ExecStream, Terminal
 
-AGAIN_S = 2.0
+RETRY_S = 2.0
 """Seconds before looking again at what could not be seen, and retrying what could not be written."""
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class ContainerEngine(RunsEngine[Run]):
 
     # --- for subclasses --------------------------------------------------------------------------------------
 
-    async def _read_down(self) -> Sequence[tuple[StartRequest, int | None]]:
+    async def _load_requests(self) -> Sequence[tuple[StartRequest, int | None]]:
         """Return the start requests on disk, with their ports; reads the installation's name. Raises EngineFailure."""
         try:
             await self._in_thread(self._files.open)
@@ -64,7 +63,7 @@ class ContainerEngine(RunsEngine[Run]):
         except OSError as error:
             raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
 
-    async def _take_up(
+    async def _recover(
         self, requests: Sequence[tuple[StartRequest, int | None]], container_client: ContainerClient
     ) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started."""
@@ -74,9 +73,9 @@ class ContainerEngine(RunsEngine[Run]):
             run = self._note(request)
             run.port = port
             run.begun.set_result(None)
-        await self._look_at_all()
+        await self._settle_all()
 
-    async def _let_go(self) -> None:
+    async def _release_all(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
@@ -114,13 +113,13 @@ class ContainerEngine(RunsEngine[Run]):
 
     async def _begin(self, run: Run) -> None:
         try:
-            goes_on = await self._in_thread(lambda: self._write(run))
+            is_new = await self._in_thread(lambda: self._write(run))
         except Exception as error:  # any exception goes to those who wait for the start
             self._table.runs.pop(run.id, None)
             run.begun.set_exception(error)
             run.begun.exception()  # marks it as retrieved: there may be no waiter left
             return
-        if not goes_on:  # ran under an earlier server process, and was forgotten
+        if not is_new:  # ran under an earlier server process, and was forgotten
             self._table.runs.pop(run.id, None)
         else:
             self._table.tell(run, self._starting(run.request))
@@ -139,28 +138,28 @@ class ContainerEngine(RunsEngine[Run]):
 
     def _launch(self, run: Run) -> None:
         if not run.is_launching and run.ending is None:
-            run.launching = self._spawn(self._have_started(run))
+            run.launching = self._spawn(self._launch_in_background(run))
 
-    async def _have_started(self, run: Run) -> None:
+    async def _launch_in_background(self, run: Run) -> None:
         """Start its container; the outcome shows as a status."""
 
         def on_progress(reason: Reason, progress: float | None) -> None:
             self._table.tell(run, self._starting(run.request, reason, progress))
 
         try:
-            if await self._surely(run.folder.claim) is None:
-                await launch_patiently(run, self._container_client, on_progress)
-        except Away as error:
+            if await self._until_disk_works(run.folder.claim) is None:
+                await launch_with_retries(run, self._container_client, on_progress)
+        except Unreachable as error:
             on_progress(error.waiting, None)
-            self._look_again(run)
+            self._settle_soon_again(run)
             return
         except EngineFailure as error:
             # A temporary error is not the program's failure: it may run elsewhere, or later.
             _log.warning("cannot start %s: %s", run.id, error)
-            code = None if isinstance(error, Gone) or error.is_retryable else 1
+            code = None if isinstance(error, NodeGone) or error.is_retryable else 1
             why = start_failure(error)
-            async with run.looking:  # a look between the claim and the end would take it for a stop
-                await self._surely(partial(_write_failure, run, Exit(code, why, time.time())))
+            async with run.status_lock:  # a look between the claim and the end would take it for a stop
+                await self._until_disk_works(partial(_write_failure, run, Exit(code, why, time.time())))
             await self._container_client.release(run)
         await self._settle(run)
 
@@ -168,45 +167,45 @@ class ContainerEngine(RunsEngine[Run]):
 
     async def _settle(self, run: Run) -> None:
         """Look at its status and report it; start it if it was not started."""
-        async with run.looking:
+        async with run.status_lock:
             if run.status.phase is Phase.ENDED:
                 return
             try:
-                found = await self._status_reader.look(run)
+                found = await self._status_reader.inspect(run)
             except EngineFailure as error:  # the daemon is unreachable, or the disk is full
                 if error.message != run.last_error:
                     _log.warning("cannot look what became of %s, will try again: %s", run.id, error)
                 run.last_error = error.message
-                self._look_again(run)
+                self._settle_soon_again(run)
                 return
             run.last_error = ""
             if isinstance(found, Unstarted):
                 self._launch(run)
             elif isinstance(found, Unclear):
-                self._look_again(run)
-            elif _is_news(run.status, found):
+                self._settle_soon_again(run)
+            elif _has_changed(run.status, found):
                 self._table.tell(run, found)
 
-    def _look_again(self, run: Run) -> None:
+    def _settle_soon_again(self, run: Run) -> None:
         """Look again soon, because no event may report that its status can be seen."""
         if run.again is None:
-            run.again = self._spawn(self._settle_later(run))
+            run.again = self._spawn(self._settle_after_pause(run))
 
-    async def _settle_later(self, run: Run) -> None:
-        await asyncio.sleep(AGAIN_S)
+    async def _settle_after_pause(self, run: Run) -> None:
+        await asyncio.sleep(RETRY_S)
         run.again = None
         await self._settle(run)
 
-    async def _surely(self, work: Callable[[], _T]) -> _T:
+    async def _until_disk_works(self, work: Callable[[], _T]) -> _T:
         """Run `work` in a thread, retrying until the disk accepts it; return its result."""
         while True:
             try:
                 return await self._in_thread(work)
             except OSError as error:
-                _log.warning("will try again in %.0f s: %s", AGAIN_S, error)
-                await asyncio.sleep(AGAIN_S)
+                _log.warning("will try again in %.0f s: %s", RETRY_S, error)
+                await asyncio.sleep(RETRY_S)
 
-    async def _look_at_all(self) -> None:
+    async def _settle_all(self) -> None:
         await asyncio.gather(*(self._settle(run) for run in self._table))
 
     # --- the port: stopping and forgetting ----------------------------------------------------------------
@@ -215,13 +214,13 @@ class ContainerEngine(RunsEngine[Run]):
         try:
             await asyncio.shield(run.begun)
         except EngineFailure:  # it was not written to disk, so it is unknown
-            await self._surely(lambda: self._stop_early(run.id))
+            await self._until_disk_works(lambda: self._stop_early(run.id))
             return
-        # An attempt that was seen running has run, whatever it did to its box since.
-        if not run.is_running and await self._surely(run.box.claim_never):
+        # An attempt that was seen running has run, whatever it did to its control folder since.
+        if not run.is_running and await self._until_disk_works(run.control_folder.forbid_start):
             if run.launching is not None:
                 run.launching.cancel()
-            await self._surely(run.folder.claim_never)
+            await self._until_disk_works(run.folder.forbid_start)
             await self._settle(run)
             return
         await end_run(run, self._container_client, self._settle)
@@ -242,7 +241,7 @@ class ContainerEngine(RunsEngine[Run]):
         raise EngineFailure(f"nothing can be run beside {run.id} on the site {self._site}")
 
 
-def _is_news(before: Status, after: Status) -> bool:
+def _has_changed(before: Status, after: Status) -> bool:
     """True if more than the time of looking has changed."""
     return before.phase is not after.phase or (before.reason, before.progress, before.url) != (
         after.reason, after.progress, after.url
@@ -251,7 +250,7 @@ def _is_news(before: Status, after: Status) -> bool:
 
 def _write_failure(run: Run, end: Exit) -> None:
     """Record the end of an accepted attempt that cannot be started, unless its command runs after all."""
-    if run.box.claim_never():
+    if run.control_folder.forbid_start():
         write_end(run.folder, end)
 
 

@@ -20,20 +20,20 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class LogRetention:
     """Retention of old logs in days, and their total size in MiB."""
 
     keep_logs_days: int
     keep_logs_mib: int
 
 
-class House:
+class Housekeeper:
     """What an engine keeps on disk, and, by `clear`, at its daemons."""
 
-    def __init__(self, table: Table, files: Runs, bounds: Bounds, in_thread: InThread) -> None:
+    def __init__(self, table: Table, files: Runs, retention: LogRetention, in_thread: InThread) -> None:
         self._table = table
         self._files = files
-        self._bounds = bounds
+        self._retention = retention
         self._in_thread = in_thread
 
     async def keep_clean(self, clear: Callable[[], Awaitable[None]], iterations: Iterations) -> None:
@@ -41,13 +41,13 @@ class House:
         while True:
             try:
                 await clear()
-                days, mib = self._bounds.keep_logs_days, self._bounds.keep_logs_mib
+                days, mib = self._retention.keep_logs_days, self._retention.keep_logs_mib
                 await self._in_thread(partial(self._files.clear_old, time.time(), days, mib))
             except (EngineFailure, OSError) as error:
                 _log.warning("cannot clean up: %s", error)
             with iterations.rest():
                 await asyncio.sleep(CLEAN_PAUSE_S)
 
-    def uses(self, tenant: str) -> bool:
+    def has_runs_of(self, tenant: str) -> bool:
         """True if any attempt of this tenant is known."""
         return any(run.request.tenant == tenant for run in self._table)

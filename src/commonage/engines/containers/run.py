@@ -8,7 +8,7 @@ from math import inf
 from typing import TypeAlias
 
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.containers.files.control_folder import Box
+from commonage.engines.containers.files.control_folder import ControlFolder
 from commonage.engines.rundir.runs import RunFolder
 from commonage.engines.rundir.table import RunTable
 
@@ -21,7 +21,8 @@ class Run:
     of
     the last look, if any. `kill_at` is the loop's time at which a stop turns to SIGKILL. `port` is the port it listens
     on, if one was chosen for it. `container` and `pid` are the daemon's id of it and its first process, while they are
-    known. `signalled_at`: monotonic time at which another party sent it a signal that ends it. `looking` is a lock: one
+    known. `signalled_at`: monotonic time at which another party sent it a signal that ends it. `status_lock` is a lock:
+    one
     look at a time.
     """
 
@@ -39,7 +40,7 @@ class Run:
     container: str | None = None
     pid: int | None = None
     signalled_at: float = -inf
-    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    status_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def id(self) -> str:
@@ -47,9 +48,9 @@ class Run:
         return self.request.attempt_id
 
     @property
-    def box(self) -> Box:
-        """Its box."""
-        return Box(self.folder.outside / "box")
+    def control_folder(self) -> ControlFolder:
+        """Its control folder."""
+        return ControlFolder(self.folder.outside / "box")
 
     @property
     def is_running(self) -> bool:

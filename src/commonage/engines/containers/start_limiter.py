@@ -22,11 +22,11 @@ from commonage.ports.agents import OnProgress
 MOST_S = 30.0
 """Seconds after which a session that does not answer yet no longer delays others."""
 _BESIDES = 1  # more than the number of cores, because a start also waits for networks and disks
-_LOOK_S = 0.25
+_POLL_S = 0.25
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _Waiter:
     """A place in a node's queue: `first` jobs were ahead of it when it came."""
 
     on_progress: OnProgress
@@ -44,7 +44,7 @@ class StartLimiter:
     def __init__(self, spawn: Callable[[Coroutine[None, None, None]], object]) -> None:
         self._spawn = spawn
         self._nodes: dict[str, asyncio.Semaphore] = {}
-        self._lines: dict[str, list[_Place]] = {}
+        self._lines: dict[str, list[_Waiter]] = {}
         self._coming_up: set[str] = set()
 
     async def take(self, run: Run, node: str, cores: int, on_progress: OnProgress) -> None:
@@ -54,14 +54,14 @@ class StartLimiter:
         most = cores + _BESIDES
         slots = self._nodes.setdefault(node, asyncio.Semaphore(most))
         line = self._lines.setdefault(node, [])
-        place = _Place(on_progress, WaitingForOtherSessions(at_once=most, node=node), len(line))
-        line.append(place)
+        waiter = _Waiter(on_progress, WaitingForOtherSessions(at_once=most, node=node), len(line))
+        line.append(waiter)
         try:
             if slots.locked():
-                place.tell(len(line) - 1)
+                waiter.tell(len(line) - 1)
             await slots.acquire()
         finally:
-            line.remove(place)
+            line.remove(waiter)
             for ahead, other in enumerate(line):
                 other.tell(ahead)
         self._coming_up.add(run.id)
@@ -73,7 +73,7 @@ class StartLimiter:
                 async with asyncio.timeout(MOST_S):
                     while not run.ended.is_set() and not await _answers(run.status.url):
                         with suppress(TimeoutError):
-                            await asyncio.wait_for(run.ended.wait(), _LOOK_S)
+                            await asyncio.wait_for(run.ended.wait(), _POLL_S)
         finally:
             self._coming_up.discard(run.id)
             slots.release()

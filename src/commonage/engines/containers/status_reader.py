@@ -1,4 +1,4 @@
-"""Determines the status of an attempt from its run folder, its box and its engine.
+"""Determines the status of an attempt from its run folder, its control folder and its engine.
 
 Used by the engine.
 """
@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StoppedBeforeStart
 from commonage.domain.statuses import Phase, Status
-from commonage.engines.containers.container_client import Absent, ContainerClient, Lives, Look, Over, Waiting
+from commonage.engines.containers.container_client import (
+    Absent,
+    ContainerClient,
+    ContainerState,
+    Ended,
+    Running,
+    Waiting,
+)
 from commonage.engines.containers.files.control_folder import Claim
 from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit, RunFolder
@@ -38,19 +45,19 @@ class StatusReader:
         self._container_client = container_client
         self._in_thread = in_thread
 
-    async def look(self, run: Run) -> Status | Unstarted | Unclear:
+    async def inspect(self, run: Run) -> Status | Unstarted | Unclear:
         """Return its status. Raises EngineFailure while that cannot be seen, or the disk fails."""
         try:
-            return await self._read(run, await self._container_client.look(run))
+            return await self._read(run, await self._container_client.inspect(run))
         except OSError as error:
             raise EngineFailure(f"its run folder cannot be read or written: {error}", retryable=True) from error
 
-    async def _read(self, run: Run, seen: Look) -> Status | Unstarted | Unclear:
+    async def _read(self, run: Run, seen: ContainerState) -> Status | Unstarted | Unclear:
         written = await self._written(run)
         if written is None:
-            if isinstance(seen, Lives):
+            if isinstance(seen, Running):
                 return self._running(run, seen)
-            if isinstance(seen, Over):
+            if isinstance(seen, Ended):
                 end, now = await seen.end(), time.time()
                 ended_at = _within(end.at, _began(run, seen, now) or run.request.allocation.at, now)
                 written = await self._write(run, replace(end, at=ended_at))
@@ -69,8 +76,8 @@ class StatusReader:
                 written = await self._write(run, Exit(TERMINATED, STOPPED_EARLY, early.at))
         return written
 
-    async def _of_what_did_not_run(self, run: Run, seen: Look) -> Exit | Status | Unstarted | Unclear:
-        claim = await self._in_thread(run.box.claim)
+    async def _of_what_did_not_run(self, run: Run, seen: ContainerState) -> Exit | Status | Unstarted | Unclear:
+        claim = await self._in_thread(run.control_folder.claim)
         if claim is Claim.NEVER:
             return Exit(TERMINATED, STOPPED_EARLY, time.time())
         if isinstance(seen, Waiting):
@@ -84,7 +91,7 @@ class StatusReader:
         node = self._container_client.node_of(run.request)
         return Status(run.id, Phase.STARTING, time.time(), node, seen.reason, seen.progress)
 
-    def _running(self, run: Run, seen: Lives) -> Status:
+    def _running(self, run: Run, seen: Running) -> Status:
         now = time.time()
         node = self._container_client.node_of(run.request)
         return Status(run.id, Phase.RUNNING, now, node, url=seen.url, started_at=_began(run, seen, now) or now)
@@ -106,16 +113,16 @@ def write_end(folder: RunFolder, end: Exit) -> None:
     try:
         folder.write_exit(end)
     except OSError:
-        folder.give_room()
+        folder.release_reserve()
         folder.write_exit(end)
     folder.tidy()
 
 
-def _began(run: Run, seen: Look, latest: float) -> float | None:
+def _began(run: Run, seen: ContainerState, latest: float) -> float | None:
     """Its start time; None if it did not start. The first value stays, and no start precedes the allocation
     (allocation).
     """
-    reported = seen.started_at if isinstance(seen, Lives | Over) else None
+    reported = seen.started_at if isinstance(seen, Running | Ended) else None
     if reported is None or run.status.started_at is not None:
         return run.status.started_at
     return _within(reported, run.request.allocation.at, latest)

@@ -21,7 +21,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 
 
-class _Look(NamedTuple):
+class _ContainerState(NamedTuple):
     name: str
     began: int
 
@@ -122,7 +122,7 @@ def _field(path: Path, name: str) -> int:
     raise KeyError(name)
 
 
-def _look(pid: int) -> _Look | None:
+def _look(pid: int) -> _ContainerState | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -132,4 +132,4 @@ def _look(pid: int) -> _Look | None:
     fields = rest.split()
     if fields[0] in (b"Z", b"X"):
         return None
-    return _Look(name.decode("utf-8", "replace"), int(fields[19]))
+    return _ContainerState(name.decode("utf-8", "replace"), int(fields[19]))

@@ -1,4 +1,8 @@
 """Engine that runs workloads as containers of a Docker daemon on the control plane's own node.
 
-The entry point is `engine.DockerEngine`; bootstrap creates one. `doctor.examine_daemon` reports a daemon's features.
+engine.py            DockerEngine, which bootstrap creates
+launcher.py          creates and starts the container of an attempt
+translate.py         start request to container description: limits, isolation, GPUs, mounts
+container_client.py  inspect, signal and remove the container; statuses.py interprets its state
+events.py            follows the daemon's events
 """

@@ -32,7 +32,7 @@ class Client(Connection):
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
-        self._holds_sizes: bool | None = None
+        self._limits_sizes: bool | None = None
 
     # --- the daemon ---------------------------------------------------------------------------------------------
 
@@ -120,18 +120,18 @@ class Client(Connection):
 
     # --- volumes ------------------------------------------------------------------------------------------------
 
-    async def holds_volume_sizes(self) -> bool:
+    async def limits_volume_size(self) -> bool:
         """True if the daemon can limit volume sizes: their files lie on XFS with project quotas.
 
         Determined by trying.
         """
-        if self._holds_sizes is None:
+        if self._limits_sizes is None:
             config = {"Name": f"commonage-probe-{secrets.token_hex(4)}", "DriverOpts": {"size": "1048576"}}
             try:
                 with translated(self.url):
                     volumes: Any = (await self._daemon()).volumes  # the library gives no types here
                     await (await volumes.create(config)).delete()
-                self._holds_sizes = True
+                self._limits_sizes = True
             except Refused:
-                self._holds_sizes = False
-        return self._holds_sizes
+                self._limits_sizes = False
+        return self._limits_sizes

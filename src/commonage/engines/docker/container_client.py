@@ -1,4 +1,4 @@
-"""Operations of the Docker engine on one attempt's container at the local daemon (`containers.container_client`)."""
+"""Implements `ContainerClient` for containers of the local daemon. `launcher.py` creates them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 
 from commonage.domain.reasons.attempts import RemovedFromOutside
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.container_client import Absent, Lives, Look, Made, Over, Signal
+from commonage.engines.containers.container_client import Absent, ContainerState, Created, Ended, Running, Signal
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.daemon.times import instant
 from commonage.engines.containers.files.prepare import check
 from commonage.engines.containers.run import Run
 from commonage.engines.containers.usage import booted_at
@@ -20,7 +20,7 @@ from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Launcher, is_ours
 from commonage.engines.docker.statuses import (
-    Circumstances,
+    EndContext,
     end_of,
     has_ended,
     lives,
@@ -39,7 +39,7 @@ _SIGNAL_TELLS_S = 60.0
 
 
 class DockerContainerClient:
-    """Hands at one daemon."""
+    """Operations on containers of one daemon."""
 
     def __init__(
         self, client: Client, daemon: Daemon, images: Images, launcher: Launcher, in_thread: InThread, installation: str
@@ -68,19 +68,19 @@ class DockerContainerClient:
         await self._images.ensure(run.request.environment, on_progress)
         await self._launcher.launch(run, on_progress)
 
-    async def look(self, run: Run) -> Look:
+    async def inspect(self, run: Run) -> ContainerState:
         """Return what the daemon reports now."""
         found = await self._client.inspect(container_name(run.id))
         if found is None or not is_ours(found, run.id, self._installation):
             return Absent(RemovedFromOutside())
         state = found["State"]
         if state["Status"] == "created":
-            return Made()
+            return Created()
         run.container, run.pid = str(found["Id"]), int(state["Pid"]) or None
         started_at = instant(state["StartedAt"])
         if lives(state):
-            return Lives(started_at, url_of(run.request, found))
-        return Over(started_at, partial(self._end, run, found)) if has_ended(state) else Made()
+            return Running(started_at, url_of(run.request, found))
+        return Ended(started_at, partial(self._end, run, found)) if has_ended(state) else Created()
 
     async def _end(self, run: Run, found: Json) -> Exit:
         state = found["State"]
@@ -91,17 +91,19 @@ class DockerContainerClient:
             await asyncio.sleep(_OOM_NEWS_S)
             again = await self._client.inspect(str(found["Id"]))
             state = again["State"] if again is not None else state
-        claim, run_again = await self._in_thread(lambda: (run.box.claim(), run.box.was_run_again()))
-        about = Circumstances(
+        claim, restarted = await self._in_thread(
+            lambda: (run.control_folder.claim(), run.control_folder.was_restarted())
+        )
+        context = EndContext(
             claim=claim,
-            run_again=run_again,
+            restarted=restarted,
             from_outside=time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S,
             booted_at=booted_at(),
             daemon_started_at=self._daemon.started_at,
             live_restore=self._daemon.live_restore,
             now=time.time(),
         )
-        return end_of(state, about)
+        return end_of(state, context)
 
     async def signal(self, run: Run, signal: Signal) -> None:
         """Signal its first process."""

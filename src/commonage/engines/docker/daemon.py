@@ -15,8 +15,10 @@ from typing import Any
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import EngineNotAnswering, GpuDriverUnavailable
 from commonage.domain.statuses import Capabilities
-from commonage.engines.containers.daemon.gpus import Way, way_of
+from commonage.engines.containers.daemon.gpus import GpuMethod, gpu_method_of
 from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
@@ -39,18 +41,18 @@ class Daemon:
         self._bounds_volumes = False
         self._fault = ""  # empty while its events are received
         self.started_at: float | None = None
-        self.gpus: Way = "request"
+        self.gpus: GpuMethod = "request"
         self.node = settings.node_name or socket.gethostname()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Query the daemon. Raises EngineFailure."""
         self._info = await self._client.info()
-        self._bounds_volumes = await self._client.holds_volume_sizes()
-        self.gpus = await self._in_thread(lambda: way_of(self._info))
+        self._bounds_volumes = await self._client.limits_volume_size()
+        self.gpus = await self._in_thread(lambda: gpu_method_of(self._info))
         self.started_at = await self._in_thread(self._client.started_at)
         self._fault = ""
 
-    def is_away(self, why: str) -> None:
+    def mark_unreachable(self, why: str) -> None:
         """Record that its events are not received; the node has this fault until the next `look`."""
         self._fault = why
 
@@ -98,13 +100,13 @@ class Daemon:
         return await self._in_thread(lambda: self._report(data, devices, fault))
 
     def _report(self, data: Path, devices: Devices | None, fault: str) -> NodeReport:
-        faults = [fault] if fault else []
+        faults: list[Reason] = [EngineNotAnswering(error=fault)] if fault else []
         gpus: tuple[Device, ...] = ()
         if devices is not None:
             try:
                 gpus = tuple(devices.inventory())
             except DevicesUnavailable as error:
-                faults.append(error.message)
+                faults.append(GpuDriverUnavailable(error=error.message))
         root = Path(str(self._info.get("DockerRootDir", data)))
         free, wrong = free_on(data, *([root] if os.path.exists(root) else []))
         return NodeReport(
@@ -113,9 +115,9 @@ class Daemon:
             self._settings.memory_mib or int(self._info.get("MemTotal", 0)) // _MIB,
             gpus,
             free,
-            tuple(sorted({"arch": platform.node(), "os": "linux", **dict(self._settings.labels)}.items())),
+            tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
             (*faults, *wrong),
-            tight_disk(free, self._settings.disk_low_mib, f"the disk of {data} or of Docker"),
+            tight_disk(free, self._settings.disk_low_mib, data, root),
         )
 
 

@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from commonage.engines.containers.daemon.examined import Examined
-from commonage.engines.containers.daemon.gpus import BY_UUID, HOOK, has_runtime, lacks_uuids, way_of
+from commonage.engines.containers.daemon.checks import DaemonSummary
+from commonage.engines.containers.daemon.gpus import BY_UUID, HOOK, gpu_method_of, has_runtime, lacks_uuids
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import remapped_root
 
 
-async def examine_daemon(url: str) -> Examined:
+async def examine_daemon(url: str) -> DaemonSummary:
     """Examine the daemon at `url`. Raises EngineFailure if it does not answer."""
     client = Client(url)
     try:
@@ -23,10 +23,10 @@ async def examine_daemon(url: str) -> Examined:
     return await asyncio.to_thread(lambda: examined(info, has_hook=shutil.which(HOOK) is not None))
 
 
-def examined(info: Mapping[str, Any], *, has_hook: bool = False) -> Examined:
+def examined(info: Mapping[str, Any], *, has_hook: bool = False) -> DaemonSummary:
     """Examine a daemon's own description; `has_hook`: the container toolkit's hook is on this computer's PATH."""
     options = " ".join(info.get("SecurityOptions") or ())
-    gpus = "CDI" if way_of(info) == "cdi" else "nvidia" if has_runtime(info) or has_hook else "none"
+    gpus = "CDI" if gpu_method_of(info) == "cdi" else "nvidia" if has_runtime(info) or has_hook else "none"
     said = (
         f"Docker {info.get('ServerVersion')}, storage {info.get('Driver')}, cgroups {info.get('CgroupDriver')} version "
         f"{info.get('CgroupVersion', '1')}, users {'mapped' if remapped_root(info) else 'not mapped'}, "
@@ -43,4 +43,4 @@ def examined(info: Mapping[str, Any], *, has_hook: bool = False) -> Examined:
         advice.append(BY_UUID)
     if not info.get("LiveRestoreEnabled"):
         advice.append('set "live-restore": true in /etc/docker/daemon.json, so that a restart of Docker ends nothing')
-    return Examined(said, "; ".join(advice))
+    return DaemonSummary(said, "; ".join(advice))

@@ -6,6 +6,7 @@ container's state is copied into them once it ended. Created by bootstrap; used 
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Collection, Sequence
@@ -16,22 +17,21 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
-from commonage.engines.containers.daemon.descriptions import ours
+from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.relays import Relays
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.exec.execs import DaemonExecs
 from commonage.engines.containers.files.injected import put_in
-from commonage.engines.containers.files.prepare import Place
-from commonage.engines.containers.housekeeping import Bounds, House
+from commonage.engines.containers.files.prepare import ContainerDefaults
+from commonage.engines.containers.housekeeping import Housekeeper, LogRetention
 from commonage.engines.containers.program.program import shared_variables
 from commonage.engines.containers.run import Run
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.container_client import DockerContainerClient
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.events import Ears, listen
-from commonage.engines.docker.housekeeping import Leftovers
+from commonage.engines.docker.events import EventHandlers, watch_events
 from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
@@ -42,6 +42,7 @@ from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
 
+_log = logging.getLogger(__name__)
 _ENDING_SIGNALS = ("9", "15")
 
 
@@ -81,35 +82,34 @@ class DockerEngine(ContainerEngine):
 
     async def open(self) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
-        requests = await self._read_down()
-        await self._daemon.look()
+        requests = await self._load_requests()
+        await self._daemon.refresh()
         name, settings = self._installation, self._settings
         self._networks = Networks(self._client, name, settings.networks, self._relays)
         shared = shared_variables(os.environ)
-        place = Place(name, Beneath(self._data / "workspaces"), shared, self._unpacker, here=True)
+        defaults = ContainerDefaults(name, Beneath(self._data / "workspaces"), shared, self._unpacker, is_local=True)
         injected = self._data / "docker" / "injected"
         try:
             await self._in_thread(lambda: put_in(injected))
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
-        uses = Dependencies(
+        dependencies = Dependencies(
             self._client, self._daemon, self._networks, self._devices, self._start_limiter, self._in_thread
         )  # fmt: skip
-        launcher = Launcher(place, injected, settings, uses)
+        launcher = Launcher(defaults, injected, settings, dependencies)
         await self._networks.open()
         container_client = DockerContainerClient(
             self._client, self._daemon, self._images, launcher, self._in_thread, name
         )
-        await self._take_up(requests, container_client)
+        await self._recover(requests, container_client)
         await self._settle_devices()
-        ears = Ears(self._daemon_is_back, self._heard, self._daemon.is_away)
-        self._keep("listen to events", partial(listen, self._client, ours(name), ears))
+        handlers = EventHandlers(self._daemon_is_back, self._on_event, self._daemon.mark_unreachable)
+        self._keep("listen to events", partial(watch_events, self._client, installation_filter(name), handlers))
         self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._table if run.is_running]))
-        bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
-        house = House(self._table, self._files, bounds, self._in_thread)
-        leftovers = Leftovers(self._table, self._client, self._networks, name)
+        retention = LogRetention(settings.keep_logs_days, settings.keep_logs_mib)
+        housekeeper = Housekeeper(self._table, self._files, retention, self._in_thread)
         self._keep("limit logs", self._log_limit.keep)
-        self._keep("clean up", partial(house.keep_clean, lambda: leftovers.clear(house)))
+        self._keep("clean up", partial(housekeeper.keep_clean, lambda: self._clear(housekeeper)))
 
     async def _settle_devices(self) -> None:
         devices = self._devices
@@ -120,7 +120,7 @@ class DockerEngine(ContainerEngine):
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
         await self._execs.close()
-        await self._let_go()
+        await self._release_all()
         await self._images.close()
         self._relays.close()
         await self._client.close()
@@ -130,11 +130,11 @@ class DockerEngine(ContainerEngine):
     # --- changes --------------------------------------------------------------------------------------------
 
     async def _daemon_is_back(self) -> None:
-        await self._daemon.look()
-        await self._networks.look_again()
-        await self._look_at_all()
+        await self._daemon.refresh()
+        await self._networks.refresh()
+        await self._settle_all()
 
-    def _heard(self, attempt_id: str, action: str, signal: str) -> None:
+    def _on_event(self, attempt_id: str, action: str, signal: str) -> None:
         run = self._table.runs.get(attempt_id)
         if run is None:
             return
@@ -143,6 +143,18 @@ class DockerEngine(ContainerEngine):
                 run.signalled_at = time.monotonic()
         else:
             self._spawn(self._settle(run))
+
+    async def _clear(self, housekeeper: Housekeeper) -> None:
+        """Remove our containers whose attempt is forgotten or was never written to disk, and unused networks.
+
+        A crash between two steps leaves such containers. Raises EngineFailure.
+        """
+        for container, labels in (await self._client.containers(installation_filter(self._installation))).items():
+            attempt = labels.get(f"{LABEL}.attempt", "")
+            if attempt not in self._table.runs:
+                _log.warning("removing the container of the unknown attempt %s", attempt)
+                await self._client.remove(container)
+        await self._networks.clear_unused(housekeeper.has_runs_of)
 
     # --- the port: status and usage -------------------------------------------------------------------------
 

@@ -22,15 +22,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ears:
+class EventHandlers:
     """Callbacks: connected (again), an event of an attempt, the daemon does not answer."""
 
-    back: Callable[[], Awaitable[None]]
+    on_connected: Callable[[], Awaitable[None]]
     heard: Callable[[str, str, str], None]
-    away: Callable[[str], None]
+    on_disconnected: Callable[[str], None]
 
 
-async def listen(client: Client, label: str, ears: Ears, iterations: Iterations) -> None:
+async def watch_events(client: Client, label: str, handlers: EventHandlers, iterations: Iterations) -> None:
     """Listen until cancelled. A turn is one event."""
     pause, was_there = _FIRST_PAUSE_S, True
     while True:
@@ -43,16 +43,16 @@ async def listen(client: Client, label: str, ears: Ears, iterations: Iterations)
                     if event:
                         attributes = event["Actor"]["Attributes"]
                         attempt = attributes.get(f"{LABEL}.attempt", "")
-                        ears.heard(attempt, event["Action"], attributes.get("signal", ""))
+                        handlers.heard(attempt, event["Action"], attributes.get("signal", ""))
                     else:
-                        await ears.back()
+                        await handlers.on_connected()
                         if not was_there:
                             _log.warning("the Docker daemon at %s answers again", client.url)
                         pause, was_there = _FIRST_PAUSE_S, True
                     iterations.end()
         except EngineFailure as error:
             why = str(error)
-        ears.away(why)
+        handlers.on_disconnected(why)
         if was_there:
             _log.error("%s", why)
         was_there = False

@@ -1,7 +1,7 @@
-"""Creates and starts an attempt's container: its folders, its network, its description.
+"""Creates and starts the container of an attempt: folders, network, GPU shares, description.
 
-Used by the hands. Everything here may be repeated after a crash: an existing container of the attempt's name is found,
-and the entry in it runs the command only once (entry.sh).
+Used by `container_client`. Everything here may be repeated after a crash: an existing container of the attempt's name
+is found, and the entry in it runs the command only once (entry.sh).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.daemon.admin_mounts import see_that_nothing_leads_elsewhere
+from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.descriptions import LABEL, Folders
+from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders
 from commonage.engines.containers.daemon.errors import Refused
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.control_folder import Claim
-from commonage.engines.containers.files.prepare import ENTRY, Place, have_files, have_folders
+from commonage.engines.containers.files.prepare import ENTRY, ContainerDefaults, prepare_files, prepare_folders
 from commonage.engines.containers.files.volume_mounts import has_sizes
-from commonage.engines.containers.program.program import Inside, Program, program_of
+from commonage.engines.containers.program.program import ContainerNetwork, Program, program_of
 from commonage.engines.containers.run import Run
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.docker.translate import Surroundings, container_config, container_name
+from commonage.engines.docker.translate import ContainerContext, container_config, container_name
 from commonage.engines.rundir.table import InThread
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Devices, Hold
@@ -53,12 +53,18 @@ class Dependencies:
 class Launcher:
     """Creates and starts containers. `injected` is the folder that every container sees."""
 
-    def __init__(self, place: Place, injected: Path, settings: DockerSettings, uses: Dependencies) -> None:
-        self._place = place
+    def __init__(
+        self, defaults: ContainerDefaults, injected: Path, settings: DockerSettings, dependencies: Dependencies
+    ) -> None:
+        self._defaults = defaults
         self._injected = injected
         self._settings = settings
-        self._client, self._daemon, self._networks = uses.client, uses.daemon, uses.networks
-        self._devices, self._start_limiter, self._in_thread = uses.devices, uses.start_limiter, uses.in_thread
+        self._client, self._daemon, self._networks = dependencies.client, dependencies.daemon, dependencies.networks
+        self._devices, self._start_limiter, self._in_thread = (
+            dependencies.devices,
+            dependencies.start_limiter,
+            dependencies.in_thread,
+        )
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def release(self, run: Run) -> None:
@@ -72,11 +78,11 @@ class Launcher:
 
         After a DaemonUnreachable the result is unknown: ask again.
         """
-        await have_files(run, self._place, self._daemon.owner, on_progress)
+        await prepare_files(run, self._defaults, self._daemon.owner, on_progress)
         await self._start_limiter.take(run, run.status.node, os.cpu_count() or 1, on_progress)
         async with self._at_once:
             try:
-                await self._launch(run)
+                await self._create_and_start(run)
                 return
             except Refused as error:
                 if not _NETWORK_GONE.search(str(error)):
@@ -84,44 +90,46 @@ class Launcher:
             # Somebody removed the tenant's network. A container created for it can never be started.
             self._networks.forget(run.request.tenant)
             await self._client.remove(container_name(run.id))
-            await self._launch(run)
+            await self._create_and_start(run)
 
-    async def _launch(self, run: Run) -> None:
+    async def _create_and_start(self, run: Run) -> None:
         network = await self._networks.of(run.request.tenant)
-        quota = has_sizes(run.request.mounts) and await self._client.holds_volume_sizes()
+        quota = has_sizes(run.request.mounts) and await self._client.limits_volume_size()
         config = await self._in_thread(lambda: self._prepare(run, network, volume_quota=quota))
-        container = await self._create(run, config)
-        if await self._in_thread(run.box.claim) is Claim.NOBODY:
+        container = await self._create_container(run, config)
+        if await self._in_thread(run.control_folder.claim) is Claim.NOBODY:
             await self._client.start(container)
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
         """Create its folders, prepare its shares, and describe its container."""
-        request, place, owner = run.request, self._place, self._daemon.owner
-        see_that_nothing_leads_elsewhere(request, self._settings.mounts)
+        request, defaults, owner = run.request, self._defaults, self._daemon.owner
+        check_mount_sources(request, self._settings.mounts)
         program = self._program(run, network)
-        workspace = have_folders(run, program, place, owner)
-        around = Surroundings(
-            installation=place.installation,
+        workspace = prepare_folders(run, program, defaults, owner)
+        context = ContainerContext(
+            installation=defaults.installation,
             network=network.name,
-            folders=Folders(str(workspace), str(run.box.path), str(run.folder.log)),
+            folders=AttemptFolders(str(workspace), str(run.control_folder.path), str(run.folder.log)),
             injected=str(self._injected),
             user=f"{owner.uid}:{owner.gid}",
             gpus=self._daemon.gpus,
             volume_quota=volume_quota,
         )
-        return container_config(request, program, around, ENTRY, self._settings)
+        return container_config(request, program, context, ENTRY, self._settings)
 
     def _program(self, run: Run, network: Network) -> Program:
         request = run.request
         held: Mapping[str, str] = {}
         if self._devices is not None and request.allocation.shares:
             held = self._devices.confine(Hold(run.id, request.allocation.shares, in_container=True))
-            if run.box.claim() is Claim.NEVER:  # it was stopped meanwhile, and its shares may have been released before
+            if (
+                run.control_folder.claim() is Claim.NEVER
+            ):  # it was stopped meanwhile, and its shares may have been released before
                 self._devices.release(run.id)
-        inside = Inside(network.gateway, frozenset(self._settings.reaches))
-        return program_of(request, inside, self._place.shared, held)
+        inside = ContainerNetwork(network.gateway, frozenset(self._settings.reaches))
+        return program_of(request, inside, self._defaults.shared, held)
 
-    async def _create(self, run: Run, config: Json) -> str:
+    async def _create_container(self, run: Run, config: Json) -> str:
         name = container_name(run.id)
         created = await self._client.create(name, config)
         if created is not None:
@@ -129,7 +137,7 @@ class Launcher:
         found = await self._client.inspect(name)
         if found is None:
             raise EngineFailure(f"the container {name} went while it was looked for", retryable=True)
-        if not is_ours(found, run.id, self._place.installation):
+        if not is_ours(found, run.id, self._defaults.installation):
             raise EngineFailure(f"there is a container {name} that is not ours; rename or remove it")
         return str(found["Id"])
 

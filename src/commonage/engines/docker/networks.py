@@ -21,10 +21,10 @@ class Networks(TenantNetworks):
     def _config(self, tenant: str, subnet: str) -> Json:
         return network_config(self._installation, tenant, subnet)
 
-    async def _has_come(self, network: Network) -> None:
+    async def _on_added(self, network: Network) -> None:
         # The node also forwards packets for this address from its other networks: only the tenant's own may connect.
         subnet = network.subnet
         await self._relays.open_at(network.gateway, lambda peer: subnet is not None and ip_address(peer) in subnet)
 
-    def _has_gone(self, network: Network) -> None:
+    def _on_removed(self, network: Network) -> None:
         self._relays.close_at(network.gateway)

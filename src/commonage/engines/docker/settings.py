@@ -13,15 +13,12 @@ from commonage.ports.registry import RegistryAccount
 class DockerSettings:
     """Settings of one Docker engine.
 
-    `url` is the daemon's. `pull`: fetch an image that is `missing`, or `never`. `node_name`, `cpus_milli` and
-    `memory_mib` (None: what the daemon says) and `labels` are what the one node reports. `cpu_hold`: what an attempt
-    asked for is its `share` of cores that others want, too, or a `quota`. `reaches`: ports of this machine's loopback
-    that containers reach by their network's gateway (the hub, the control plane). `gateway_port`: the port of the
-    loopback, the workload gateway's, that serves what they send there. `networks` is the range of addresses of the
-    tenants' networks. `account`: with what images of the site's own registry are fetched. `mounts`: see
-    `dockerd.shared`.
-    `processes_max`, `max_log_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as for
-    processes: of one attempt, of one log, of files sent along, free for the node to be sound, and of old logs.
+    `url`: address of the daemon. `pull`: whether a missing image is pulled. `node_name`, `cpus_milli`, `memory_mib`
+    (None: as the daemon reports) and `labels` describe the single node. `cpu_hold`: requested CPUs are a weight
+    (`share`) or a limit (`quota`). `reaches`: loopback ports of the hub and the control plane, which containers reach
+    by the gateway of their network. `gateway_port`: loopback port of the workload gateway, which serves these
+    connections. `networks`: address range of the tenants' networks. `account`: credentials for the site's registry.
+    `mounts`: see `containers.daemon.admin_mounts`. All others: see `ProcessSettings`.
     """
 
     url: str = "unix:///var/run/docker.sock"

@@ -1,4 +1,4 @@
-"""Maps the daemon's description of a container to its status and its end. Pure; used by the hands."""
+"""Maps the daemon's description of a container to its status and its end. Pure; used by `container_client`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commonage.domain.reasons.attempts import (
     NodeRestarted,
 )
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.daemon.times import instant
+from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.files.control_folder import Claim
 from commonage.engines.containers.program.program import PORT
 from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
@@ -30,14 +30,14 @@ _LIVES = ("running", "paused", "restarting")
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """Context for reading an end: the box, and the start times of daemon and node.
+class EndContext:
+    """Context for reading an end: the control folder, and the start times of daemon and node.
 
     `from_outside`: another party sent it a terminating signal shortly before the end.
     """
 
     claim: Claim
-    run_again: bool
+    restarted: bool
     from_outside: bool
     booted_at: float
     daemon_started_at: float | None
@@ -69,42 +69,46 @@ def may_be_oom_yet(state: Mapping[str, Any]) -> bool:
     return bool(state["ExitCode"] == _KILLED and not state["OOMKilled"])
 
 
-def end_of(state: Mapping[str, Any], about: Circumstances) -> Exit:
+def end_of(state: Mapping[str, Any], context: EndContext) -> Exit:
     """Return how a container ended. `code` is None if the program's own is unknown."""
     started_at = instant(state["StartedAt"])
-    ended_at = instant(state["FinishedAt"]) or about.now
+    ended_at = instant(state["FinishedAt"]) or context.now
     code = int(state["ExitCode"])
-    if about.claim is Claim.NEVER:
+    if context.claim is Claim.NEVER:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
-    if about.claim is Claim.NOBODY:
+    if context.claim is Claim.NOBODY:
         # The entry did not start: a broken image, or a full disk.
         why = str(state["Error"]) or f"its first process ended with {code}"
         return Exit(code or 1, ContainerStartFailed(error=why), ended_at)
-    if about.run_again:
+    if context.restarted:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
-    if started_at is not None and _fell_with_the_node(started_at, ended_at, about):
+    if started_at is not None and _fell_with_the_node(started_at, ended_at, context):
         return Exit(None, NodeRestarted(), ended_at)
-    if started_at is not None and _fell_with_the_daemon(started_at, ended_at, about):
+    if started_at is not None and _fell_with_the_daemon(started_at, ended_at, context):
         return Exit(None, DaemonRestarted(), ended_at)
-    if started_at is not None and code == _NOBODY_KNOWS and _ended_before_the_daemon_came(started_at, ended_at, about):
+    if (
+        started_at is not None
+        and code == _NOBODY_KNOWS
+        and _ended_before_the_daemon_came(started_at, ended_at, context)
+    ):
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.DAEMON_AWAY), ended_at)
     oom = bool(state["OOMKilled"]) and code != 0
-    if about.from_outside and not oom:
+    if context.from_outside and not oom:
         return Exit(None, EndedFromOutside(by=ExternalActor.DOCKER), ended_at)
     return Exit(code, None, ended_at, oom)
 
 
-def _fell_with_the_node(started_at: float, ended_at: float, about: Circumstances) -> bool:
-    return started_at < about.booted_at - 1 and ended_at >= about.booted_at - 1
+def _fell_with_the_node(started_at: float, ended_at: float, context: EndContext) -> bool:
+    return started_at < context.booted_at - 1 and ended_at >= context.booted_at - 1
 
 
-def _fell_with_the_daemon(started_at: float, ended_at: float, about: Circumstances) -> bool:
+def _fell_with_the_daemon(started_at: float, ended_at: float, context: EndContext) -> bool:
     """Without live-restore a starting daemon ends every container that its predecessor had started."""
-    born = about.daemon_started_at
-    return born is not None and not about.live_restore and started_at < born <= ended_at
+    born = context.daemon_started_at
+    return born is not None and not context.live_restore and started_at < born <= ended_at
 
 
-def _ended_before_the_daemon_came(started_at: float, ended_at: float, about: Circumstances) -> bool:
+def _ended_before_the_daemon_came(started_at: float, ended_at: float, context: EndContext) -> bool:
     """With live-restore a starting daemon handles its predecessor's containers at once."""
-    born = about.daemon_started_at
+    born = context.daemon_started_at
     return born is not None and started_at < born and born - 1 <= ended_at < born + _LOOKS_AFTER_S

@@ -1,7 +1,8 @@
 """Maps a start request to the description of a container, in terms of Docker's API. Pure; used by the launcher.
 
 All isolation is defined here. A container is root inside at most, with few capabilities that it cannot extend
-(no-new-privileges), behind the daemon's own seccomp profile; it sees its owner's workspace, its box and its log, and
+(no-new-privileges), behind the daemon's own seccomp profile; it sees its owner's workspace, its control folder and its
+log, and
 what the admin mounts.
 """
 
@@ -17,21 +18,21 @@ from commonage.engines.containers.daemon.descriptions import (
     CAPABILITIES,
     MIB,
     SHM_PART,
-    Folders,
-    given_mounts,
+    AttemptFolders,
     host_name,
     injected_mounts,
     labels,
     network_labels,
     network_name,
     own_mounts,
+    requested_mounts,
 )
 from commonage.engines.containers.program.program import Program
 from commonage.engines.docker.settings import DockerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ContainerContext:
     """Inputs of a container besides the request: all paths are this node's.
 
     `injected` is the folder with our files that workloads read. `volume_quota`: the daemon can limit the size of
@@ -40,7 +41,7 @@ class Surroundings:
 
     installation: str
     network: str
-    folders: Folders
+    folders: AttemptFolders
     injected: str
     user: str
     gpus: Literal["cdi", "request"] = "request"
@@ -64,7 +65,7 @@ def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any
 
 
 def container_config(
-    request: StartRequest, program: Program, around: Surroundings, entry: str, settings: DockerSettings
+    request: StartRequest, program: Program, context: ContainerContext, entry: str, settings: DockerSettings
 ) -> dict[str, Any]:
     """Return the description to create a container with. `entry` is the script that runs first."""
     return {
@@ -73,20 +74,20 @@ def container_config(
         "Cmd": list(program.command),
         "Env": program.env,
         "WorkingDir": program.cwd,
-        "User": around.user,
+        "User": context.user,
         "Hostname": host_name(request),
-        "Labels": labels(request, around.installation),
+        "Labels": labels(request, context.installation),
         "StopSignal": "SIGTERM",
-        "NetworkingConfig": {"EndpointsConfig": {around.network: {}}},
+        "NetworkingConfig": {"EndpointsConfig": {context.network: {}}},
         "HostConfig": {
             **_limits(request, settings),
-            **_isolation(around.network),
+            **_isolation(context.network),
             "Mounts": [
-                *own_mounts(around.folders, program),
-                *injected_mounts(request, around.injected),
-                *given_mounts(request, around.installation, settings.mounts, quota=around.volume_quota),
+                *own_mounts(context.folders, program),
+                *injected_mounts(request, context.injected),
+                *requested_mounts(request, context.installation, settings.mounts, quota=context.volume_quota),
             ],
-            "DeviceRequests": _device_requests(request.allocation.shares, around.gpus),
+            "DeviceRequests": _device_requests(request.allocation.shares, context.gpus),
             # The output goes to our log file; this is for errors before that.
             "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
         },

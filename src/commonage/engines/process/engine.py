@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import shutil
+import signal
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
@@ -27,31 +28,33 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.ending import end_run
-from commonage.engines.process.environments.environments import Environments, PythonPlace
+from commonage.engines.process.environments.environments import Environments, PythonEnvironment
 from commonage.engines.process.environments.uv import read_pip_settings, uv_environment
 from commonage.engines.process.exec import Execs
 from commonage.engines.process.groups.cgroups import find_cgroups
 from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.groups.marked import MarkedProcesses
 from commonage.engines.process.groups.owners import owners_of
-from commonage.engines.process.housekeeping import keep_memory, keep_old_logs
-from commonage.engines.process.launcher import Alive, Launcher, Unclaimed
+from commonage.engines.process.housekeeping import enforce_memory, remove_old_logs
+from commonage.engines.process.launcher import Launcher, ShimRunning, Unclaimed
 from commonage.engines.process.node import NOT_ISOLATED, node_name, report_node
 from commonage.engines.process.ports import PortRange
-from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
+from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap, send
 from commonage.engines.process.run import Run, Table
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import shared_variables
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
-from commonage.engines.rundir.unpacking import see_that_it_is_there
+from commonage.engines.rundir.table import InThread
+from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
 
 _log = logging.getLogger(__name__)
-_LOOK_AGAIN_S = 1.0
+_RETRY_S = 1.0
+_POLL_S = 0.05
+_FORCE_SHIM_AFTER_S = 3.0
 _WAIT_FOR_WARMTH_S = 20.0
 _UNPACK_PAUSES_S = (1.0, 4.0, 15.0)
 
@@ -127,8 +130,8 @@ class ProcessEngine(RunsEngine[Run]):
         await self._in_thread(self._execs.end_left_over)
         await self._in_thread(self._warm_up_all)
         self._keep("limit logs", self._log_limit.keep)
-        self._keep("watch memory", partial(keep_memory, self._table, self._groups, self._in_thread))
-        self._keep("clean up", partial(keep_old_logs, self._files, self._settings, self._in_thread))
+        self._keep("watch memory", partial(enforce_memory, self._table, self._groups, self._in_thread))
+        self._keep("clean up", partial(remove_old_logs, self._files, self._settings, self._in_thread))
 
     def _warm_up_all(self) -> None:
         for programs in self._environments.used_by_sessions(time.time()):
@@ -180,7 +183,7 @@ class ProcessEngine(RunsEngine[Run]):
         if begun is None:  # ran under an earlier server process, and was forgotten
             self._drop(run)
         elif isinstance(begun, int):
-            self._runs_now(run, begun)
+            self._watch_started(run, begun)
         elif begun is Phase.ENDED:
             await self._settle(run)
         else:
@@ -203,7 +206,7 @@ class ProcessEngine(RunsEngine[Run]):
             self._files.create(python.remembered(request) if python else request, run.port)
             if run.folder.claim() is not None:
                 return Phase.ENDED
-            see_that_it_is_there(request.bundle_path)
+            check_bundle_exists(request.bundle_path)
             if python is None or request.bundle_path is not None or self._warm_up(request, python) is not None:
                 return Phase.STARTING
             return self._launcher.launch(request, run.folder, run.port, python)
@@ -222,21 +225,21 @@ class ProcessEngine(RunsEngine[Run]):
 
         try:
             python = await self._environments.ensure(run.request.environment, on_progress)
-            await self._wait_for_warmth(run.request, python)
+            await self._wait_for_warm_parent(run.request, python)
             await self._unpack(run, on_progress)
             # A task of its own, as above.
             await asyncio.shield(self._spawn(self._launch(run, python)))
         except EngineFailure as error:
             await self._fail(run, start_failure(error))
 
-    def _warm_up(self, request: StartRequest, python: PythonPlace) -> Future[frozenset[str] | None] | None:
+    def _warm_up(self, request: StartRequest, python: PythonEnvironment) -> Future[frozenset[str] | None] | None:
         """For a session, start a warm parent for it; return what to wait for meanwhile."""
         if request.kind is not Kind.SESSION:
             return None
         self._environments.note_session(python)
         return self._launcher.warm_up(python.programs)
 
-    async def _wait_for_warmth(self, request: StartRequest, python: PythonPlace) -> None:
+    async def _wait_for_warm_parent(self, request: StartRequest, python: PythonEnvironment) -> None:
         coming = await self._in_thread(lambda: self._warm_up(request, python))
         if coming is not None:
             await asyncio.wait([asyncio.wrap_future(coming)], timeout=_WAIT_FOR_WARMTH_S)
@@ -257,21 +260,21 @@ class ProcessEngine(RunsEngine[Run]):
             await asyncio.sleep(pause_s)
         await self._launcher.unpack(run.request, run.folder)
 
-    async def _launch(self, run: Run, python: PythonPlace) -> None:
+    async def _launch(self, run: Run, python: PythonEnvironment) -> None:
         pid = await self._in_thread(lambda: self._launcher.launch(run.request, run.folder, run.port, python))
-        self._runs_now(run, pid)
+        self._watch_started(run, pid)
 
     async def _fail(self, run: Run, why: Reason) -> None:
         """Record the end of an accepted attempt that cannot be started, with our reason."""
 
         def write() -> None:
             run.folder.write_exit(Exit(1, why, time.time()))
-            run.folder.claim_never()
+            run.folder.forbid_start()
 
         await self._in_thread(write)
         await self._settle(run)
 
-    def _runs_now(self, run: Run, pid: int) -> None:
+    def _watch_started(self, run: Run, pid: int) -> None:
         """Record that its shim was started just now."""
         try:
             pidfd = os.pidfd_open(pid)
@@ -309,8 +312,8 @@ class ProcessEngine(RunsEngine[Run]):
                 break
             except OSError as error:  # a full or failing disk: the state does not change meanwhile
                 _log.error("cannot look what became of %s, will look again: %s", run.id, error)
-                await asyncio.sleep(_LOOK_AGAIN_S)
-        if isinstance(found, Alive):
+                await asyncio.sleep(_RETRY_S)
+        if isinstance(found, ShimRunning):
             run.pid = found.pid
             self._watch_shim(run, found.pidfd)
             self._table.tell(run, self._launcher.running(run.request, run.port, found.started_at))
@@ -325,7 +328,7 @@ class ProcessEngine(RunsEngine[Run]):
     async def _end(self, run: Run) -> None:
         with suppress(EngineFailure):
             await asyncio.shield(run.begun)
-        if await self._in_thread(run.folder.claim_never):
+        if await self._in_thread(run.folder.forbid_start):
             if run.preparing is not None:
                 run.preparing.cancel()
             if run.pidfd is None:
@@ -366,3 +369,31 @@ class ProcessEngine(RunsEngine[Run]):
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """State of each environment."""
         return self._environments.statuses()
+
+
+async def end_run(run: Run, groups: Groups, in_thread: InThread) -> None:
+    """Send SIGTERM to all but the shim, and SIGKILL from `run.kill_at` on (which may move closer), until it ended."""
+    now = asyncio.get_running_loop().time
+    asked = False
+    while not run.ended.is_set() and now() < run.kill_at:
+        # Sent only once: a process that starts after that may be part of an orderly end. But a shim that has just begun
+        # has no process to signal yet.
+        if not asked:
+            pids = await in_thread(lambda: groups.pids(run.id))
+            send(pids, signal.SIGTERM)
+            asked = bool(pids)
+        await _wait(run, min(_POLL_S, run.kill_at - now()))
+    forced_at = now()
+    while not run.ended.is_set():
+        await in_thread(lambda: groups.kill(run.id))
+        if now() - forced_at > _FORCE_SHIM_AFTER_S and run.pid is not None:
+            # It was stopped (SIGSTOP) or cannot write: killing it loses the exit code, but frees the slot.
+            send([run.pid], signal.SIGKILL)
+        await _wait(run, _POLL_S)
+
+
+async def _wait(run: Run, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(run.ended.wait(), max(seconds, 0.001))
+    except TimeoutError:
+        return

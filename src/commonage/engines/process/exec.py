@@ -110,7 +110,7 @@ class Execs:
         python = self._environments.ready(run.request.environment)
         if python is None:
             raise EngineFailure(f"the environment of {run.id} is not here any more, so nothing can run beside it")
-        program, cwd = self._launcher.again(run.request, run.folder, run.port, python)
+        program, cwd = self._launcher.exec_program(run.request, run.folder, run.port, python)
         mark = new_mark()
         variables = {**program.variables, MARK: mark}
         if terminal is not None:

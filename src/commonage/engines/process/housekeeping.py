@@ -22,7 +22,7 @@ OLD_LOGS_PAUSE_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-async def keep_memory(table: Table, groups: Groups, in_thread: InThread, iterations: Iterations) -> None:
+async def enforce_memory(table: Table, groups: Groups, in_thread: InThread, iterations: Iterations) -> None:
     """Watch the memory of each running attempt, forever."""
     while True:
         with iterations.rest():
@@ -30,12 +30,12 @@ async def keep_memory(table: Table, groups: Groups, in_thread: InThread, iterati
         for run in table:
             if run.is_running:
                 try:
-                    await in_thread(partial(_hold, run, groups))
+                    await in_thread(partial(_enforce, run, groups))
                 except OSError as error:
                     _log.warning("cannot look after %s: %s", run.id, error)
 
 
-async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread, iterations: Iterations) -> None:
+async def remove_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThread, iterations: Iterations) -> None:
     """Remove old logs now and every ten minutes, forever."""
     while True:
         try:
@@ -49,7 +49,7 @@ async def keep_old_logs(files: Runs, settings: ProcessSettings, in_thread: InThr
             await asyncio.sleep(OLD_LOGS_PAUSE_S)
 
 
-def _hold(run: Run, groups: Groups) -> None:
+def _enforce(run: Run, groups: Groups) -> None:
     use = None if groups.limits_memory else groups.use(run.id)
     if use is not None and use.memory_mib > run.request.allocation.memory_mib:
         run.over_memory = True

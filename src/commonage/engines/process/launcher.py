@@ -24,16 +24,16 @@ from commonage.domain.reasons.attempts import (
     StoppedBeforeStart,
 )
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.process.environments.environments import PythonPlace
+from commonage.engines.process.environments.environments import PythonEnvironment
 from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.node import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.process.translate import Place, Program, confined, program_of, url_of
-from commonage.engines.process.volumes import give_volumes
+from commonage.engines.process.translate import ProcessContext, Program, confined, program_of, url_of
+from commonage.engines.process.volumes import link_request_volumes
 from commonage.engines.process.warm.sessions import WarmSessions
 from commonage.engines.rundir.runs import Claim, Exit, RunFolder
-from commonage.engines.rundir.unpacking import Unpacker, noted
+from commonage.engines.rundir.unpacking import Unpacker, recorded_try
 from commonage.engines.rundir.workspaces import make_workspace
 from commonage.files.beneath import Beneath
 from commonage.ports.devices import Devices, Hold
@@ -44,7 +44,7 @@ _HALF_WRITTEN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
+class ShimRunning:
     """Its shim lives: `pidfd` (the caller closes it) of `pid`, since `started_at`."""
 
     pid: int
@@ -99,51 +99,53 @@ class Launcher:
         def put() -> None:
             workspace = make_workspace(Beneath(self._workspaces), request.owner).path
             try:
-                with noted(folder.path):
+                with recorded_try(folder.path):
                     self._unpacker.unpack(bundle, _job_folder(workspace, request))
             except OSError as error:
                 raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
 
         await self._unpacker.run(request.owner, put)
 
-    def launch(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
+    def launch(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonEnvironment) -> int:
         """Start a shim; return its pid. Raises EngineFailure; then nothing was started."""
         try:
             return self._launch(request, folder, port, python)
         except OSError as error:
             raise EngineFailure(f"it cannot be started: {error}", retryable=True) from error
 
-    def _launch(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace) -> int:
-        place = self._place(request, folder, port, python)
-        program = program_of(request, place, self._shared)
+    def _launch(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonEnvironment) -> int:
+        context = self._context(request, folder, port, python)
+        program = program_of(request, context, self._shared)
         groups = self._groups.make(request.attempt_id, request.allocation.cpus_milli, request.allocation.memory_mib)
         try:
             program = self._confine(request, program, groups)
-            pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, place.cwd)
-            return pid or spawn_shim(folder.path, groups, program.command, program.variables, place.cwd)
+            pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, context.cwd)
+            return pid or spawn_shim(folder.path, groups, program.command, program.variables, context.cwd)
         except BaseException:
             self._release(request)
             self._groups.remove(request.attempt_id)
             raise
 
-    def _place(self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace) -> Place:
+    def _context(
+        self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonEnvironment
+    ) -> ProcessContext:
         workspace = make_workspace(Beneath(self._workspaces), request.owner).path
         cwd = _job_folder(workspace, request) if request.bundle_path is not None else workspace
-        volumes = give_volumes(request.mounts, workspace, folder.tmp)
-        return Place(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
+        volumes = link_request_volumes(request.mounts, workspace, folder.tmp)
+        return ProcessContext(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)
 
-    def again(
-        self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonPlace
+    def exec_program(
+        self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonEnvironment
     ) -> tuple[Program, Path]:
         """The program of a running attempt, and its working folder, for its exec commands. Raises EngineFailure."""
         try:
-            place = self._place(request, folder, port, python)
+            context = self._context(request, folder, port, python)
         except OSError as error:
             raise EngineFailure(
                 f"the folders of {request.attempt_id} cannot be used: {error}", retryable=True
             ) from error
-        program = program_of(request, place, self._shared)
-        return self._confine(request, program, self._groups.joins(request.attempt_id)), place.cwd
+        program = program_of(request, context, self._shared)
+        return self._confine(request, program, self._groups.joins(request.attempt_id)), context.cwd
 
     def settle(self, live: Collection[str]) -> None:
         """After a server start: release GPU shares of all other attempts. Raises EngineFailure."""
@@ -166,7 +168,7 @@ class Launcher:
         if self._devices is not None and request.allocation.shares:
             self._devices.release(request.attempt_id)
 
-    def find(self, request: StartRequest, folder: RunFolder, over_memory: bool) -> Alive | Unclaimed | Status:
+    def find(self, request: StartRequest, folder: RunFolder, over_memory: bool) -> ShimRunning | Unclaimed | Status:
         """Return the state of an attempt: its living shim, its end after cleanup, or not yet run.
 
         `over_memory`: we ended it ourselves because it used too much.
@@ -179,7 +181,7 @@ class Launcher:
         if claim.boot_id == boot_id():
             pidfd = open_process(claim.pid, claim.began)
             if pidfd is not None:
-                return Alive(claim.pid, pidfd, claim.at)
+                return ShimRunning(claim.pid, pidfd, claim.at)
         return self._ended(request, folder, claim, over_memory)
 
     def _claim(self, folder: RunFolder) -> Claim | None:

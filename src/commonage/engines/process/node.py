@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 
 from commonage.domain.nodes import Device, NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import GpuDriverUnavailable
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.disk import free_on, tight_disk
 from commonage.ports.devices import Devices, DevicesUnavailable
@@ -32,13 +34,13 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
 
     Settings take precedence over detected values. Queries the GPU driver, so call it in a thread.
     """
-    faults: list[str] = []
+    faults: list[Reason] = []
     gpus: tuple[Device, ...] = ()
     if devices is not None:
         try:
             gpus = tuple(devices.inventory())
         except DevicesUnavailable as error:
-            faults.append(error.message)
+            faults.append(GpuDriverUnavailable(error=error.message))
     free, wrong = free_on(data)
     return NodeReport(
         node_name(settings),
@@ -46,9 +48,9 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
         settings.memory_mib or _memory_mib(),
         gpus,
         free,
-        tuple(sorted({"arch": platform.node(), "os": "linux", **dict(settings.labels)}.items())),
+        tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
         (*faults, *wrong),
-        tight_disk(free, settings.disk_low_mib, f"the disk of {data}"),
+        tight_disk(free, settings.disk_low_mib, data),
     )
 
 

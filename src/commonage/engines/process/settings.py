@@ -13,16 +13,13 @@ from typing import Literal
 class ProcessSettings:
     """Settings of one process engine; every default is meant to be right for a single node.
 
-    `node_name` (None: the host's name), `cpus_milli` and `memory_mib` (None: all there is) are what the one node
-    reports, with `labels` beside those of its own. `first_port`..`last_port` are given to sessions and services;
-    they lie below the range from which the kernel takes ports for outgoing connections. `max_log_mib`: most disk
-    space of one run's log. `processes_max`: processes and threads of one attempt, so that a
-    fork bomb ends itself. `bundle_max_mib`: files sent along with a job, unpacked. `cgroups` false never touches
-    them, as on a node that has none. `disk_low_mib`: with less free space the node reports a fault. `cpu_hold`:
-    what an attempt asked for is its `share` of cores that others want, too, or a `quota` that it never exceeds on
-    average. `warm_sessions`: sessions are forked from a parent (one of about 130 MiB for each environment) that has
-    done the imports. `keep_logs_days` and `keep_logs_mib`: how long, and how much in all, the logs of forgotten
-    attempts are kept.
+    `node_name` (None: the host's name), `cpus_milli`, `memory_mib` (None: all of the computer) and `labels`
+    describe the single node. `first_port`..`last_port`: ports of sessions and services, below the kernel's range
+    for outgoing connections. `max_log_mib`: disk limit of one log. `processes_max`: limit of processes and threads
+    of one attempt. `bundle_max_mib`: limit of the unpacked files of a job. `cgroups`: whether control groups may be
+    used. `disk_low_mib`: with less free space the node reports a fault. `cpu_hold`: requested CPUs are a weight
+    (`share`) or a limit (`quota`). `warm_sessions`: fork sessions from a preloaded parent, which takes about 130
+    MiB for each environment. `keep_logs_days`, `keep_logs_mib`: retention of the logs of forgotten attempts.
     """
 
     node_name: str | None = None

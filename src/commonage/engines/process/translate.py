@@ -27,7 +27,7 @@ _SHARED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessContext:
     """Folders and port of an attempt.
 
     Its owner's workspace, its working and temporary directories, its Python, its port, and the paths of its volumes.
@@ -60,7 +60,7 @@ def url_of(port: int | None) -> str | None:
     return None if port is None else f"http://127.0.0.1:{port}"
 
 
-def program_of(request: StartRequest, place: Place, shared: Mapping[str, str]) -> Program:
+def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[str, str]) -> Program:
     """Return the program of a request at its place. Raises EngineFailure if there is nothing to run.
 
     Later ones win: shared, ours, the environment's, the owner's. Only the server sets our ids.
@@ -68,9 +68,9 @@ def program_of(request: StartRequest, place: Place, shared: Mapping[str, str]) -
     command = request.command or (SESSION_COMMAND if request.kind is Kind.SESSION else ())
     if not command:
         raise EngineFailure(f"{request.workload_id} has no command, so there is nothing to run")
-    variables = {"LANG": "C.UTF-8", **shared, **_ours(request, place)}
+    variables = {"LANG": "C.UTF-8", **shared, **_ours(request, context)}
     variables |= dict(request.environment.variables)
-    variables |= {variable_of(name): place for name, place in place.volumes.items()}
+    variables |= {variable_of(name): context for name, context in context.volumes.items()}
     variables |= dict(request.variables) | dict(request.secrets)
     if request.kind is Kind.SESSION:
         own = variables.get("JUPYTER_CONFIG_PATH")
@@ -81,9 +81,9 @@ def program_of(request: StartRequest, place: Place, shared: Mapping[str, str]) -
         "COMMONAGE_USER": request.owner,
         "COMMONAGE_TENANT": request.tenant,
     }
-    if place.port is None:
+    if context.port is None:
         return Program(command, variables)
-    port = str(place.port)
+    port = str(context.port)
     return Program(
         tuple(word.replace("{port}", port) for word in command),
         {name: value.replace("{port}", port) for name, value in variables.items()},
@@ -99,14 +99,14 @@ def confined(program: Program, variables: Mapping[str, str]) -> Program:
     return Program(program.command, merged)
 
 
-def _ours(request: StartRequest, place: Place) -> dict[str, str]:
+def _ours(request: StartRequest, context: ProcessContext) -> dict[str, str]:
     cores = str(max(1, -(-request.allocation.cpus_milli // 1000)))
     variables = {
-        "HOME": str(place.workspace),
-        "TMPDIR": str(place.tmp),
+        "HOME": str(context.workspace),
+        "TMPDIR": str(context.tmp),
         "USER": request.owner,
         "LOGNAME": request.owner,
-        "PATH": f"{place.programs}:{_PATH}",
+        "PATH": f"{context.programs}:{_PATH}",
         # A log is read while it is written.
         "PYTHONUNBUFFERED": "1",
         # Libraries start as many threads as the node has cores, and would wait for each other when the cores are busy
@@ -114,8 +114,8 @@ def _ours(request: StartRequest, place: Place) -> dict[str, str]:
         "OMP_NUM_THREADS": cores,
         "PYTHON_CPU_COUNT": cores,
     }
-    if place.python_root is not None:
-        variables["VIRTUAL_ENV"] = str(place.python_root)
-    if place.port is not None:
-        variables["COMMONAGE_PORT"] = str(place.port)
+    if context.python_root is not None:
+        variables["VIRTUAL_ENV"] = str(context.python_root)
+    if context.port is not None:
+        variables["COMMONAGE_PORT"] = str(context.port)
     return variables

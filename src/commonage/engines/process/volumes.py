@@ -12,11 +12,11 @@ from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import Mount, VolumeKind
-from commonage.engines.rundir.volume_links import FOLDER, link_volumes
+from commonage.engines.rundir.workspaces import FOLDER, link_volumes
 from commonage.files.beneath import Beneath
 
 
-def give_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
+def link_request_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
     """Link all volumes in `home`; return their paths by name. Scratch is in `tmp`, and is removed with it.
 
     Raises EngineFailure for a missing folder, and for volumes that processes cannot have.

@@ -21,18 +21,18 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.reasons.attempts import LogTruncated
 from commonage.domain.statuses import Phase
 from commonage.engines.rundir.runs import RunFolder
-from commonage.engines.rundir.table import InThread, RunTable, StatusReported
+from commonage.engines.rundir.table import InThread, RunTable, TrackedRun
 from commonage.files.beneath import Beneath
 
 PAUSE_S = 0.5
-_LOOK_PART = 10  # the pause between two looks is at least this many times the duration of one
+_PAUSE_FACTOR = 10  # the pause between two looks is at least this many times the duration of one
 _MIB = 1024 * 1024
 _BLOCK = 4096
 _PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01
 _log = logging.getLogger(__name__)
 
 
-class Logged(StatusReported, Protocol):
+class RunWithLog(TrackedRun, Protocol):
     """An attempt with a log."""
 
     folder: RunFolder
@@ -43,11 +43,11 @@ class Logged(StatusReported, Protocol):
         ...
 
 
-R = TypeVar("R", bound=Logged)
+R = TypeVar("R", bound=RunWithLog)
 
 
 class LogLimit(Generic[R]):
-    """Limits the logs of all attempts on a notice board to `most_mib` each."""
+    """Limits the logs of all attempts on a run table to `most_mib` each."""
 
     def __init__(self, table: RunTable[R], most_mib: int, in_thread: InThread) -> None:
         self._table = table
@@ -62,7 +62,7 @@ class LogLimit(Generic[R]):
             for run in await self._in_thread(partial(self._cut_all, list(self._table))):
                 self._tell(run)
             with iterations.rest():
-                await asyncio.sleep(max(PAUSE_S, _LOOK_PART * (perf_counter() - began)))
+                await asyncio.sleep(max(PAUSE_S, _PAUSE_FACTOR * (perf_counter() - began)))
 
     async def cut(self, run: R) -> None:
         """Cut the log of an ended attempt: it may have written much since the last look."""

@@ -10,7 +10,8 @@
     runs/.old/<attempt id>/log     log of a forgotten attempt, kept for some time
 
 The shim or a stop creates `pid` exclusively: so an attempt runs at most once, whichever process dies when.
-If workloads run on other nodes, `log` (and the box) lie in a folder that those see, and nothing else of this:
+If workloads run on other nodes, `log` (and the control folder) lie in a folder that those see, and nothing else of
+this:
 see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
 """
 
@@ -110,7 +111,7 @@ class RunFolder:
             return None
         return Claim(int(words[0]), int(words[1]), words[2], at)
 
-    def claim_never(self) -> bool:
+    def forbid_start(self) -> bool:
         """Ensure that it never runs. False if it runs or ran already. Raises OSError."""
         path = self.path / "pid"
         try:
@@ -151,7 +152,7 @@ class RunFolder:
         os.utime(temporary, (end.at, end.at))
         temporary.rename(self.path / "exit")
 
-    def give_room(self) -> None:
+    def release_reserve(self) -> None:
         """Free the disk space that was reserved for recording its end. Idempotent."""
         (self.path / "room").unlink(missing_ok=True)
 
@@ -178,7 +179,7 @@ class RunFolder:
     def tidy(self) -> None:
         """Remove the secrets and temporary files of an ended attempt. Idempotent."""
         (self.path / "secrets.json").unlink(missing_ok=True)
-        self.give_room()
+        self.release_reserve()
         try:
             self.tmp.rmdir()
         except FileNotFoundError:
@@ -191,7 +192,7 @@ class Runs:
     """All run folders, under `root` (created if missing, 0700).
 
     `shared` is the folder that other nodes see: it has a folder of the same name for each attempt, with its log and its
-    box. Root on one of those nodes may change anything in it, at any time.
+    control folder. Root on one of those nodes may change anything in it, at any time.
     """
 
     def __init__(self, root: Path, shared: Beneath | None = None) -> None:
@@ -217,7 +218,7 @@ class Runs:
     def create(self, request: StartRequest, port: int | None) -> RunFolder:
         """Write the start request, so that it is found after a crash.
 
-        An earlier stop (`claim_never`) stays in force.
+        An earlier stop (`forbid_start`) stays in force.
         """
         folder = self.folder(request.attempt_id)
         folder.path.mkdir(mode=0o700, exist_ok=True)

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.errors import EngineFailure, NotFound
 from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import LogLine, Phase, Status
-from commonage.engines.rundir.log_limit import Logged, LogLimit
+from commonage.engines.rundir.log_limit import LogLimit, RunWithLog
 from commonage.engines.rundir.logs import open_log, read_log
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.rundir.table import RunTable
@@ -23,7 +23,7 @@ from commonage.files.beneath import Beneath
 from commonage.ports.engine import Engine
 
 
-class Kept(Logged, Protocol):
+class EngineRun(RunWithLog, Protocol):
     """An attempt as an engine keeps it.
 
     `begun` is done once the request is written to disk, or writing it failed. `kill_at` is the event loop's time at
@@ -35,11 +35,11 @@ class Kept(Logged, Protocol):
     kill_at: float
 
 
-R = TypeVar("R", bound=Kept)
+R = TypeVar("R", bound=EngineRun)
 
 
 class RunsEngine(Engine, ABC, Generic[R]):
-    """Engine port methods that need only run folders, which lie in `folder`, and a notice board.
+    """Engine port methods that need only run folders, which lie in `folder`, and a run table.
 
     `max_log_mib`: disk limit for the log of an attempt. `shared`: the folder for files that other nodes see (`Runs`).
     """
@@ -99,7 +99,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
             return
         if not self._files.is_forgotten(attempt_id):
             folder.path.mkdir(mode=0o700, exist_ok=True)
-            folder.claim_never()
+            folder.forbid_start()
 
     async def forget(self, attempt_id: str) -> None:
         """Keep only its log."""

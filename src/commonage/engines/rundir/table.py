@@ -1,4 +1,4 @@
-"""Latest status (status) of each attempt, and its watchers. Kept in memory by an engine."""
+"""Latest status of each attempt, and its watchers. Kept in memory by an engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.statuses import Phase, Status
 
 _T = TypeVar("_T")
-_REQUEST = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
+_PHASE_ORDER = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
 
 
 class InThread(Protocol):
@@ -20,14 +20,14 @@ class InThread(Protocol):
         ...
 
 
-class StatusReported(Protocol):
+class TrackedRun(Protocol):
     """An attempt as an engine keeps it: its latest status; `ended` is set with the final one."""
 
     status: Status
     ended: asyncio.Event
 
 
-R = TypeVar("R", bound=StatusReported)
+R = TypeVar("R", bound=TrackedRun)
 
 
 class RunTable(Generic[R]):
@@ -42,7 +42,7 @@ class RunTable(Generic[R]):
 
     def tell(self, run: R, status: Status) -> None:
         """Take a newer status; one that would go backwards is ignored."""
-        if _REQUEST[status.phase] < _REQUEST[run.status.phase] or run.status.phase is Phase.ENDED:
+        if _PHASE_ORDER[status.phase] < _PHASE_ORDER[run.status.phase] or run.status.phase is Phase.ENDED:
             return
         run.status = status
         if status.phase is Phase.ENDED:

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 _THREADS = 4
 ITERATION_S = 600.0
 """A turn of an engine's loop that takes longer is stuck. Daemons and shared disks may take minutes."""
-AGAIN_S = 2.0
+RETRY_S = 2.0
 """Seconds before a failed loop starts again."""
 _Loop = Callable[[Iterations], Coroutine[None, None, None]]
 
@@ -61,9 +61,9 @@ class Tasks:
             try:
                 await loop(iterations)
             except Exception:  # any exception: without its loops an engine would notice nothing
-                _log.exception("the loop `%s` broke, and starts again in %.0f s", iterations.name, AGAIN_S)
+                _log.exception("the loop `%s` broke, and starts again in %.0f s", iterations.name, RETRY_S)
                 iterations.note_break()
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

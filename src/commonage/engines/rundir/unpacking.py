@@ -24,7 +24,7 @@ from commonage.engines.rundir import unpack_child
 
 T = TypeVar("T")
 
-MOST_TRIES = 2
+MAX_TRIES = 2
 """The server may end this many times while it unpacks the files of one attempt."""
 WITHIN_S = 900.0
 FILES_MAX = 100_000
@@ -56,7 +56,7 @@ class Unpacker:
 
         A folder that did not exist is removed again if unpacking fails.
         """
-        see_that_it_is_there(bundle)
+        check_bundle_exists(bundle)
         try:
             made = _make(folder)
             try:
@@ -81,7 +81,7 @@ class Unpacker:
                 raise _refused(f"that took more than {WITHIN_S / 60:.0f} minutes") from None
             finally:
                 self._children.discard(child)
-        _heed(child.returncode, said)
+        _raise_child_error(child.returncode, said)
 
     def close(self) -> None:
         """Abort all unpacking. There must be no waiter left."""
@@ -92,14 +92,14 @@ class Unpacker:
 
 
 @contextmanager
-def noted(run: Path) -> Iterator[None]:
+def recorded_try(run: Path) -> Iterator[None]:
     """Note in a run folder, durably, that its files are being unpacked. Raises EngineFailure, OSError.
 
     An existing note comes from a server that ended during unpacking. After two of them the attempt is refused: the
     archive may have ended the server, and would end it again at every start.
     """
     tries = _tries(run)
-    if tries >= MOST_TRIES:
+    if tries >= MAX_TRIES:
         raise EngineFailure(
             f"the server ended {tries} times while it unpacked the files of this attempt, so they are not unpacked "
             "again. Submit it again if the server was stopped on purpose; else send other files, and tell an admin"
@@ -134,7 +134,7 @@ def _write_mark(run: Path, tries: int) -> None:
         os.close(folder)
 
 
-def see_that_it_is_there(bundle: Path | str | None) -> None:
+def check_bundle_exists(bundle: Path | str | None) -> None:
     """Raise EngineFailure if the request has an archive and that was removed."""
     if bundle is not None and not os.path.exists(bundle):
         raise EngineFailure("Bundle not found: the files sent along are gone. Send them again and submit again")
@@ -166,7 +166,7 @@ def _start(bundle: Path, folder: Path, limits: tuple[str, str]) -> subprocess.Po
         os.close(root)
 
 
-def _heed(code: int, said: bytes) -> None:
+def _raise_child_error(code: int, said: bytes) -> None:
     """Raise the error that the child reported; a child without a report was killed."""
     if code == -signal.SIGXCPU:
         raise _refused(f"that took more than {unpack_child.CPU_S} s of processor time")

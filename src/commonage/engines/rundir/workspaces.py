@@ -3,19 +3,27 @@
     workspaces/<user>/                      0700, the HOME of all workloads of the user
     workspaces/<user>/jobs/<workload id>/   the files sent along with a job, and its working directory
 
-Used by the engines, in threads. One account owns all folders: they keep users apart by name, not by
-permission.
+    workspaces/<user>/volumes/<name>        a link to each volume, on every engine
+
+One account owns all folders: they keep users apart by name, not by permission. Used by the engines, in threads.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.folders import folder_name
 from commonage.files.beneath import Beneath
 
-__all__ = ["folder_name", "make_workspace"]
+__all__ = ["FOLDER", "folder_name", "link_volumes", "make_workspace"]
+
+FOLDER = "volumes"
+"""The folder of links to volumes in a workspace."""
 
 
 def make_workspace(root: Beneath, user: str) -> Beneath:
@@ -28,3 +36,35 @@ def make_workspace(root: Beneath, user: str) -> Beneath:
         # An object in its place stays there until somebody removes it.
         raise EngineFailure(message, retryable=error.errno != errno.ENOTDIR) from error
     return folder
+
+
+def link_volumes(home: Beneath, places: Mapping[str, str], uid: int, gid: int) -> None:
+    """Link `home`/volumes/NAME to each place. An existing name that is not a link stays.
+
+    A convenience that never prevents a start: on a full disk there is no link. The owner can write to the home, so no
+    link in it is followed: everything uses open folders and names.
+    `uid`, `gid`: owner of the folder and the links, if the server may set it.
+    """
+    if not places:
+        return
+    with suppress(OSError):
+        if (home / FOLDER).make_folder() and uid != os.geteuid():
+            (home / FOLDER).give(uid, gid)
+        with (home / FOLDER).folder() as folder:
+            for name, place in places.items():
+                with suppress(OSError):
+                    _link(name, place, folder, uid, gid)
+
+
+def _link(name: str, place: str, folder: int, uid: int, gid: int) -> None:
+    try:
+        if not stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            return
+        if os.readlink(name, dir_fd=folder) == place:
+            return
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    os.symlink(place, name, dir_fd=folder)
+    if uid != os.geteuid():
+        os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)

@@ -1,6 +1,7 @@
-"""Operations of the Swarm engine on one attempt's service (`containers.container_client`).
+"""Implements `ContainerClient` for services of a Swarm. `launcher.py` creates them.
 
-A stop is requested through the box, which the entry in the container polls (`entry.sh`): a Swarm cannot send a signal
+A stop is requested through the control folder, which the entry in the container polls (`entry.sh`): a Swarm cannot send
+a signal
 to a task. Only a command that does not react is ended through Swarm and the node agent.
 """
 
@@ -19,9 +20,9 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.container_client import Absent, Lives, Look, Over, Signal, Waiting
+from commonage.engines.containers.container_client import Absent, ContainerState, Ended, Running, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.files.control_folder import Box
+from commonage.engines.containers.files.control_folder import ControlFolder
 from commonage.engines.containers.files.prepare import check
 from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
@@ -31,7 +32,7 @@ from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.nodes.known_nodes import KnownNodes
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.statuses import (
-    Circumstances,
+    EndContext,
     changed_at,
     end_of,
     ended_by_itself,
@@ -68,7 +69,7 @@ class Service:
 
 
 class SwarmContainerClient:
-    """Hands at a manager of the Swarm."""
+    """Operations on services, at a manager of the Swarm."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class SwarmContainerClient:
         self._tasks = tasks
         self._launcher = launcher
         self._in_thread = in_thread
-        self._reconnect_timeout_s, self._ports = settings.reconnect_timeout_s, settings.ports
+        self._room_timeout_s, self._ports = settings.room_timeout_s, settings.ports
         self._services: dict[str, Service] = {}
         self._ended: dict[str, Service] = {}
         self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
@@ -94,7 +95,7 @@ class SwarmContainerClient:
         check(request)
 
     def node_of(self, request: StartRequest) -> str:
-        """The node that the planner chose."""
+        """The node that the scheduler chose."""
         return request.allocation.node
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
@@ -122,52 +123,52 @@ class SwarmContainerClient:
         if run.id in self._services:
             return
         self.note(run.id, await self._launcher.launch(run, on_progress))
-        self._tasks.hurry()
+        self._tasks.refresh_soon()
 
     # --- status ---------------------------------------------------------------------------------------------------
 
-    async def look(self, run: Run) -> Look:
+    async def inspect(self, run: Run) -> ContainerState:
         """Return the state as of the last query to Swarm."""
         task = self._tasks.of(run.id)
         if task is None:
             return await self._without_task(run)
         self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
         node, node_id = run.request.allocation.node, str(task.get("NodeID", ""))
-        ran_at = await self._in_thread(run.box.ran_at)
+        ran_at = await self._in_thread(run.control_folder.ran_at)
         forgotten = is_orphaned(task) and self._known_nodes.is_down(node_id)
         if has_ended(task) and not forgotten and not self._known_nodes.was_fenced(run.id, node):
-            return Over(ran_at, partial(self._end, run, task))
+            return Ended(ran_at, partial(self._end, run, task))
         if why := self._known_nodes.why_lost(run.id, node_id, node):
-            return Over(ran_at, partial(self._give_up, run, why))
-        if runs(task) or ran_at is not None:  # the box shows it before Swarm does
+            return Ended(ran_at, partial(self._give_up, run, why))
+        if runs(task) or ran_at is not None:  # the control folder shows it before Swarm does
             return self._running(run, task, ran_at)
         return await self._waiting(run, task)
 
-    async def _without_task(self, run: Run) -> Look:
+    async def _without_task(self, run: Run) -> ContainerState:
         service = self._services.get(run.id)
         if service is not None:
             if not self._tasks.is_newer_than(service.since + _SURELY_S) or await self._client.has_service(service.id):
                 return Waiting(WaitingForSwarm())
             if service.force_at is not None:
-                return Over(None, partial(self._forced, run))
+                return Ended(None, partial(self._forced, run))
             self._services.pop(run.id, None)
         return Absent(RemovedFromOutside())
 
     async def _forced(self, run: Run) -> Exit:
-        end = await self._in_thread(run.box.end)
+        end = await self._in_thread(run.control_folder.end)
         return (
             Exit(_KILLED, None, time.time()) if end is None else Exit(end.code, None, end.at, end.oom and end.code != 0)
         )
 
-    def _running(self, run: Run, task: Json, ran_at: float | None) -> Look:
+    def _running(self, run: Run, task: Json, ran_at: float | None) -> ContainerState:
         if not run.request.wants_port:
-            return Lives(ran_at or changed_at(task))
+            return Running(ran_at or changed_at(task))
         swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", "")))
         if swarm_node is None:
             return Waiting(Starting(node=run.request.allocation.node))
-        return Lives(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
+        return Running(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
 
-    async def _waiting(self, run: Run, task: Json) -> Look:
+    async def _waiting(self, run: Run, task: Json) -> ContainerState:
         swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", ""))) or self._known_nodes.swarm_nodes.get(
             run.request.allocation.node
         )
@@ -177,20 +178,25 @@ class SwarmContainerClient:
         if is_refused_room(task) and service is not None:
             down = swarm_node is None or swarm_node.is_down
             waited = asyncio.get_running_loop().time() - service.since
-            if (down or waited > self._reconnect_timeout_s) and await self._in_thread(run.box.claim_never):
-                return Over(None, partial(_given_back, reason))
+            if (down or waited > self._room_timeout_s) and await self._in_thread(run.control_folder.forbid_start):
+                return Ended(None, partial(_unplaced, reason))
         return Waiting(reason)
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
     async def _end(self, run: Run, task: Json) -> Exit:
-        box, service = run.box, self._services.get(run.id)
+        control_folder, service = run.control_folder, self._services.get(run.id)
         claim, again, end, could_not = await self._in_thread(
-            lambda: (box.claim(), box.was_run_again(), box.end(), box.could_not_tell())
+            lambda: (
+                control_folder.claim(),
+                control_folder.was_restarted(),
+                control_folder.end(),
+                control_folder.end_unreadable(),
+            )
         )
-        wished = service is not None and bool(service.asked)
-        about = Circumstances(run.request.allocation.node, claim, again, end, could_not, wished, time.time())
-        return end_of(task, about)
+        stop_requested = service is not None and bool(service.asked)
+        context = EndContext(run.request.allocation.node, claim, again, end, could_not, stop_requested, time.time())
+        return end_of(task, context)
 
     async def _give_up(self, run: Run, why: Reason) -> Exit:
         """Give up an attempt whose node is gone. If it may still run there, it is ended first; `remove` removes its
@@ -198,41 +204,41 @@ class SwarmContainerClient:
 
         An attempt that ended by itself before keeps its own code. Raises EngineFailure while it may still run.
         """
-        if (own := await self._in_thread(partial(_own_end, run.box))) is not None:
+        if (own := await self._in_thread(partial(_own_end, run.control_folder))) is not None:
             return own
         with suppress(OSError):
-            # An attempt that was seen running has run, whatever it did to its box since: it may still run.
-            if await self._in_thread(run.box.claim_never) and not run.is_running:
+            # An attempt that was seen running has run, whatever it did to its control folder since: it may still run.
+            if await self._in_thread(run.control_folder.forbid_start) and not run.is_running:
                 return Exit(None, why, time.time())
-        if not await self._known_nodes.have_ended(run.id, run.request.allocation.node):
+        if not await self._known_nodes.fence_attempt(run.id, run.request.allocation.node):
             with suppress(OSError):
-                await self._in_thread(partial(run.box.stop, "kill"))
-            await self._until_it_ends(run.box)
-        return await self._in_thread(partial(_own_end, run.box)) or Exit(None, why, time.time())
+                await self._in_thread(partial(run.control_folder.stop, "kill"))
+            await self._until_it_ends(run.control_folder)
+        return await self._in_thread(partial(_own_end, run.control_folder)) or Exit(None, why, time.time())
 
-    async def _until_it_ends(self, box: Box) -> None:
+    async def _until_it_ends(self, control_folder: ControlFolder) -> None:
         """Wait until it ends, or until it clearly does not react."""
         for _ in range(_LOOKS):
-            if await self._in_thread(box.has_end):
+            if await self._in_thread(control_folder.has_end):
                 return
             await asyncio.sleep(_HEARD_S / _LOOKS)
 
     # --- stopping -----------------------------------------------------------------------------------------------
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        """Signal through its box, and by force if it does not react."""
+        """Signal through its control folder, and by force if it does not react."""
         loop = asyncio.get_running_loop()
         service = self._services.get(run.id)
         if service is None:
             return
         service.asked.add(signal)
         try:
-            await self._in_thread(partial(run.box.stop, "term" if signal == "SIGTERM" else "kill"))
+            await self._in_thread(partial(run.control_folder.stop, "term" if signal == "SIGTERM" else "kill"))
         except OSError as error:
             if signal == "SIGTERM":
-                raise EngineFailure(f"its box cannot be written: {error}", retryable=True) from error
+                raise EngineFailure(f"its control folder cannot be written: {error}", retryable=True) from error
             service.force_at = service.force_at or loop.time()
-        self._tasks.hurry()
+        self._tasks.refresh_soon()
         if signal == "SIGKILL":
             await self._force(run, service, loop.time())
 
@@ -295,14 +301,14 @@ class SwarmContainerClient:
                     await agents.release(self._known_nodes.id_of(node), run.id)
 
 
-async def _given_back(why: Reason) -> Exit:
-    """End of an attempt that never began: the planner may find another place."""
+async def _unplaced(why: Reason) -> Exit:
+    """End of an attempt that never began: the scheduler may find another place."""
     return Exit(None, why, time.time())
 
 
-def _own_end(box: Box) -> Exit | None:
+def _own_end(control_folder: ControlFolder) -> Exit | None:
     """How its command ended by itself; None if it did not, or was killed, which is then because of its node."""
-    end = box.end()
+    end = control_folder.end()
     if end is None or end.outside or (end.code == _KILLED and not end.oom):
         return None
     return Exit(end.code, None, end.at, end.oom and end.code != 0)

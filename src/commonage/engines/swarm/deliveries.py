@@ -16,7 +16,7 @@ from typing import Literal
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.descriptions import LABEL, ours
+from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
 from commonage.engines.containers.files.control_folder import script_of
 from commonage.engines.containers.files.injected import files_of
 from commonage.engines.containers.files.prepare import ENTRY
@@ -95,7 +95,9 @@ class Deliveries:
 
     async def remove_secrets(self, attempt_id: str) -> None:
         """Remove the attempt's secret, if it exists and no service uses it any more."""
-        for one in await self._client.deliveries("secrets", ours(self._installation), f"{LABEL}.attempt={attempt_id}"):
+        for one in await self._client.deliveries(
+            "secrets", installation_filter(self._installation), f"{LABEL}.attempt={attempt_id}"
+        ):
             await self._client.remove_delivery("secrets", str(one["ID"]))
 
     async def clear(self, is_live: Callable[[str], bool]) -> None:
@@ -103,12 +105,12 @@ class Deliveries:
 
         `is_live` is called after the Swarm's list is read: an attempt is known before its secret is created.
         """
-        for one in await self._client.deliveries("secrets", ours(self._installation)):
+        for one in await self._client.deliveries("secrets", installation_filter(self._installation)):
             attempt = str((one["Spec"].get("Labels") or {}).get(f"{LABEL}.attempt", ""))
             if not is_live(attempt) and await self._client.remove_delivery("secrets", str(one["ID"])):
                 _log.info("removed the secret of %s, which does not run any more", attempt)
         await self.entry()
-        for one in await self._client.deliveries("configs", ours(self._installation)):
+        for one in await self._client.deliveries("configs", installation_filter(self._installation)):
             if str(one["ID"]) not in {known.id for known in self._configs.values()}:
                 await self._client.remove_delivery("configs", str(one["ID"]))
 
@@ -120,7 +122,7 @@ class Deliveries:
         }
 
     async def _id_of(self, kind: Kind, name: str) -> str:
-        for one in await self._client.deliveries(kind, ours(self._installation)):
+        for one in await self._client.deliveries(kind, installation_filter(self._installation)):
             if one["Spec"]["Name"] == name:
                 return str(one["ID"])
         raise EngineFailure(

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from commonage.engines.containers.daemon.checks import MAY_GAIN, DaemonSummary, may_gain, swarm_faults
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.examined import Examined
-from commonage.engines.containers.daemon.security import MAY_GAIN, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, plain_http_on, swarm_nodes_of
 from commonage.ports.agents import AgentReport
@@ -18,7 +17,7 @@ _HEARTBEATS = 3
 _SLOW_S = 3.0
 
 
-async def examine_swarm(url: str, folder: Path, agent_reports: Mapping[str, AgentReport]) -> Examined:
+async def examine_swarm(url: str, folder: Path, agent_reports: Mapping[str, AgentReport]) -> DaemonSummary:
     """Examine the manager at `url`. Raises EngineFailure if it does not answer, or is no manager.
 
     `agent_reports` holds the last reports of the node agents, by node name. A daemon of moby 20.10 does not report that
@@ -38,7 +37,7 @@ def examined(
     heartbeat_s: float,
     folder: Path,
     agent_reports: Mapping[str, AgentReport],
-) -> Examined:
+) -> DaemonSummary:
     """Examine a Swarm's own description."""
     swarm_nodes = swarm_nodes_of(nodes)
     there = [one for one in swarm_nodes.values() if not one.is_down]
@@ -49,13 +48,13 @@ def examined(
         f"one that is gone is noticed after {_HEARTBEATS * heartbeat_s:.0f} s; {folder} must be mounted on all"
     )
     here = str(info.get("Name", "the manager"))
-    advice = [f"{here}: {fault}" for fault in swarm_faults(info)]
+    faults = tuple((here, fault) for fault in swarm_faults(info))
     gains = {name for name, one in agent_reports.items() if name in swarm_nodes and MAY_GAIN in one.notices}
     gains |= {here} if may_gain(info) else set()
-    advice += [f"{name}: {MAY_GAIN}" for name in sorted(gains)]
+    advice = [f"{name}: {MAY_GAIN}" for name in sorted(gains)]
     if heartbeat_s > _SLOW_S:
         advice.append("have it noticed sooner: docker swarm update --dispatcher-heartbeat 2s")
-    return Examined(said, "; ".join([*advice, *_of_nodes(swarm_nodes, agent_reports)]))
+    return DaemonSummary(said, "; ".join([*advice, *_of_nodes(swarm_nodes, agent_reports)]), faults)
 
 
 def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport]) -> Iterator[str]:
@@ -73,7 +72,8 @@ def _of_nodes(swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, 
         )
     undeclared = sorted(
         name for name, one in swarm_nodes.items()
-        if one.vram_mib is None and name in agent_reports and any(not gpu.simulated for gpu in agent_reports[name].report.devices)  # noqa: E501
+        if one.vram_mib is None and name in agent_reports
+        and any(not gpu.simulated for gpu in agent_reports[name].report.devices)
     )  # fmt: skip
     if undeclared:
         yield (

@@ -1,8 +1,8 @@
 """The Swarm engine: the engine port over services of a Docker Swarm, of which this node is a manager.
 
-One attempt is one service of one task on the node that the planner chose. State that must survive the server is in the
-run folders, which only the control plane can access. All nodes see workspaces, boxes and logs under the same path.
-Created by bootstrap; used through the port only.
+One attempt is one service of one task on the node that the scheduler chose. State that must survive the server is in
+the run folders, which only the control plane can access. All nodes see workspaces, control folders and logs under the
+same path. Created by bootstrap; used through the port only.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from pathlib import Path
 from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import EngineNotAnswering, SharedFolderNotSet
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
 from commonage.engines.containers.daemon.addresses import addresses_here, network_at
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.descriptions import LABEL, ours
+from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.relays import Relays
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.files.prepare import Place
-from commonage.engines.containers.housekeeping import Bounds, House
+from commonage.engines.containers.files.prepare import ContainerDefaults
+from commonage.engines.containers.housekeeping import Housekeeper, LogRetention
 from commonage.engines.containers.program.program import shared_variables
 from commonage.engines.containers.run import Run
 from commonage.engines.rundir.disk import free_on, tight_disk
@@ -40,7 +42,6 @@ from commonage.engines.swarm.doctor import notes_of
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes.known_nodes import KnownNodes
-from commonage.engines.swarm.nodes.swarm_nodes import NO_SHARED_FOLDER
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.engines.swarm.watcher import Watcher
@@ -59,7 +60,8 @@ class SwarmEngine(ContainerEngine):
     """The engine of a site that is one Docker Swarm.
 
     Its data about attempts lies under `data` (swarm/runs), which only the control plane can access. `shared` is the
-    folder that every node sees under the same path: workspaces, and swarm/attempts with a log and a box for each. Root
+    folder that every node sees under the same path: workspaces, and swarm/attempts with a log and a control folder for
+    each. Root
     on one of the nodes may change that folder at will. `agents` are those on the nodes; without them no GPUs are known,
     nothing is measured, and no node except the manager takes work.
     """
@@ -88,13 +90,13 @@ class SwarmEngine(ContainerEngine):
         self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MOST_RELAYED)
         self._sweeps: SwarmContainerClient | None = None
         self._notes: tuple[str, ...] = ()
-        self._here = ""
+        self._own_node_id = ""
 
     # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
         """Capabilities. Volume sizes are limited if the node's agent reports that its daemon can do so."""
-        bounded, unbounded = self._known_nodes.that_bound_volumes()
+        bounded, unbounded = self._known_nodes.volume_limits()
         return Capabilities(
             "swarm",
             isolates_users=self._known_nodes.has_agents,
@@ -115,8 +117,8 @@ class SwarmEngine(ContainerEngine):
     def _reports(self) -> list[NodeReport]:
         free, faults = free_on(self._shared)
         if self._known_nodes.fault:
-            faults = (self._known_nodes.fault, *faults)
-        tight = tight_disk(free, self._settings.disk_low_mib, f"the site's folder {self._shared}")
+            faults = (EngineNotAnswering(error=self._known_nodes.fault), *faults)
+        tight = tight_disk(free, self._settings.disk_low_mib, self._shared)
         return [
             replace(
                 report,
@@ -127,21 +129,21 @@ class SwarmEngine(ContainerEngine):
             for report in self._known_nodes.reports()
         ]
 
-    def _faults_of_sharing(self, node: str) -> Sequence[str]:
-        here = self._known_nodes.by_id.get(self._here)
-        if self._folder.parent == self._shared and here is not None and node != here.name:
-            return (NO_SHARED_FOLDER,)
+    def _faults_of_sharing(self, node: str) -> Sequence[Reason]:
+        own_node = self._known_nodes.by_id.get(self._own_node_id)
+        if self._folder.parent == self._shared and own_node is not None and node != own_node.name:
+            return (SharedFolderNotSet(guide=docs_page("operate/swarm")),)
         return ()
 
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
-        await self._in_thread(self._see_that_it_is_upgraded)
-        requests = await self._read_down()
+        await self._in_thread(self._check_folder_layout)
+        requests = await self._load_requests()
         name, settings = self._installation, self._settings
         swarm = await self._client.membership()
-        self._here = str(swarm["NodeID"])
+        self._own_node_id = str(swarm["NodeID"])
         address = settings.address or str(swarm["NodeAddr"])
         self._notes = notes_of(await self._client.info(), await self._client.heartbeat_s(), self._shared)
         await self._relays.open_at(address, self._admits)
@@ -151,12 +153,13 @@ class SwarmEngine(ContainerEngine):
             agents.set_network(NodeNetwork(settings.reaches, settings.ports, sources))
         self._networks = Networks(self._client, name, settings, address)
         workspaces = Beneath(self._shared) / "workspaces"
-        place = Place(name, workspaces, shared_variables(os.environ), self._unpacker, here=False)
-        uses = Dependencies(
-            self._client, self._known_nodes, Deliveries(self._client, name), self._images, self._networks, self._start_limiter,  # noqa: E501
+        defaults = ContainerDefaults(name, workspaces, shared_variables(os.environ), self._unpacker, is_local=False)
+        dependencies = Dependencies(
+            self._client, self._known_nodes, Deliveries(self._client, name), self._images, self._networks,
+            self._start_limiter,
             self._in_thread,
         )  # fmt: skip
-        launcher = Launcher(place, settings, uses)
+        launcher = Launcher(defaults, settings, dependencies)
         await launcher.open()
         await self._networks.open()
         self._launcher = launcher
@@ -165,23 +168,23 @@ class SwarmEngine(ContainerEngine):
             self._client, self._known_nodes, self._seen_tasks, launcher, settings, self._in_thread
         )  # fmt: skip
         await self._look_at_swarm()
-        await self._take_up(requests, self._container_client)
+        await self._recover(requests, self._container_client)
         watcher = Watcher(self._table, self._seen_tasks, self._known_nodes, self._in_thread)
         self._keep("watch tasks", partial(watcher.keep, self._settle_soon, self._swarm_is_back))
         self._sweeps = self._container_client
         self._keep("remove services", partial(watcher.sweep, self._container_client))
-        self._keep("answer paused nodes", watcher.answer_paused)
-        bounds = Bounds(settings.keep_logs_days, settings.keep_logs_mib)
-        house = House(self._table, self._files, bounds, self._in_thread)
+        self._keep("answer paused nodes", watcher.resolve_paused)
+        retention = LogRetention(settings.keep_logs_days, settings.keep_logs_mib)
+        housekeeper = Housekeeper(self._table, self._files, retention, self._in_thread)
         self._keep("limit logs", self._log_limit.keep)
-        self._keep("clean up", partial(house.keep_clean, lambda: self._clear(house)))
+        self._keep("clean up", partial(housekeeper.keep_clean, lambda: self._clear(housekeeper)))
 
     def _admits(self, peer: str) -> bool:
         """True if the relays accept this address: of a node, or of a container on this node."""
         local = network_at(CONTAINER_BRIDGE)
         return self._known_nodes.has_address(peer) or (local is not None and ip_address(peer) in local)
 
-    def _see_that_it_is_upgraded(self) -> None:
+    def _check_folder_layout(self) -> None:
         """Raise EngineFailure if the shared folder still has files that only the control plane may write."""
         before = Beneath(self._shared) / "swarm" / "runs"
         is_known = self._folder.parent != self._shared and (self._folder / "installation").exists()
@@ -198,7 +201,7 @@ class SwarmEngine(ContainerEngine):
 
     async def close(self) -> None:
         """Release everything. Running attempts continue, and are found again."""
-        await self._let_go()
+        await self._release_all()
         if self._sweeps is not None:
             with suppress(EngineFailure):  # the rest is found at the next start
                 await self._sweeps.sweep(at_once=True)
@@ -210,28 +213,28 @@ class SwarmEngine(ContainerEngine):
 
     async def _look_at_swarm(self) -> None:
         """Read our objects in the Swarm, and its nodes. Raises EngineFailure."""
-        await self._known_nodes.look()  # the caller looks at all running attempts
-        for service in await self._client.services(ours(self._installation)):
+        await self._known_nodes.poll()  # the caller looks at all running attempts
+        for service in await self._client.services(installation_filter(self._installation)):
             self._container_client.note(_attempt_of(service), str(service["ID"]))
         await self._seen_tasks.ask()
 
     async def _swarm_is_back(self) -> None:
         await self._look_at_swarm()
-        await self._networks.look_again()
+        await self._networks.refresh()
         for run in self._table:
             self._settle_soon(run)
 
-    async def _clear(self, house: House) -> None:
+    async def _clear(self, housekeeper: Housekeeper) -> None:
         """Remove our services whose attempt is forgotten or was never written to disk, and unused networks.
 
         A crash between two steps leaves such services. Raises EngineFailure.
         """
-        for service in await self._client.services(ours(self._installation)):
+        for service in await self._client.services(installation_filter(self._installation)):
             attempt = _attempt_of(service)
             if attempt not in self._table.runs and not self._container_client.is_swept(attempt):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
-        await self._networks.clear_unused(house.uses)
+        await self._networks.clear_unused(housekeeper.has_runs_of)
         await self._launcher.clear(self._is_live)
 
     def _is_live(self, attempt_id: str) -> bool:
@@ -260,9 +263,9 @@ class SwarmEngine(ContainerEngine):
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
         """Owners of these processes of the control plane's node."""
-        here = self._known_nodes.by_id.get(self._here)
-        agents = self._known_nodes.agent_of(here.name) if here is not None else None
-        return [] if here is None or agents is None else await agents.owners(here.id, pids)
+        own_node = self._known_nodes.by_id.get(self._own_node_id)
+        agents = self._known_nodes.agent_of(own_node.name) if own_node is not None else None
+        return [] if own_node is None or agents is None else await agents.owners(own_node.id, pids)
 
     async def _exec(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ExecStream:
         """Run a command through the agent of its node, because only that reaches its container."""
@@ -281,7 +284,7 @@ class SwarmEngine(ContainerEngine):
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         """Pull its image to one node, or to all that take work."""
-        await self._launcher.have_image(environment, node, on_progress)
+        await self._launcher.ensure_image(environment, node, on_progress)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
         """State of each environment."""

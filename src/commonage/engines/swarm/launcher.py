@@ -1,7 +1,7 @@
-"""Creates an attempt's service: its image on its node, its folders, its network, its description.
+"""Creates the service of an attempt: image, folders, network, GPU shares, description.
 
-Used by the hands. Everything here may be repeated after a crash: an existing service of the attempt is found by its
-label, and the entry in its container runs the command only once (entry.sh).
+Used by `container_client`. Everything here may be repeated after a crash: an existing service of the attempt is found
+by its label, and the entry in its container runs the command only once (entry.sh).
 """
 
 from __future__ import annotations
@@ -10,31 +10,34 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import AssignedToNode
+from commonage.domain.reasons.nodes import NodeTakesNoWork
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.daemon.admin_mounts import see_that_nothing_leads_elsewhere
+from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.descriptions import LABEL, Folders, ours
+from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders, installation_filter
 from commonage.engines.containers.daemon.errors import Refused
 from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.files.prepare import Place, have_files, have_folders, ourselves
-from commonage.engines.containers.program.program import PORT, Inside, Program, program_of
+from commonage.engines.containers.files import control_folder
+from commonage.engines.containers.files.prepare import ContainerDefaults, ourselves, prepare_files, prepare_folders
+from commonage.engines.containers.program.program import PORT, ContainerNetwork, Program, program_of
 from commonage.engines.containers.run import Run
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.deliveries import Deliveries
-from commonage.engines.swarm.mounting import mounted
 from commonage.engines.swarm.networks import Networks
-from commonage.engines.swarm.nodes.known_nodes import AgentAway, KnownNodes
+from commonage.engines.swarm.nodes.known_nodes import AgentUnreachable, KnownNodes
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
 from commonage.engines.swarm.settings import SwarmSettings
-from commonage.engines.swarm.translate import Surroundings, service_names, service_spec
+from commonage.engines.swarm.translate import ContainerContext, service_names, service_spec
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Hold
 
@@ -58,12 +61,16 @@ class Dependencies:
 class Launcher:
     """Creates services."""
 
-    def __init__(self, place: Place, settings: SwarmSettings, uses: Dependencies) -> None:
-        self._place = place
+    def __init__(self, defaults: ContainerDefaults, settings: SwarmSettings, dependencies: Dependencies) -> None:
+        self._defaults = defaults
         self._settings = settings
-        self._client, self._known_nodes, self._deliveries = uses.client, uses.known_nodes, uses.deliveries
-        self._images, self._networks = uses.images, uses.networks
-        self._start_limiter, self._in_thread = uses.start_limiter, uses.in_thread
+        self._client, self._known_nodes, self._deliveries = (
+            dependencies.client,
+            dependencies.known_nodes,
+            dependencies.deliveries,
+        )
+        self._images, self._networks = dependencies.images, dependencies.networks
+        self._start_limiter, self._in_thread = dependencies.start_limiter, dependencies.in_thread
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._owner = ourselves()
         self._creating: dict[str, asyncio.Task[str]] = {}
@@ -71,21 +78,21 @@ class Launcher:
     async def open(self) -> None:
         """Create the objects that every attempt needs. Raises EngineFailure."""
         try:
-            await self._in_thread(partial(self._place.workspaces.make_folder, parents=True))
+            await self._in_thread(partial(self._defaults.workspaces.make_folder, parents=True))
         except OSError as error:
-            raise EngineFailure(f"the folder {self._place.workspaces} cannot be made: {error.strerror}") from error
+            raise EngineFailure(f"the folder {self._defaults.workspaces} cannot be made: {error.strerror}") from error
         await self._deliveries.entry()
 
     # --- images -------------------------------------------------------------------------------------------------
 
-    async def have_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
+    async def ensure_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
-        names = self._known_nodes.with_agents() if node is None else [node]
+        names = self._known_nodes.nodes_with_agents() if node is None else [node]
         swarm_nodes = [self._known_nodes.swarm_node(name) for name in names]
 
         async def have(image: str, on_progress: OnProgress) -> None:
             if not swarm_nodes:
-                await self._images.have_here(image, on_progress)
+                await self._images.ensure_local(image, on_progress)
             await asyncio.gather(*(self._fetch(swarm_node, image, on_progress) for swarm_node in swarm_nodes))
 
         await self._images.ensure(environment, on_progress, have)
@@ -99,13 +106,15 @@ class Launcher:
             return
         account = self._settings.account
         if swarm_node.name in self._known_nodes.agent_reports and account is not None and account.is_for(image):
-            raise AgentAway(f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer")
+            raise AgentUnreachable(
+                f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer"
+            )
         # Its daemon pulls it when the container is created. An invalid image name is detected here.
         await self._client.image(image)
 
     @contextmanager
     def _talking_to(self, swarm_node: SwarmNode) -> Iterator[None]:
-        """Translate a link that was lost meanwhile to AgentAway."""
+        """Translate a link that was lost meanwhile to AgentUnreachable."""
         try:
             yield
         except EngineFailure as error:
@@ -114,7 +123,7 @@ class Launcher:
                 one.node_id == swarm_node.id and one.connected for one in agents.agent_reports()
             )
             if error.is_retryable and not linked:
-                raise AgentAway(error.message, native=error.native) from error
+                raise AgentUnreachable(error.message, native=error.native) from error
             raise
 
     # --- services -----------------------------------------------------------------------------------------------
@@ -126,32 +135,32 @@ class Launcher:
         """
         request = run.request
         swarm_node = self._known_nodes.swarm_node(request.allocation.node)
-        await self.have_image(request.environment, swarm_node.name, on_progress)
-        await have_files(run, self._place, self._owner, on_progress)
+        await self.ensure_image(request.environment, swarm_node.name, on_progress)
+        await prepare_files(run, self._defaults, self._owner, on_progress)
         await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, on_progress)
         async with self._at_once:
             try:
-                return await self._launch(run, swarm_node, on_progress)
+                return await self._prepare_and_create(run, swarm_node, on_progress)
             except Refused as error:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
             self._networks.forget(request.tenant)
             self._deliveries.forget_configs()
-            return await self._launch(run, swarm_node, on_progress)
+            return await self._prepare_and_create(run, swarm_node, on_progress)
 
-    async def _launch(self, run: Run, swarm_node: SwarmNode, on_progress: OnProgress) -> str:
+    async def _prepare_and_create(self, run: Run, swarm_node: SwarmNode, on_progress: OnProgress) -> str:
         network = await self._networks.of(run.request.tenant)
         held = await self._confine(run.request, swarm_node)
         gateway = self._known_nodes.gateway_of(swarm_node.name) or network.gateway
-        inside = Inside(gateway, frozenset(self._settings.reaches), run.port or PORT)
-        program = program_of(run.request, inside, self._place.shared, held)
-        workspace = await self._in_thread(partial(self._have_folders, run, program))
-        around = Surroundings(
-            installation=self._place.installation,
+        inside = ContainerNetwork(gateway, frozenset(self._settings.reaches), run.port or PORT)
+        program = program_of(run.request, inside, self._defaults.shared, held)
+        workspace = await self._in_thread(partial(self._prepare_folders, run, program))
+        context = ContainerContext(
+            installation=self._defaults.installation,
             # By its name, which shows that it is ours: a caller that may pass any id could pass the node's own network.
             network=network.name,
-            folders=Folders(workspace, str(run.box.path), str(run.folder.log)),
+            folders=AttemptFolders(workspace, str(run.control_folder.path), str(run.folder.log)),
             entry=await self._deliveries.entry(),
             injected=await self._deliveries.injected(run.request),
             secrets=await self._deliveries.secrets(run.id, program.secrets),
@@ -161,16 +170,16 @@ class Launcher:
             volume_quota=self._known_nodes.bounds_volumes(swarm_node.name),
             port=run.port,
         )
-        spec: Json = service_spec(run.request, program, around, self._settings)
+        spec: Json = service_spec(run.request, program, context, self._settings)
         with self._talking_to(swarm_node):
-            spec = await mounted(spec, run.id, program, self._known_nodes, swarm_node)
+            spec = await mount_through_agent(spec, run.id, program, self._known_nodes, swarm_node)
         on_progress(AssignedToNode(node=swarm_node.name), None)
-        creating = self._creating[run.id] = asyncio.create_task(self._create(run.request, spec))
+        creating = self._creating[run.id] = asyncio.create_task(self._create_service(run.request, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
         # A stop must not cancel it: then it would be unknown whether a service exists.
         return await asyncio.shield(creating)
 
-    async def _create(self, request: StartRequest, spec: Json) -> str:
+    async def _create_service(self, request: StartRequest, spec: Json) -> str:
         for name in service_names(request):
             created = await self._client.create_service({**spec, "Name": name})
             if created is not None:
@@ -180,7 +189,7 @@ class Launcher:
         raise EngineFailure(f"the services {' and '.join(service_names(request))} are there already, and not ours")
 
     async def _services_of(self, attempt_id: str) -> Sequence[str]:
-        labels = ours(self._place.installation), f"{LABEL}.attempt={attempt_id}"
+        labels = installation_filter(self._defaults.installation), f"{LABEL}.attempt={attempt_id}"
         return [str(one["ID"]) for one in await self._client.services(*labels)]
 
     async def clear(self, is_live: Callable[[str], bool]) -> None:
@@ -211,8 +220,43 @@ class Launcher:
                 )
         if all(share.simulated for share in request.allocation.shares):
             return {}
-        raise AgentAway(f"the agent of {swarm_node.name}, which holds shares of GPUs, does not answer")
+        raise AgentUnreachable(f"the agent of {swarm_node.name}, which holds shares of GPUs, does not answer")
 
-    def _have_folders(self, run: Run, program: Program) -> str:
-        see_that_nothing_leads_elsewhere(run.request, self._settings.mounts)
-        return str(have_folders(run, program, self._place, self._owner))
+    def _prepare_folders(self, run: Run, program: Program) -> str:
+        check_mount_sources(run.request, self._settings.mounts)
+        return str(prepare_folders(run, program, self._defaults, self._owner))
+
+
+async def mount_through_agent(
+    spec: Json, attempt_id: str, program: Program, known_nodes: KnownNodes, swarm_node: SwarmNode
+) -> Json:
+    """Return the service description, with the folders mounted and named as they are on the node.
+
+    Raises EngineFailure; AgentUnreachable if there is an agent that does not answer.
+    """
+    made: dict[str, Any] = deepcopy(dict(spec))
+    # The sockets of MPS belong to the agent, in a folder of its node.
+    binds = [
+        one
+        for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"]
+        if one["Type"] == "bind" and one["Source"] != program.mps_pipe
+    ]
+    agents = known_nodes.agent_of(swarm_node.name)
+    if agents is None:
+        if swarm_node.name in known_nodes.agent_reports:
+            raise AgentUnreachable(
+                f"the agent of {swarm_node.name}, which mounts the folders of workloads, does not answer"
+            )
+        if (why := known_nodes.why_unmounted(swarm_node.name)) is not None:
+            raise EngineFailure(NodeTakesNoWork(node=swarm_node.name, cause=why), retryable=True)
+        return made
+    asked = list(zip(_names(binds, program), (str(one["Source"]) for one in binds), strict=True))
+    for one, place in zip(binds, await agents.mount(swarm_node.id, attempt_id, asked), strict=True):
+        one["Source"] = place
+    return made
+
+
+def _names(binds: Sequence[Json], program: Program) -> list[str]:
+    """The name of each mount on the node."""
+    known = {program.home: "workspace", control_folder.INSIDE: "box", control_folder.LOG_INSIDE: "log"}
+    return [known.get(str(one["Target"]), f"volume-{number}") for number, one in enumerate(binds)]

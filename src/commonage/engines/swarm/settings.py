@@ -13,21 +13,16 @@ from commonage.ports.registry import RegistryAccount
 class SwarmSettings:
     """Settings of one Swarm engine.
 
-    `url` is the daemon's of a manager, on the control plane's node. `pull`: whether images are fetched by it.
-    `cpu_hold`: what an attempt asked for is its `share` of cores that others want, too, or a `quota`, which then Swarm
-    reserves. `reaches`: ports of this machine's loopback that containers reach (the hub, the control plane) by
-    `address`, which is the Swarm's own of this machine if left out. `gateway_port`: the port of the loopback, the
-    workload gateway's, that serves what they send there. `networks` is the range of addresses of the
-    tenants' networks; `encrypted`: between nodes nobody reads what passes on them. `account`: with what images of
-    the site's own registry are fetched. `mounts`: see `dockerd.shared`. `ports` are those of the nodes, from the
-    first to the last, that sessions and services get one of; `sources` are addresses or networks that may connect there
-    beside this machine. `without_agents`: nodes without an agent take work, too, though root of any other node
-    could have Docker mount what it likes there.
-    `reconnect_timeout_s`: how long an attempt waits for room that Swarm does not see, before it is given back to the
-    planner.
-    `grace_s`: what Swarm gives a container that it ends itself.
-    `processes_max`, `max_log_mib`, `bundle_max_mib`, `disk_low_mib`, `keep_logs_days` and `keep_logs_mib` as with the
-    Docker engine.
+    `url`: daemon of a manager, on the control plane's node. `pull`: whether it pulls images. `cpu_hold`: requested CPUs
+    are a weight (`share`) or a limit (`quota`), which Swarm then reserves. `reaches`: loopback ports of the hub and the
+    control plane, which containers reach at `address` (None: this node's address in the Swarm). `gateway_port`:
+    loopback port of the workload gateway, which serves these connections. `networks`: address range of the tenants'
+    networks; `encrypted`: their traffic between nodes is encrypted. `account`: credentials for the site's registry.
+    `mounts`: see `containers.daemon.admin_mounts`. `ports`: first and last port of the nodes for sessions and services;
+    `sources`: addresses or networks that may connect to them, in addition to this node. `without_agents`: nodes without
+    an agent take work too; then root on any node can redirect mounts there. `room_timeout_s`: how long an attempt that
+    Swarm finds no room for waits before it returns to the scheduler. `grace_s`: seconds between SIGTERM and SIGKILL
+    when Swarm itself ends a container. All others: see `ProcessSettings`.
     """
 
     url: str = "unix:///var/run/docker.sock"
@@ -43,7 +38,7 @@ class SwarmSettings:
     ports: tuple[int, int] = (20000, 29999)
     sources: tuple[str, ...] = ()
     without_agents: bool = False
-    reconnect_timeout_s: float = 60.0
+    room_timeout_s: float = 60.0
     grace_s: int = 10
     processes_max: int = 4096
     max_log_mib: int = 512

@@ -1,4 +1,4 @@
-"""Maps Swarm's description of a task to its status and its end. Used by the hands."""
+"""Maps Swarm's description of a task to its status and its end. Used by `container_client`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from commonage.domain.reasons.attempts import (
 )
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.descriptions import LABEL
+from commonage.engines.containers.daemon.descriptions import LABEL, instant
 from commonage.engines.containers.daemon.errors import failure_of
-from commonage.engines.containers.daemon.times import instant
 from commonage.engines.containers.files.control_folder import Claim, End
 from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
 from commonage.engines.rundir.runs import Exit
@@ -47,15 +46,15 @@ _BEFORE: dict[str, type[AssignedToNode | PreparingOnNode | Starting]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """Context for reading an end: the box, and whether we ended it. `node` is its node."""
+class EndContext:
+    """Context for reading an end: the control folder, and whether we ended it. `node` is its node."""
 
     node: str
     claim: Claim
-    run_again: bool
+    restarted: bool
     end: End | None
     could_not_write: bool
-    wished: bool
+    stop_requested: bool
     now: float
 
 
@@ -113,28 +112,28 @@ def changed_at(task: Json) -> float | None:
     return instant(task["Status"]["Timestamp"])
 
 
-def end_of(task: Json, about: Circumstances) -> Exit:
+def end_of(task: Json, context: EndContext) -> Exit:
     """Return how a task ended. `code` is None if the program's own is unknown.
 
-    The time is Swarm's: the owner may have forged the contents of the box.
+    The time is Swarm's: the owner may have forged the contents of the control folder.
     """
-    ended_at = changed_at(task) or about.now
+    ended_at = changed_at(task) or context.now
     status = task["Status"]
     code = int((status.get("ContainerStatus") or {}).get("ExitCode", 0))
-    if about.claim is Claim.NEVER:
+    if context.claim is Claim.NEVER:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
-    if about.claim is Claim.NOBODY and state_of(task) != "complete":
-        return _never_started(task, code, about.node, ended_at)
-    if about.run_again:
+    if context.claim is Claim.NOBODY and state_of(task) != "complete":
+        return _never_started(task, code, context.node, ended_at)
+    if context.restarted:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
-    if about.end is not None and (about.wished or about.end.oom or not about.end.outside):
-        return Exit(about.end.code, None, ended_at, about.end.oom and about.end.code != 0)
-    if about.wished or (about.could_not_write and ended_by_itself(task)):
+    if context.end is not None and (context.stop_requested or context.end.oom or not context.end.outside):
+        return Exit(context.end.code, None, ended_at, context.end.oom and context.end.code != 0)
+    if context.stop_requested or (context.could_not_write and ended_by_itself(task)):
         return Exit(code, None, ended_at)
-    if state_of(task) == "complete" and about.end is None:
+    if state_of(task) == "complete" and context.end is None:
         return Exit(0, None, ended_at)
     by = ExternalActor.DAEMON if ended_by_itself(task) else ExternalActor.SWARM
-    return Exit(None, EndedFromOutside(by=by, node=about.node), ended_at)
+    return Exit(None, EndedFromOutside(by=by, node=context.node), ended_at)
 
 
 def _never_started(task: Json, code: int, node: str, ended_at: float) -> Exit:

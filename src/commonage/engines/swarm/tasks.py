@@ -1,7 +1,7 @@
-"""Tasks of our services, as of the last query to the Swarm. One call reads them all. Used by the hands and the watcher.
+"""Tasks of our services, as of the last query to the Swarm. Used by `container_client` and `watcher`.
 
-Swarm's events do not include tasks, so it is polled: often while a change is expected, which the boxes of the attempts
-show first, else every few seconds.
+One call reads all tasks. Swarm's events do not include tasks, so the Swarm is polled: often while a change is expected,
+else every few seconds. The control folders of attempts show changes first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.descriptions import ours
+from commonage.engines.containers.daemon.descriptions import installation_filter
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.statuses import attempt_of
 
@@ -20,10 +20,10 @@ class Tasks:
 
     def __init__(self, client: Client, installation: str) -> None:
         self._client = client
-        self._label = ours(installation)
+        self._label = installation_filter(installation)
         self._tasks: Mapping[str, Json] = {}
         self._asked_at = float("-inf")
-        self.hurried = asyncio.Event()
+        self.refresh_requested = asyncio.Event()
 
     def of(self, attempt_id: str) -> Json | None:
         """The task of an attempt; None if it had none at the last query."""
@@ -33,9 +33,9 @@ class Tasks:
         """True if Swarm was queried after this moment, by the loop's time."""
         return self._asked_at > moment
 
-    def hurry(self) -> None:
+    def refresh_soon(self) -> None:
         """Query soon, because a change is expected."""
-        self.hurried.set()
+        self.refresh_requested.set()
 
     def forget(self, attempt_id: str) -> None:
         """Forget the task of a removed service."""

@@ -1,7 +1,7 @@
 """Maps a start request to the description of a service, in terms of Docker's API. Pure; used by the launcher.
 
-One attempt is one service of one task, on the node that the planner chose, which is never started again. Options that a
-service cannot set must be set at the nodes' daemons (`no-new-privileges`, for one).
+One attempt is one service of one task, on the node that the scheduler chose. It is never started again. Options that
+a service cannot set must be set at the nodes' daemons (for example `no-new-privileges`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from commonage.engines.containers.daemon.descriptions import (
     LABEL,
     MIB,
     SHM_PART,
-    Folders,
-    given_mounts,
+    AttemptFolders,
     host_name,
     labels,
     network_labels,
     network_name,
     own_mounts,
+    requested_mounts,
 )
 from commonage.engines.containers.program.program import Program
 from commonage.engines.swarm.deliveries import ENTRY_INSIDE, SECRETS_INSIDE, Delivery
@@ -41,7 +41,7 @@ _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ContainerContext:
     """Inputs of a service besides the request. Paths are the same on all nodes of the site.
 
     `entry` is the config with the script that runs first, `secrets` the secret with the secret variables, if any;
@@ -53,7 +53,7 @@ class Surroundings:
 
     installation: str
     network: str
-    folders: Folders
+    folders: AttemptFolders
     entry: Delivery
     user: tuple[int, int]
     node: str
@@ -95,33 +95,33 @@ def network_config(installation: str, tenant: str, subnet: str, *, encrypted: bo
 
 
 def service_spec(
-    request: StartRequest, program: Program, around: Surroundings, settings: SwarmSettings
+    request: StartRequest, program: Program, context: ContainerContext, settings: SwarmSettings
 ) -> dict[str, Any]:
     """The description to create a service with, except its name."""
-    port = {"Protocol": "tcp", "TargetPort": around.port, "PublishedPort": around.port, "PublishMode": "host"}
+    port = {"Protocol": "tcp", "TargetPort": context.port, "PublishedPort": context.port, "PublishMode": "host"}
     return {
         "Labels": {
-            f"{LABEL}.installation": around.installation,
+            f"{LABEL}.installation": context.installation,
             f"{LABEL}.attempt": request.attempt_id,
             f"{LABEL}.owner": request.owner,
         },
         "TaskTemplate": {
-            "ContainerSpec": _container(request, program, around, settings),
-            "Resources": _resources(request.allocation, around, settings),
+            "ContainerSpec": _container(request, program, context, settings),
+            "Resources": _resources(request.allocation, context, settings),
             "RestartPolicy": {"Condition": "none", "MaxAttempts": 0},
-            "Placement": {"Constraints": [f"node.id=={around.node}"]},
-            "Networks": [{"Target": around.network}],
+            "Placement": {"Constraints": [f"node.id=={context.node}"]},
+            "Networks": [{"Target": context.network}],
             # The output goes to our log file; this is for errors before that.
             "LogDriver": {"Name": "json-file", "Options": {"max-size": "1m", "max-file": "1"}},
         },
         "Mode": {"Replicated": {"Replicas": 1}},
         # Virtual addresses and the ingress network need IPVS in the kernel, and fail silently without it.
-        "EndpointSpec": {"Mode": "dnsrr", "Ports": [] if around.port is None else [port]},
+        "EndpointSpec": {"Mode": "dnsrr", "Ports": [] if context.port is None else [port]},
     }
 
 
 def _container(
-    request: StartRequest, program: Program, around: Surroundings, settings: SwarmSettings
+    request: StartRequest, program: Program, context: ContainerContext, settings: SwarmSettings
 ) -> dict[str, Any]:
     # The agent on the node enforces the share of cores by this, because a service can only have a quota.
     cpus = {f"{LABEL}.cpus-milli": str(request.allocation.cpus_milli)}
@@ -132,9 +132,9 @@ def _container(
         "Args": list(program.command),
         "Env": with_init.env,
         "Dir": program.cwd,
-        "User": ":".join(map(str, around.user)),
+        "User": ":".join(map(str, context.user)),
         "Hostname": host_name(request),
-        "Labels": {**labels(request, around.installation), **cpus},
+        "Labels": {**labels(request, context.installation), **cpus},
         "StopSignal": "SIGTERM",
         "StopGracePeriod": settings.grace_s * _NS,
         "CapabilityDrop": ["ALL"],
@@ -144,19 +144,21 @@ def _container(
         "Init": True,
         "Configs": [
             _delivered("Config", one, place, (0, 0), 0o444)
-            for one, place in ((around.entry, ENTRY_INSIDE), *around.injected)
+            for one, place in ((context.entry, ENTRY_INSIDE), *context.injected)
         ],
         "Secrets": (
-            [] if around.secrets is None else [_delivered("Secret", around.secrets, SECRETS_INSIDE, around.user, 0o400)]
+            []
+            if context.secrets is None
+            else [_delivered("Secret", context.secrets, SECRETS_INSIDE, context.user, 0o400)]
         ),
         "Mounts": [
-            *own_mounts(around.folders, program),
+            *own_mounts(context.folders, program),
             {
                 "Type": "tmpfs",
                 "Target": "/dev/shm",  # noqa: S108 - shared memory of the container, not a file of ours
                 "TmpfsOptions": {"SizeBytes": request.allocation.memory_mib * MIB // SHM_PART, "Mode": 0o1777},
             },
-            *given_mounts(request, around.installation, settings.mounts, quota=around.volume_quota),
+            *requested_mounts(request, context.installation, settings.mounts, quota=context.volume_quota),
         ],
     }
 
@@ -166,11 +168,11 @@ def _delivered(kind: str, delivery: Delivery, target: str, owner: tuple[int, int
     return {f"{kind}ID": delivery.id, f"{kind}Name": delivery.name, "File": file}
 
 
-def _resources(allocation: Allocation, around: Surroundings, settings: SwarmSettings) -> dict[str, Any]:
+def _resources(allocation: Allocation, context: ContainerContext, settings: SwarmSettings) -> dict[str, Any]:
     held: dict[str, Any] = {"MemoryBytes": allocation.memory_mib * MIB}
     if settings.cpu_hold == "quota":
         held["NanoCPUs"] = allocation.cpus_milli * 1_000_000
-    vram = vram_of(allocation, declared=around.declares_vram)
+    vram = vram_of(allocation, declared=context.declares_vram)
     # Whenever a node changes, Swarm checks whether tasks still fit, with the wrong sign: it ends the task that takes
     # the last of the declared amount. Leaving one MiB of each share unreserved avoids that.
     spec = {"Kind": VRAM, "Value": max(1, vram - 1)}

@@ -1,4 +1,4 @@
-"""Watches boxes, tasks and nodes for changes, forever. Used by the engine."""
+"""Watches control folders, tasks and nodes for changes, forever. Used by the engine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from commonage.engines.swarm.nodes.known_nodes import KnownNodes
 from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
-# Boxes show starts and ends; Swarm shows tasks that cannot start, and tasks that are gone.
+# Control folders show starts and ends; Swarm shows tasks that cannot start, and tasks that are gone.
 _TASKS_SOON_S, _TASKS_STARTING_S, _TASKS_REST_S = 0.25, 1.0, 2.0
 # The more expensive a query is, the less often it runs; more often after a known change.
 _COST_FACTOR, _HURRY_FACTOR = 4, 2
 _HURRY_FOR_S = 10.0
 _NODES_S = 1.0
-_AGAIN_S = 2.0
+_RETRY_S = 2.0
 _AWAY_S = 1.0
 _SWEEP_S = 1.0
 _log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Watcher:
         self._known_nodes = known_nodes
         self._in_thread = in_thread
         self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
-        self._endings: dict[str, float] = {}  # when the box of a running attempt first showed an end
+        self._endings: dict[str, float] = {}  # when the control folder of a running attempt first showed an end
 
     async def sweep(self, container_client: SwarmContainerClient, iterations: Iterations) -> None:
         """Remove leftovers of jobs whenever nothing is about to start, until cancelled."""
@@ -50,12 +50,12 @@ class Watcher:
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 
-    async def answer_paused(self, iterations: Iterations) -> None:
+    async def resolve_paused(self, iterations: Iterations) -> None:
         """Tell nodes that were cut off and returned how to treat the attempts they paused, until cancelled."""
         while True:
             with iterations.rest():
                 await asyncio.sleep(_NODES_S)
-            await self._known_nodes.answer_paused(
+            await self._known_nodes.resolve_paused(
                 {run.id for run in self._table if run.status.phase is not Phase.ENDED}
             )
 
@@ -68,32 +68,32 @@ class Watcher:
                 if self._known_nodes.fault:
                     await back()
                     _log.warning("Docker Swarm answers again")
-                    self._known_nodes.answers()
-                pause = await self._turn(settle)
+                    self._known_nodes.mark_reachable()
+                pause = await self._poll(settle)
             except EngineFailure as error:
                 if not self._known_nodes.fault:
                     _log.error("%s", error)
-                self._known_nodes.is_away(str(error))
+                self._known_nodes.mark_unreachable(str(error))
                 pause = _AWAY_S
             with iterations.rest(), suppress(TimeoutError):
-                await asyncio.wait_for(self._tasks.hurried.wait(), pause)
+                await asyncio.wait_for(self._tasks.refresh_requested.wait(), pause)
 
-    async def _turn(self, settle: Callable[[Run], None]) -> float:
+    async def _poll(self, settle: Callable[[Run], None]) -> float:
         """Look once; return the seconds until the next time."""
         now = asyncio.get_running_loop().time
         live = [run for run in self._table if run.status.phase is not Phase.ENDED]
-        began, ended = await self._in_thread(lambda: _what_boxes_tell(live))
+        began, ended = await self._in_thread(lambda: _changes_in_control_folders(live))
         moved = {run.id for run in began}
         self._endings = {one: self._endings.get(one, now()) for one in ended}
-        # The contents of a box are not trusted forever.
+        # The contents of a control folder are not trusted forever.
         ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
         if now() >= self._nodes_at:
-            if await self._known_nodes.look():
+            if await self._known_nodes.poll():
                 moved |= {run.id for run in live}
             self._nodes_at = now() + _NODES_S
-        if self._tasks.hurried.is_set() or ending:
+        if self._tasks.refresh_requested.is_set() or ending:
             self._tasks_at = min(self._tasks_at, self._hurry_at)
-        self._tasks.hurried.clear()
+        self._tasks.refresh_requested.clear()
         if now() >= self._tasks_at:
             started = now()
             moved |= await self._tasks.ask()
@@ -103,7 +103,7 @@ class Watcher:
         if now() >= self._again_at:
             # An attempt that waits for an agent, or for room, is looked at again without a change of its own.
             moved |= {run.id for run in live if not run.is_running and not run.is_launching}
-            self._again_at = now() + _AGAIN_S
+            self._again_at = now() + _RETRY_S
         for run in live:
             if run.id in moved:
                 settle(run)
@@ -117,7 +117,7 @@ def _pause(live: list[Run], ending: bool) -> float:
     return _TASKS_REST_S if all(run.is_running for run in live) else _TASKS_STARTING_S
 
 
-def _what_boxes_tell(live: list[Run]) -> tuple[list[Run], list[str]]:
+def _changes_in_control_folders(live: list[Run]) -> tuple[list[Run], list[str]]:
     """Attempts that began to run, and ids of running ones about to end: faster and cheaper than asking Swarm."""
-    began = [run for run in live if not run.is_running and run.box.ran_at() is not None]
-    return began, [run.id for run in live if run.is_running and run.box.has_end()]
+    began = [run for run in live if not run.is_running and run.control_folder.ran_at() is not None]
+    return began, [run.id for run in live if run.is_running and run.control_folder.has_end()]

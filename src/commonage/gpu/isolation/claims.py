@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-_PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # noqa: S108  # locks of a node, without content to protect
+_PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # locks of a node, without content to protect
 
 
 class Claims:

@@ -1,7 +1,7 @@
 """Measures the memory that a CUDA context takes, once for each GPU and driver, and keeps it in a file.
 
 It is subtracted from a share before frameworks get their limit. If it cannot be measured (no CUDA library, a GPU in
-exclusive use), the default of `gpus.environment` applies. Used by `devices.IsolatedDevices`.
+exclusive use), the default of `gpu.environment` applies. Used by `devices.IsolatedDevices`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`cooperative`: programs are asked to stay within their share; a watchdog checks whether they do.
 
-Most is done by the variables of `gpus.environment`. PyTorch and TensorFlow have no such variable: a `sitecustomize` in
+Most is done by the variables of `gpu.environment`. PyTorch and TensorFlow have no such variable: a `sitecustomize` in
 a folder on PYTHONPATH (`files.injected`) limits them. It runs in the workload's Python.
 """
 

@@ -2,7 +2,7 @@
 
 Opened by `detect.open_devices`. A value that a GPU does not give is None; a GPU that is lost or broken stays in the
 inventory with its fault; only a driver that cannot be used at all is an error. A GPU's properties are read in
-`nvml_inventory`, its health in `nvml_health` and `device_faults`, its samples in `nvml_sample`. Isolation is not done
+`inventory`, its health in `health` and `device_faults`, its samples in `sample`. Isolation is not done
 here. Nothing is ever changed on a GPU: several servers may read the same one.
 """
 

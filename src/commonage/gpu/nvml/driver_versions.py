@@ -1,6 +1,6 @@
 """The versions of the loaded NVIDIA driver and of the NVML library, for the error message about a mismatch.
 
-Used by `nvml_errors`. The kernel module's version is in /proc/driver/nvidia/version, the library's in its file name.
+Used by `errors`. The kernel module's version is in /proc/driver/nvidia/version, the library's in its file name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The health that a GPU reports itself: faults (it takes no new work) and notices, with what to do.
 
-Used by `nvml_inventory`. Xids, which a GPU reports only once, are in `device_faults`; a GPU that does not answer at all
-in `nvml_errors`. Sources: NVIDIA, "GPU Memory Error Management" (row remapping, dynamic page retirement) and the NVML
+Used by `inventory`. Xids, which a GPU reports only once, are in `device_faults`; a GPU that does not answer at all
+in `errors`. Sources: NVIDIA, "GPU Memory Error Management" (row remapping, dynamic page retirement) and the NVML
 reference (recovery actions, clocks event reasons).
 """
 

@@ -1,4 +1,4 @@
-"""The position of a GPU: PCI, NUMA node, and the GPUs that it reaches by NVLink. Used by `nvml_inventory`."""
+"""The position of a GPU: PCI, NUMA node, and the GPUs that it reaches by NVLink. Used by `inventory`."""
 
 from __future__ import annotations
 

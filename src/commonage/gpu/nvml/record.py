@@ -72,7 +72,7 @@ class Recorder:
         """Handles are addresses, which differ each time: they are named by the call that returns them."""
         if isinstance(answer, ctypes._Pointer):
             of = "".join(str(arg["handle"]) + "/" if isinstance(arg, dict) else str(arg) for arg in asked)
-            kind = {"nvmlDeviceGetHandleByIndex": "device ", "nvmlEventSetCreate": "events"}.get(name, "")
+            kind = {"nvmlDeviceGetHandleByIndex": "GPU ", "nvmlEventSetCreate": "events"}.get(name, "")
             self._names.setdefault(key_of(answer), f"{kind}{of}")
 
     def plain(self, value: Any) -> Any:

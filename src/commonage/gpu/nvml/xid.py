@@ -5,7 +5,7 @@ GPU takes no new work until it was reset or checked. Source: NVIDIA, "Analyzing 
 column of immediate actions: RESTART_APP, IGNORE, RESET_GPU, RESTART_BM), and for 109 the list of NVIDIA's Kubernetes
 device plugin, which counts it among the applications' own. 48 comes with 94 when the memory error was contained, and
 then belongs to the application, too. 144 to 150 and 154 depend on details that NVML does not give: the recovery action
-that the driver asks for decides (`nvml_health`).
+that the driver asks for decides (`health`).
 """
 
 from __future__ import annotations

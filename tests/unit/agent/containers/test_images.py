@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from commonage.agent.agent import Agent
 from commonage.agent.config import AgentConfig
 from commonage.agent.containers.images import Puller
-from commonage.agent.run import Agent
 
 pytestmark = pytest.mark.anyio
 MANY = 100
@@ -61,14 +61,14 @@ async def test_what_is_cut_off_is_paused_whatever_else_waits(
     agent = Agent(AgentConfig("worker1", ("127.0.0.1:1",), gpus="none", firewall=False, **files))
     loop, paused = asyncio.get_running_loop(), asyncio.Event()
 
-    async def look() -> None:
+    async def probe() -> None:
         """Nobody answers."""
 
-    monkeypatch.setattr(agent._contact, "look", look)
-    monkeypatch.setattr(type(agent._contact), "is_partitioned", True)
+    monkeypatch.setattr(agent._partition, "probe", probe)
+    monkeypatch.setattr(type(agent._partition), "is_partitioned", True)
     monkeypatch.setattr(agent._fences, "pause_all", lambda _: loop.call_soon_threadsafe(paused.set))
     waiting = [asyncio.create_task(asyncio.to_thread(daemon.goes_on.wait)) for _ in range(MANY)]
-    watching = asyncio.create_task(agent._watch_site())
+    watching = asyncio.create_task(agent._watch_partition())
     async with asyncio.timeout(20):
         await paused.wait()
     watching.cancel()

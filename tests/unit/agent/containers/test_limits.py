@@ -26,7 +26,7 @@ class Daemon(DockerDaemon):
         self.asked: list[str] = []
         self.refuses: dict[str, Exception] = {}
 
-    def _ask(self, method: str, path: str, body: Any = None, *, within_s: float = 1) -> bytes:
+    def _request(self, method: str, path: str, body: Any = None, *, within_s: float = 1) -> bytes:
         if path.startswith("/containers/json"):
             return json.dumps([{"Id": one} for one in self.hosts]).encode()
         name = path.split("/")[2]
@@ -41,15 +41,15 @@ class Daemon(DockerDaemon):
 
 def held(daemon: Daemon, holding: Limits, now: float = 0) -> Mapping[str, Mapping[str, int]]:
     containers = Containers(daemon)
-    containers.look()
-    holding.see_to(containers.running, now)
+    containers.refresh()
+    holding.apply(containers.running, now)
     return daemon.hosts
 
 
 @pytest.mark.parametrize(("weighs", "shares"), [(True, 1536), (False, 0)])
-def test_a_container_has_no_swap_and_weighs_what_it_asked_for(weighs: bool, shares: int) -> None:
+def test_sets_no_swap_and_the_cpu_weight_of_the_requested_cores(weighs: bool, shares: int) -> None:
     daemon = Daemon("one")
-    holding = Limits(daemon, weighs=weighs)
+    holding = Limits(daemon, cpu_weights=weighs)
     assert held(daemon, holding) == {"one": {"Memory": 64 * MIB, "MemorySwap": 64 * MIB, "CpuShares": shares}}
     held(daemon, holding)
     assert daemon.asked == ["one"], "it is told once"
@@ -59,14 +59,14 @@ def test_what_is_held_already_is_not_told() -> None:
     daemon = Daemon("one", cpus="")
     daemon.hosts["one"]["MemorySwap"] = 64 * MIB
     unlimited = Daemon("two", cpus="", memory=0)
-    held(daemon, Limits(daemon, weighs=True))
-    held(unlimited, Limits(unlimited, weighs=True))
+    held(daemon, Limits(daemon, cpu_weights=True))
+    held(unlimited, Limits(unlimited, cpu_weights=True))
     assert (daemon.asked, unlimited.asked) == ([], [])
 
 
 def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
     daemon = Daemon("one", "two")
-    holding = Limits(daemon, weighs=True)
+    holding = Limits(daemon, cpu_weights=True)
     daemon.refuses["one"] = DaemonRefused("device or resource busy", 500)
     assert held(daemon, holding, 0)["two"]["MemorySwap"] == 64 * MIB
     held(daemon, holding, 5)
@@ -74,7 +74,7 @@ def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(ca
     assert daemon.asked == ["one", "two", "one"], "not at each look"
     assert (
         caplog.text.count(
-            "a-1 is not held to its cores and memory: its Docker daemon refuses it (Docker: device or resource busy)"
+            "the limits of a-1 cannot be set: the Docker daemon refused the request (Docker: device or resource busy)"
         )
         == 1
     )
@@ -84,7 +84,7 @@ def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(ca
 
 def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
     daemon = Daemon("one")
-    holding = Limits(daemon, weighs=True)
+    holding = Limits(daemon, cpu_weights=True)
     daemon.refuses["one"] = DaemonGone("there is no Docker daemon")
     with pytest.raises(DaemonGone):
         held(daemon, holding)

@@ -11,6 +11,7 @@ from tests.contract.leftovers import unmount_below
 from commonage.agent.containers import mounts as mounting
 from commonage.agent.containers.mounts import Mounts
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.nodes import FoldersNotMountable
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 
@@ -43,7 +44,7 @@ def is_mounted(folder: Path) -> bool:
 
 
 def test_what_is_mounted_stays_though_the_name_leads_elsewhere(mounts: Mounts, shared: Path, tmp_path: Path) -> None:
-    places = mounts.have("w-1", sources(shared))
+    places = mounts.mount("w-1", sources(shared))
     assert places == tuple(str(tmp_path / "mounts" / "w-1" / name) for name in ("workspace", "box", "log"))
     (shared / "workspaces/ada").rename(shared / "workspaces/moved")
     (shared / "workspaces/ada").symlink_to(shared / "elsewhere")
@@ -55,16 +56,16 @@ def test_what_is_mounted_stays_though_the_name_leads_elsewhere(mounts: Mounts, s
 
 def test_nothing_in_there_is_a_device_or_makes_root(mounts: Mounts, shared: Path) -> None:
     os.mknod(shared / "workspaces/ada/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    [place] = mounts.have("w-1", sources(shared)[:1])
+    [place] = mounts.mount("w-1", sources(shared)[:1])
     assert os.statvfs(place).f_flag & os.ST_NOSUID
     with pytest.raises(PermissionError):
         os.open(f"{place}/null", os.O_RDONLY)
 
 
 def test_it_may_be_asked_again_and_undone_twice(mounts: Mounts, shared: Path, tmp_path: Path) -> None:
-    first = mounts.have("w-1", sources(shared))
-    assert mounts.have("w-1", sources(shared)) == first
-    assert Mounts(tmp_path / "mounts", str(shared)).have("w-1", sources(shared)) == first, "nor is a restart forgotten"
+    first = mounts.mount("w-1", sources(shared))
+    assert mounts.mount("w-1", sources(shared)) == first
+    assert Mounts(tmp_path / "mounts", str(shared)).mount("w-1", sources(shared)) == first, "nor is a restart forgotten"
     assert mounts.all() == ["w-1"]
     mounts.remove(["w-1", "w-2", "../elsewhere"])
     mounts.remove(["w-1"])
@@ -74,11 +75,11 @@ def test_it_may_be_asked_again_and_undone_twice(mounts: Mounts, shared: Path, tm
 
 
 def test_another_folder_of_that_name_is_mounted_instead(mounts: Mounts, shared: Path) -> None:
-    mounts.have("w-1", sources(shared))
+    mounts.mount("w-1", sources(shared))
     (shared / "attempts/w-1/box").rename(shared / "attempts/w-1/old")
     (shared / "attempts/w-1/box").mkdir()
     (shared / "attempts/w-1/box/new").touch()
-    assert os.listdir(mounts.have("w-1", sources(shared))[1]) == ["new"]
+    assert os.listdir(mounts.mount("w-1", sources(shared))[1]) == ["new"]
 
 
 @pytest.mark.parametrize("place", ["workspaces/ada", "workspaces", "attempts/w-1/log", "attempts/w-1", "attempts"])
@@ -86,7 +87,7 @@ def test_a_link_is_refused_and_nothing_stays_mounted(mounts: Mounts, shared: Pat
     (shared / place).rename(tmp_path / "before")
     (shared / place).symlink_to(tmp_path / "before")
     with pytest.raises(EngineFailure, match="link") as caught:
-        mounts.have("w-1", sources(shared))
+        mounts.mount("w-1", sources(shared))
     assert not caught.value.is_retryable
     assert not is_mounted(tmp_path / "mounts")
 
@@ -94,7 +95,7 @@ def test_a_link_is_refused_and_nothing_stays_mounted(mounts: Mounts, shared: Pat
 def test_what_is_no_folder_or_file_is_refused(mounts: Mounts, shared: Path) -> None:
     os.mkfifo(shared / "pipe")
     with pytest.raises(EngineFailure, match="plain file"):
-        mounts.have("w-1", [("volume-0", f"{shared}/pipe")])
+        mounts.mount("w-1", [("volume-0", f"{shared}/pipe")])
 
 
 @pytest.mark.parametrize(
@@ -102,38 +103,38 @@ def test_what_is_no_folder_or_file_is_refused(mounts: Mounts, shared: Path) -> N
 )
 def test_a_path_that_is_not_plain_is_refused(mounts: Mounts, shared: Path, path: str) -> None:
     with pytest.raises(EngineFailure, match="not mounted"):
-        mounts.have("w-1", [("volume-0", path.format(shared=shared))])
+        mounts.mount("w-1", [("volume-0", path.format(shared=shared))])
 
 
 @pytest.mark.parametrize(("attempt", "name"), [("../w", "box"), ("w-1", "../box"), ("", "box"), ("w-1", "a/b")])
 def test_no_name_leads_out_of_its_folder(mounts: Mounts, shared: Path, attempt: str, name: str) -> None:
     with pytest.raises(EngineFailure, match="named"):
-        mounts.have(attempt, [(name, str(shared))])
+        mounts.mount(attempt, [(name, str(shared))])
 
 
 def test_what_is_missing_may_come(mounts: Mounts, shared: Path) -> None:
     with pytest.raises(EngineFailure) as caught:
-        mounts.have("w-1", [("volume-0", f"{shared}/later")])
+        mounts.mount("w-1", [("volume-0", f"{shared}/later")])
     assert caught.value.is_retryable
 
 
 def test_what_no_container_has_any_more_is_unmounted_after_a_while(mounts: Mounts, shared: Path) -> None:
-    mounts.have("w-1", sources(shared))
-    mounts.have("w-2", sources(shared))
-    long = 2 * mounting._UNSEEN_S
-    mounts.remove_unseen({"w-1"}, 0.0)
-    mounts.remove_unseen({"w-1"}, 1.0)
+    mounts.mount("w-1", sources(shared))
+    mounts.mount("w-2", sources(shared))
+    long = 2 * mounting._STALE_AFTER_S
+    mounts.remove_stale({"w-1"}, 0.0)
+    mounts.remove_stale({"w-1"}, 1.0)
     assert sorted(mounts.all()) == ["w-1", "w-2"]
-    mounts.remove_unseen({"w-1"}, long)
+    mounts.remove_stale({"w-1"}, long)
     assert mounts.all() == ["w-1"]
 
 
 def test_it_says_so_where_it_cannot_mount(mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert mounts.fault() == ""
+    assert mounts.fault() is None
     assert mounts.all() == []
 
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(mounting, "_mount", refused)
-    assert "SYS_ADMIN" in mounts.fault()
+    assert isinstance(mounts.fault(), FoldersNotMountable)

@@ -31,12 +31,12 @@ def test_a_container_is_paused_by_its_own_group(
     file.write_text("")
     found = freezer_of(groups, ONE, tmp_path)
     assert found == Freezer(file, *words)
-    assert found.turn(True)
+    assert found.set_paused(True)
     assert file.read_text() == words[0]
-    assert found.turn(False)
+    assert found.set_paused(False)
     assert file.read_text() == words[1]
     assert freezer_of(groups, OTHER, tmp_path) is None, "that of nobody else"
 
 
 def test_where_the_kernel_refuses_it_is_not_paused(tmp_path: Path) -> None:
-    assert not Freezer(tmp_path / "nowhere" / "freezer.state", *V1).turn(True)
+    assert not Freezer(tmp_path / "nowhere" / "freezer.state", *V1).set_paused(True)

@@ -13,7 +13,7 @@ SITE = ("manager", "worker1", "worker2", "worker3")
 def silent(vote: Quorum, since: float, *, answering: tuple[str, ...] = ()) -> None:
     """Three looks in which the control plane does not answer."""
     for began in (since + 4, since + 5, since + 6):
-        vote.count(False, answering, began)
+        vote.record_probe(False, answering, began)
 
 
 def test_who_reaches_nobody_is_cut_off_after_a_while() -> None:
@@ -21,14 +21,14 @@ def test_who_reaches_nobody_is_cut_off_after_a_while() -> None:
     silent(vote, 100.0)
     assert not vote.is_partitioned(100.0 + PARTITIONED_AFTER_S - 0.1)
     assert vote.is_partitioned(100.0 + PARTITIONED_AFTER_S)
-    vote.hear(120.0)  # the control plane is back
+    vote.control_answered(120.0)  # the control plane is back
     assert not vote.is_partitioned(121.0)
 
 
 def test_the_control_plane_alone_is_enough() -> None:
     vote = Quorum("worker1", SITE, 0.0)
     for began in range(1, 60):
-        vote.count(True, (), began)
+        vote.record_probe(True, (), began)
         assert not vote.is_partitioned(began)
 
 
@@ -65,7 +65,7 @@ def test_where_few_are_known_the_control_plane_alone_counts(neighbors: tuple[str
 
 def test_a_node_that_was_too_busy_to_look_is_not_cut_off() -> None:
     vote = Quorum("worker1", SITE, 0.0)
-    vote.count(False, (), 4.0)
+    vote.record_probe(False, (), 4.0)
     assert not vote.is_partitioned(600.0)
     silent(vote, 600.0)
     assert vote.is_partitioned(607.0)

@@ -40,9 +40,9 @@ async def _daemon(folder: Path, *spoken: str, status: str = "200 OK") -> AsyncIt
         said, content = status, '{"Driver": "overlay2"}'
         if path.split("/")[1].removeprefix("v") not in spoken:
             said, content = "400 Bad Request", '{"message":"client version 1.41 is too new"}'
-        about = f"HTTP/1.1 {said}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        context = f"HTTP/1.1 {said}\r\nContent-Type: application/json\r\nConnection: close\r\n"
         # As Docker does with all but short answers.
-        writer.write(f"{about}Transfer-Encoding: chunked\r\n\r\n{len(content):x}\r\n{content}\r\n0\r\n\r\n".encode())
+        writer.write(f"{context}Transfer-Encoding: chunked\r\n\r\n{len(content):x}\r\n{content}\r\n0\r\n\r\n".encode())
         await writer.drain()
         writer.close()
 
@@ -75,7 +75,7 @@ async def test_says_that_a_daemon_is_too_old(tmp_path: Path, ask: Clients) -> No
 
 
 @pytest.mark.parametrize("ask", [_info, _exec])
-async def test_a_daemon_that_is_not_well_is_asked_again(tmp_path: Path, ask: Clients) -> None:
+async def test_unhealthy_daemon_is_queried_again(tmp_path: Path, ask: Clients) -> None:
     async with _daemon(tmp_path, *API_VERSIONS, status="503 Service Unavailable") as (url, _):
         with pytest.raises(EngineFailure) as caught:
             await ask(url)

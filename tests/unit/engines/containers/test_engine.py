@@ -17,8 +17,16 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RetryingStart, StartFailed, StoppedBeforeStart
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.containers import engine as engine_module
-from commonage.engines.containers import launching
-from commonage.engines.containers.container_client import Absent, Away, Gone, Lives, Look, Over, Signal
+from commonage.engines.containers import lifecycle
+from commonage.engines.containers.container_client import (
+    Absent,
+    ContainerState,
+    Ended,
+    NodeGone,
+    Running,
+    Signal,
+    Unreachable,
+)
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.files.control_folder import Claim
 from commonage.engines.containers.run import Run
@@ -54,16 +62,16 @@ class FakeContainerClient:
         self.launched += 1
         if self.failing:
             raise self.failing.popleft()
-        run.box.path.mkdir(exist_ok=True)
-        (run.box.path / "claim").write_text("ran\n")
+        run.control_folder.path.mkdir(exist_ok=True)
+        (run.control_folder.path / "claim").write_text("ran\n")
         self.started_at = self.started_at or time.time()
 
-    async def look(self, run: Run) -> Look:
+    async def inspect(self, run: Run) -> ContainerState:
         if self.blind:
             raise self.blind.popleft()
         if self.started_at is None:
             return Absent("")
-        return Lives(self.started_at) if self.over is None else Over(self.started_at, self._end)
+        return Running(self.started_at) if self.over is None else Ended(self.started_at, self._end)
 
     async def _end(self) -> Exit:
         assert self.over is not None
@@ -88,15 +96,15 @@ class Engine(ContainerEngine):
         self.fakes = container_client
 
     async def open(self) -> None:
-        await self._take_up(await self._read_down(), self.fakes)
+        await self._recover(await self._load_requests(), self.fakes)
 
     async def close(self) -> None:
-        await self._let_go()
+        await self._release_all()
         self._tasks.close()
 
     async def hear(self) -> None:
         """Something became of each."""
-        await self._look_at_all()
+        await self._settle_all()
 
     async def phase(self, is_so: Callable[[Status], bool]) -> Status:
         """The status of the one attempt once it is so."""
@@ -125,8 +133,8 @@ def container_client() -> FakeContainerClient:
 async def engine(
     tmp_path: Path, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Engine]:
-    monkeypatch.setattr(launching, "PAUSES_S", (0.01, 0.02, 0.05))
-    monkeypatch.setattr(engine_module, "AGAIN_S", 0.02)
+    monkeypatch.setattr(lifecycle, "PAUSES_S", (0.01, 0.02, 0.05))
+    monkeypatch.setattr(engine_module, "RETRY_S", 0.02)
     engine = Engine(tmp_path, container_client)
     await engine.open()
     yield engine
@@ -136,7 +144,7 @@ async def engine(
 # --- trouble at the start -----------------------------------------------------------------------------------------
 
 
-async def test_what_passes_is_waited_for_and_told(engine: Engine, container_client: FakeContainerClient) -> None:
+async def test_temporary_error_is_retried_and_reported(engine: Engine, container_client: FakeContainerClient) -> None:
     container_client.failing.extend([PASSES, PASSES])
     heard: list[Reason | None] = []
 
@@ -154,7 +162,7 @@ async def test_what_passes_is_waited_for_and_told(engine: Engine, container_clie
     assert RetryingStart(pause_s=0.01, cause=cause) in heard
 
 
-async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, container_client: FakeContainerClient) -> None:
+async def test_persistent_error_is_lost_not_failed(engine: Engine, container_client: FakeContainerClient) -> None:
     container_client.failing.extend([PASSES] * 9)
     await engine.start(request())
     end = await engine.phase(has_ended)
@@ -164,9 +172,9 @@ async def test_what_does_not_pass_is_lost_not_failed(engine: Engine, container_c
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"), [(EngineFailure("there is no such image"), 1), (Gone("its node is gone"), None)]
+    ("failure", "code"), [(EngineFailure("there is no such image"), 1), (NodeGone("its node is gone"), None)]
 )
-async def test_what_is_final_ends_it_at_once(
+async def test_permanent_error_ends_start_at_once(
     engine: Engine, container_client: FakeContainerClient, failure: EngineFailure, code: int | None
 ) -> None:
     container_client.failing.append(failure)
@@ -175,17 +183,17 @@ async def test_what_is_final_ends_it_at_once(
     assert (end.exit_code, end.reason, container_client.launched) == (code, StartFailed(error=failure.message), 1)
 
 
-async def test_who_does_not_answer_is_asked_again(engine: Engine, container_client: FakeContainerClient) -> None:
-    container_client.failing.extend([Away("it is away"), Away("it is away")])
+async def test_unanswered_query_is_repeated(engine: Engine, container_client: FakeContainerClient) -> None:
+    container_client.failing.extend([Unreachable("it is away"), Unreachable("it is away")])
     await engine.start(request())
     await engine.phase(is_running)
     assert container_client.launched == 3
 
 
-async def test_a_stop_is_heard_while_it_is_tried_again(
+async def test_stop_works_between_start_retries(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
+    monkeypatch.setattr(lifecycle, "PAUSES_S", (3600.0,))
     container_client.failing.append(PASSES)
     await engine.start(request())
     await engine.phase(lambda status: isinstance(status.reason, RetryingStart))
@@ -194,7 +202,7 @@ async def test_a_stop_is_heard_while_it_is_tried_again(
     assert (end.exit_code, end.reason, container_client.launched) == (143, StoppedBeforeStart(), 1)
 
 
-async def test_a_full_disk_does_not_make_a_failure_of_it(
+async def test_full_disk_does_not_fail_the_attempt(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, really = deque([OSError("no space left")] * 4), RunFolder.write_exit
@@ -211,7 +219,7 @@ async def test_a_full_disk_does_not_make_a_failure_of_it(
     assert (end.exit_code, end.reason) == (None, StartFailed(error="the registry cannot be reached"))
 
 
-async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
+async def test_stop_during_failed_write_forbids_next_start(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, really = deque([OSError("no space left")]), Runs.create
@@ -234,7 +242,7 @@ async def test_a_stop_while_it_cannot_be_written_down_holds_for_the_next_start(
     assert (end.exit_code, end.reason, container_client.launched) == (143, StoppedBeforeStart(), 0)
 
 
-async def test_a_stop_that_cannot_be_kept_is_an_engines_failure(engine: Engine, tmp_path: Path) -> None:
+async def test_unwritable_stop_raises_engine_failure(engine: Engine, tmp_path: Path) -> None:
     """Whoever asked tries again; what is not an engine's failure is nobody's to expect."""
     (tmp_path / "runs" / "w-1").write_text("in the place of its folder")
     with pytest.raises(EngineFailure, match="that w-1 is not to start cannot be written") as caught:
@@ -242,7 +250,7 @@ async def test_a_stop_that_cannot_be_kept_is_an_engines_failure(engine: Engine, 
     assert caught.value.is_retryable
 
 
-async def test_a_stop_that_broke_can_be_asked_for_again(
+async def test_failed_stop_can_be_repeated(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await engine.start(request())
@@ -270,9 +278,9 @@ async def test_a_stop_that_broke_can_be_asked_for_again(
 
 
 @pytest.mark.parametrize(
-    "last_error", [Away("it is away"), EngineFailure("Docker: 500", retryable=True), OSError("nfs")]
+    "last_error", [Unreachable("it is away"), EngineFailure("Docker: 500", retryable=True), OSError("nfs")]
 )
-async def test_an_end_that_could_not_be_seen_is_looked_for_again(
+async def test_unreadable_end_is_retried(
     engine: Engine, container_client: FakeContainerClient, last_error: Exception
 ) -> None:
     await engine.start(request())
@@ -308,7 +316,7 @@ async def test_an_end_that_could_not_be_written_is_written_when_there_is_room(
 
 
 @pytest.mark.parametrize("lie", [-3600.0, 3600.0])
-async def test_nobody_writes_his_own_times(engine: Engine, container_client: FakeContainerClient, lie: float) -> None:
+async def test_forged_times_are_clamped(engine: Engine, container_client: FakeContainerClient, lie: float) -> None:
     given = time.time()
     container_client.started_at = given + lie
     await engine.start(request(allocation=Allocation("w-1", "here", 1500, 64, (), given)))
@@ -321,7 +329,7 @@ async def test_nobody_writes_his_own_times(engine: Engine, container_client: Fak
     assert end.started_at == running.started_at
 
 
-async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
+async def test_recovered_attempt_keeps_plausible_times(
     engine: Engine, container_client: FakeContainerClient, tmp_path: Path
 ) -> None:
     given = time.time()
@@ -336,7 +344,7 @@ async def test_what_ran_before_a_restart_keeps_its_times_within_what_can_be(
     assert given <= end.started_at <= end.at <= time.time()
 
 
-async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
+async def test_running_attempt_is_stopped_despite_forged_claim(
     engine: Engine, container_client: FakeContainerClient, tmp_path: Path
 ) -> None:
     await engine.start(request())
@@ -350,13 +358,13 @@ async def test_what_runs_is_asked_to_end_whatever_became_of_its_claim(
     await engine.hear()
     end = await engine.phase(has_ended)
     assert (end.exit_code, container_client.signals) == (7, ["SIGTERM"])
-    assert engine._table.runs["w-1"].box.claim() is Claim.NOBODY
+    assert engine._table.runs["w-1"].control_folder.claim() is Claim.NOBODY
 
 
-async def test_a_stop_waits_for_room_to_call_it_off(
+async def test_stop_waits_for_disk_space_to_forbid_start(
     engine: Engine, container_client: FakeContainerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launching, "PAUSES_S", (3600.0,))
+    monkeypatch.setattr(lifecycle, "PAUSES_S", (3600.0,))
     container_client.failing.append(PASSES)
     await engine.start(request())
     await engine.phase(lambda status: isinstance(status.reason, RetryingStart))

@@ -21,7 +21,7 @@ IMAGE = "hub:5000/lab/torch:2"
         "received unexpected HTTP status: 403 Forbidden",
     ],
 )
-def test_an_image_that_is_not_ours_to_have_is_known(said: str) -> None:
+def test_denied_image_is_recognized(said: str) -> None:
     why = refusal_of(IMAGE, said, "gpu-1")
     assert why.startswith("the registry hub:5000 does not let gpu-1 have the image hub:5000/lab/torch:2, or has none")
     assert "the tenant in it may use it" in why
@@ -61,7 +61,7 @@ def test_the_control_planes_own_node_joins_nothing() -> None:
         "",
     ],
 )
-def test_what_may_pass_is_no_refusal(said: str) -> None:
+def test_temporary_registry_error_is_no_refusal(said: str) -> None:
     assert refusal_of(IMAGE, said, "gpu-1") == ""
 
 
@@ -75,5 +75,5 @@ def test_what_may_pass_is_no_refusal(said: str) -> None:
         ("torch:2", "docker.io"),
     ],
 )
-def test_whose_registry_is_meant(image: str, registry: str) -> None:
+def test_registry_is_taken_from_image_name(image: str, registry: str) -> None:
     assert registry_of(image) == registry

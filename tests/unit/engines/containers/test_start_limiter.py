@@ -74,7 +74,7 @@ async def settled(*tasks: asyncio.Task[None]) -> list[bool]:
     return [task.done() for task in tasks]
 
 
-async def test_who_came_first_starts_first_and_the_next_when_one_answers(scene: Scene) -> None:
+async def test_sessions_start_in_order_as_slots_free_up(scene: Scene) -> None:
     runs = [scene.run(f"a{number}") for number in range(4)]
     waiting = [scene.taking(run) for run in runs]
     assert await settled(*waiting) == [True, True, False, False]
@@ -90,7 +90,7 @@ async def test_who_came_first_starts_first_and_the_next_when_one_answers(scene: 
     assert len(scene.told) == 3
 
 
-async def test_one_that_runs_but_does_not_answer_yet_is_still_coming_up(scene: Scene) -> None:
+async def test_running_session_without_answer_holds_its_slot(scene: Scene) -> None:
     runs = [scene.run(f"a{number}") for number in range(3)]
     waiting = [scene.taking(run) for run in runs]
     async with server() as url:
@@ -102,7 +102,7 @@ async def test_one_that_runs_but_does_not_answer_yet_is_still_coming_up(scene: S
     waiting[2].cancel()
 
 
-async def test_one_that_never_answers_keeps_nobody_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_session_releases_its_slot(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_limiter, "MOST_S", 0.2)
     waiting = [scene.taking(scene.run(f"a{number}")) for number in range(3)]
     await asyncio.wait_for(waiting[2], 10)
@@ -116,7 +116,7 @@ async def test_nodes_do_not_wait_for_each_other_nor_jobs_for_sessions(scene: Sce
     full[2].cancel()
 
 
-async def test_who_is_stopped_while_it_waits_takes_no_turn(scene: Scene) -> None:
+async def test_stopped_waiter_takes_no_slot(scene: Scene) -> None:
     runs = [scene.run(f"a{number}") for number in range(4)]
     waiting = [scene.taking(run) for run in runs]
     await settled(*waiting)
@@ -125,7 +125,7 @@ async def test_who_is_stopped_while_it_waits_takes_no_turn(scene: Scene) -> None
     await asyncio.wait_for(waiting[3], 10)
 
 
-async def test_a_start_that_is_tried_again_takes_one_turn(scene: Scene) -> None:
+async def test_retried_start_takes_one_slot(scene: Scene) -> None:
     first = scene.run("a")
     for _ in range(3):
         await asyncio.wait_for(scene.start_limiter.take(first, "m", 1, ignore_progress), 10)

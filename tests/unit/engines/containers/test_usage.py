@@ -57,14 +57,14 @@ def test_version_1_is_measured_by_controller(tmp_path: Path, monkeypatch: pytest
     assert measure("a-1", 5, tmp_path) == Measurement("a-1", 1.5, 7, (5,))
 
 
-def test_what_is_gone_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_process_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups(monkeypatch, memory="gone")
     assert measure("a-1", 5, tmp_path) is None
     monkeypatch.setattr(kernel, "_groups_of", lambda pid: None)
     assert measure("a-1", 5, tmp_path) is None
 
 
-def test_a_process_is_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_belongs_to_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
     me = os.getpid()
     groups(monkeypatch, memory=f"docker/{CONTAINER}/inner")
     [owner] = owners_of([me, 2**31 - 1], {CONTAINER: "a-1"})
@@ -74,7 +74,7 @@ def test_a_process_is_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stranger.attempt_id is None
 
 
-def test_a_daemon_is_found_behind_whoever_passes_its_words_on(tmp_path: Path) -> None:
+def test_daemon_is_found_behind_a_proxy(tmp_path: Path) -> None:
     me, own = os.getpid(), Path("/proc/self/comm").read_text().strip()
     assert daemon_started_at(me, own) == pytest.approx(psutil.Process().create_time(), abs=1.5)
     assert daemon_started_at(me, "no-such-daemon") is None

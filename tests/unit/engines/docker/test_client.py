@@ -68,13 +68,13 @@ async def test_an_event_of_an_image_with_many_labels_is_heard(daemon: Daemon, cl
 
 
 @pytest.mark.parametrize("said", [b"<html>\n", b"{" + b" " * 40_000_000 + b"}\n"])
-async def test_what_is_no_event_is_a_daemon_that_does_not_answer(daemon: Daemon, client: Client, said: bytes) -> None:
+async def test_invalid_event_means_daemon_unreachable(daemon: Daemon, client: Client, said: bytes) -> None:
     daemon.events = said
     with pytest.raises(DaemonUnreachable):
         await heard(client)
 
 
-async def test_what_is_no_answer_is_a_daemon_that_does_not_answer(daemon: Daemon, client: Client) -> None:
+async def test_invalid_response_means_daemon_unreachable(daemon: Daemon, client: Client) -> None:
     daemon.events = b'[{"ID": '
     with pytest.raises(DaemonUnreachable):
         await client.ask("GET", "nodes")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from commonage.domain.reasons.nodes import EngineNotAnswering
 from commonage.engines.containers.daemon.errors import DaemonUnreachable
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.settings import DockerSettings
@@ -14,27 +15,29 @@ pytestmark = pytest.mark.anyio
 
 
 class FakeClient:
-    """A daemon; `away` is why it does not answer."""
+    """A daemon; `on_disconnected` is why it does not answer."""
 
     def __init__(self) -> None:
-        self.away = ""
+        self.on_disconnected = ""
 
     async def info(self) -> dict[str, Any]:
-        if self.away:
-            raise DaemonUnreachable(self.away)
+        if self.on_disconnected:
+            raise DaemonUnreachable(self.on_disconnected)
         return {"NCPU": 4, "MemTotal": 8 * 2**30}
 
 
-async def test_one_answer_that_is_missing_is_a_fault_until_the_next(tmp_path: Path) -> None:
+async def test_missing_answer_is_a_fault_until_next_poll(tmp_path: Path) -> None:
     """Events may come all the while, so that nobody is told that the daemon is back."""
     tasks, asked = Tasks("test"), FakeClient()
     client: Any = asked
     daemon = Daemon(client, DockerSettings(), tasks.in_thread)
-    asked.away = "its socket takes no more connections"
-    assert (await daemon.report(tmp_path, None)).faults == (asked.away,)
-    asked.away = ""
+    asked.on_disconnected = "its socket takes no more connections"
+    assert (await daemon.report(tmp_path, None)).faults == (EngineNotAnswering(error=asked.on_disconnected),)
+    asked.on_disconnected = ""
     report = await daemon.report(tmp_path, None)
     assert (report.faults, report.cpus_milli, report.memory_mib) == ((), 4000, 8192)
-    daemon.is_away("the Docker daemon ended the connection")
-    assert (await daemon.report(tmp_path, None)).faults == ("the Docker daemon ended the connection",)
+    daemon.mark_unreachable("the Docker daemon ended the connection")
+    assert (await daemon.report(tmp_path, None)).faults == (
+        EngineNotAnswering(error="the Docker daemon ended the connection"),
+    )
     tasks.close()

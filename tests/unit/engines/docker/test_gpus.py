@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commonage.engines.containers.daemon.errors import failure_of
-from commonage.engines.containers.daemon.gpus import cdi_names, lacks_uuids, way_of
+from commonage.engines.containers.daemon.gpus import cdi_names, gpu_method_of, lacks_uuids
 from commonage.engines.docker.doctor import examined
 
 UUID = "GPU-4a2b334a-49bd-6fd9-fd9d-cf9d6bdfed11"
@@ -48,7 +48,7 @@ def test_names_are_read_from_yaml_and_from_json(tmp_path: Path) -> None:
         assert cdi_names(info) == {UUID, "1:0"}
 
 
-def test_what_a_newer_daemon_has_found_counts_before_its_files(tmp_path: Path) -> None:
+def test_reported_cdi_devices_win_over_files(tmp_path: Path) -> None:
     info = with_specification(tmp_path, AS_YAML)
     found = [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}, {"Source": "cdi", "ID": "amd.com/gpu=1"}]
     assert cdi_names({**info, "DiscoveredDevices": found}) == {"0"}
@@ -56,12 +56,12 @@ def test_what_a_newer_daemon_has_found_counts_before_its_files(tmp_path: Path) -
 
 
 def test_a_daemon_that_reads_specifications_and_has_none_of_gpus_is_asked_by_request(tmp_path: Path) -> None:
-    assert way_of({}) == "request"
-    assert way_of({"CDISpecDirs": [str(tmp_path)]}) == "request"
-    assert way_of(with_specification(tmp_path, AS_YAML.replace("nvidia.com", "other.org"))) == "request"
+    assert gpu_method_of({}) == "request"
+    assert gpu_method_of({"CDISpecDirs": [str(tmp_path)]}) == "request"
+    assert gpu_method_of(with_specification(tmp_path, AS_YAML.replace("nvidia.com", "other.org"))) == "request"
     info = with_specification(tmp_path, AS_YAML)
-    assert way_of(info) == "cdi"
-    assert way_of({**info, "Runtimes": {"nvidia": {}, "runc": {}}}) == "request"
+    assert gpu_method_of(info) == "cdi"
+    assert gpu_method_of({**info, "Runtimes": {"nvidia": {}, "runc": {}}}) == "request"
 
 
 def test_the_doctor_says_by_which_way_and_what_it_lacks(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ _BEFORE = (
         ("initialization error: nvml error: driver/library version mismatch", "does not work", True),
     ],
 )
-def test_what_the_toolkit_says_is_not_lost_behind_who_called_it(said: str, words: str, passes: bool) -> None:
+def test_toolkit_message_is_extracted(said: str, words: str, passes: bool) -> None:
     failure = failure_of(500, _BEFORE + said + ": unknown")
     assert words in failure.message
     assert said in failure.native

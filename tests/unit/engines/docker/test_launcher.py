@@ -10,7 +10,7 @@ from tests.unit.engines.containers.program.test_program import request
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.containers.daemon.networks import Network
-from commonage.engines.containers.files.prepare import Place
+from commonage.engines.containers.files.prepare import ContainerDefaults
 from commonage.engines.containers.run import Run
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Dependencies, Launcher
@@ -32,7 +32,7 @@ class FakeDevices:
 
     def confine(self, hold: Hold) -> Mapping[str, str]:
         if self.stopped is not None:
-            self.stopped.box.claim_never()
+            self.stopped.control_folder.forbid_start()
             self.release(hold.attempt_id)
         self.held.add(hold.attempt_id)
         return {}
@@ -42,19 +42,17 @@ class FakeDevices:
 
 
 @pytest.mark.parametrize(("stopped", "held"), [(False, {"w-1"}), (True, set())])
-async def test_what_is_stopped_while_it_is_prepared_holds_no_share(
-    tmp_path: Path, stopped: bool, held: set[str]
-) -> None:
+async def test_stop_during_preparation_releases_share(tmp_path: Path, stopped: bool, held: set[str]) -> None:
     runs = Runs(tmp_path / "runs")
     runs.open()
-    stop = request(allocation=Allocation("w-1", "here", 1000, 256, (GPU,), 0.0))
+    stop = request(allocation=Allocation("w-1", "is_local", 1000, 256, (GPU,), 0.0))
     run = Run(stop, runs.create(stop, None), Status("w-1", Phase.STARTING, 0.0))
     nobody: Any = None
     devices: Any = FakeDevices()
     devices.stopped = run if stopped else None
-    place = Place("0123456789abcdef", Beneath(tmp_path) / "workspaces", {}, 1, here=True)
+    defaults = ContainerDefaults("0123456789abcdef", Beneath(tmp_path) / "workspaces", {}, 1, is_local=True)
     settings = DockerSettings()
-    uses = Dependencies(nobody, Daemon(nobody, settings, nobody), nobody, devices, nobody, nobody)
-    launcher = Launcher(place, tmp_path / "injected", settings, uses)
+    dependencies = Dependencies(nobody, Daemon(nobody, settings, nobody), nobody, devices, nobody, nobody)
+    launcher = Launcher(defaults, tmp_path / "injected", settings, dependencies)
     launcher._prepare(run, Network("net-id", "commonage-net", "10.0.0.1"), volume_quota=False)
     assert devices.held == held

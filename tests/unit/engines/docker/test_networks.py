@@ -47,17 +47,17 @@ def tenants(client: FakeClient) -> Networks:
     return Networks(daemon, INSTALLATION, "10.213.0.0/16", Relays((), 0))
 
 
-async def test_a_network_that_was_made_though_nobody_said_so_is_found(client: FakeClient) -> None:
-    ours, client.mute = tenants(client), True
+async def test_network_is_found_after_lost_create_response(client: FakeClient) -> None:
+    installation_filter, client.mute = tenants(client), True
     with pytest.raises(DaemonUnreachable):
-        await ours.of("lab")
-    found = await ours.of("lab")
+        await installation_filter.of("lab")
+    found = await installation_filter.of("lab")
     assert (found.id, len(client.made)) == ("id-0", 1)
     client.mute = False
-    assert (await ours.of("other")).id == "id-1"
+    assert (await installation_filter.of("other")).id == "id-1"
 
 
-async def test_a_network_of_somebody_elses_in_the_place_of_ours_is_not_taken(client: FakeClient) -> None:
+async def test_foreign_network_of_the_same_name_is_not_used(client: FakeClient) -> None:
     await tenants(client).of("lab")
     client.made[0]["Labels"] = {}
     with pytest.raises(Refused, match="already exists"):
@@ -65,9 +65,9 @@ async def test_a_network_of_somebody_elses_in_the_place_of_ours_is_not_taken(cli
 
 
 async def test_addresses_of_a_removed_network_are_not_used_again_at_once(client: FakeClient) -> None:
-    ours = tenants(client)
-    await ours.of("lab")
+    installation_filter = tenants(client)
+    await installation_filter.of("lab")
     removed = client.made.pop()
-    ours.forget("lab")
-    await ours.of("lab")
+    installation_filter.forget("lab")
+    await installation_filter.of("lab")
     assert client.made[0]["IPAM"] != removed["IPAM"]

@@ -7,15 +7,15 @@ import pytest
 from aiodocker.exceptions import DockerError
 
 from commonage.domain.reasons import Reason, attempts
+from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused, failure_of, translated
-from commonage.engines.containers.daemon.times import instant
 from commonage.engines.containers.files.control_folder import Claim
 from commonage.engines.containers.image_pulls import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
 from commonage.engines.docker.doctor import examined
-from commonage.engines.docker.statuses import Circumstances, end_of
+from commonage.engines.docker.statuses import EndContext, end_of
 
-ABOUT = Circumstances(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
+ABOUT = EndContext(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
 """The node is up since 500, the daemon since 600."""
 
 
@@ -35,17 +35,17 @@ def test_times_have_nanoseconds() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 126, 127, 137, 143, 255])
-def test_a_code_is_the_programs_own(code: int) -> None:
+def test_exit_code_is_the_programs_own(code: int) -> None:
     end = end_of(state(code), ABOUT)
     assert (end.code, end.reason, end.oom, end.at) == (code, None, False, 800.5)
 
 
-def test_want_of_memory_is_told_apart_but_not_of_a_success() -> None:
+def test_oom_is_recognized_except_on_success() -> None:
     assert end_of(state(137, OOMKilled=True), ABOUT).oom
     assert not end_of(state(0, OOMKilled=True), ABOUT).oom
 
 
-def test_who_fell_with_the_daemon_is_lost_unless_it_restores() -> None:
+def test_daemon_restart_loses_container_without_live_restore() -> None:
     fallen = state(143, started=550, ended=601)
     assert end_of(fallen, ABOUT).code is None
     assert end_of(fallen, replace(ABOUT, live_restore=True)).code == 143
@@ -53,7 +53,7 @@ def test_who_fell_with_the_daemon_is_lost_unless_it_restores() -> None:
     assert end_of(state(4, started=550, ended=590), ABOUT).code == 4, "it ended while no daemon looked"
 
 
-def test_what_a_daemon_makes_up_for_who_ended_while_it_was_away_is_no_exit_code() -> None:
+def test_made_up_exit_code_of_daemon_is_ignored() -> None:
     restored = replace(ABOUT, live_restore=True)
     end = end_of(state(255, started=550, ended=601), restored)
     assert end.code is None
@@ -63,7 +63,7 @@ def test_what_a_daemon_makes_up_for_who_ended_while_it_was_away_is_no_exit_code(
     assert end_of(state(255, started=610, ended=620), restored).code == 255, "the daemon saw it begin and end"
 
 
-def test_who_fell_with_the_node_is_lost_in_any_case() -> None:
+def test_node_restart_loses_container() -> None:
     end = end_of(state(255, started=400, ended=601), replace(ABOUT, live_restore=True))
     assert end.code is None
     assert end.reason == attempts.NodeRestarted()
@@ -74,7 +74,7 @@ def test_who_fell_with_the_node_is_lost_in_any_case() -> None:
     [
         ({"claim": Claim.NEVER}, 143, attempts.StoppedBeforeStart()),
         ({"claim": Claim.NOBODY}, 9, attempts.ContainerStartFailed(error="no shell")),
-        ({"run_again": True}, None, attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)),
+        ({"restarted": True}, None, attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)),
         ({"from_outside": True}, None, attempts.EndedFromOutside(by=attempts.ExternalActor.DOCKER)),
     ],
 )
@@ -101,7 +101,7 @@ def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, 
         (400, "something else", "the Docker daemon refuses it", False),
     ],
 )
-def test_the_daemons_errors_have_our_words(status: int, message: str, said: str, retryable: bool) -> None:
+def test_daemon_errors_are_translated(status: int, message: str, said: str, retryable: bool) -> None:
     failure = failure_of(status, message)
     assert said in failure.message
     assert message not in failure.message, "the daemon's own text is for admins"
@@ -109,7 +109,7 @@ def test_the_daemons_errors_have_our_words(status: int, message: str, said: str,
     assert failure.is_retryable is retryable
 
 
-def test_what_a_registry_refuses_is_said_of_the_image_that_was_fetched() -> None:
+def test_registry_refusal_names_the_image() -> None:
     why = "does not let this machine have the image lab/torch:2"
     with pytest.raises(Refused, match=why) as refused, translated("unix:///x", "lab/torch:2"):
         raise DockerError(500, "denied")

@@ -10,26 +10,26 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.admin_mounts import Mount, parse_mount
-from commonage.engines.containers.daemon.descriptions import Folders, network_name
-from commonage.engines.containers.program.program import Inside, program_of
+from commonage.engines.containers.daemon.descriptions import AttemptFolders, network_name
+from commonage.engines.containers.program.program import ContainerNetwork, program_of
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.docker.translate import Surroundings, container_config
+from commonage.engines.docker.translate import ContainerContext, container_config
 
-AROUND = Surroundings("0123456789abcdef", "net", Folders("/w/ada", "/r/box", "/r/log"), "/injected", "0:0")
+AROUND = ContainerContext("0123456789abcdef", "net", AttemptFolders("/w/ada", "/r/box", "/r/log"), "/injected", "0:0")
 
 
-def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
+def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The container of an order with these shares."""
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
-    program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
-    return container_config(stop, program, around, "entry", DockerSettings(**settings))
+    program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
+    return container_config(stop, program, context, "entry", DockerSettings(**settings))
 
 
 def share(uuid: str, *, simulated: bool = False) -> Share:
     return Share(uuid, 0, "A100", 1024, 500, False, 40960, simulated)
 
 
-def test_a_container_is_held_and_walled() -> None:
+def test_container_has_limits_and_isolation() -> None:
     host = described()["HostConfig"]
     assert host["Memory"] == host["MemorySwap"] == 64 * 2**20
     assert host["CpuShares"] == 1536
@@ -41,7 +41,7 @@ def test_a_container_is_held_and_walled() -> None:
     assert host["DeviceRequests"] == []
 
 
-def test_cores_are_a_quota_where_that_is_wished() -> None:
+def test_cores_are_a_quota_if_configured() -> None:
     host = described(cpu_hold="quota")["HostConfig"]
     assert host["NanoCpus"] == 1_500_000_000
     assert "CpuShares" not in host
@@ -55,7 +55,7 @@ def test_everything_of_ours_is_labelled() -> None:
     assert labels["com.docker.compose.project"] == "", "whatever its image says"
 
 
-def test_gpus_are_asked_for_by_uuid_and_simulated_ones_are_none() -> None:
+def test_gpus_are_requested_by_uuid_without_simulated_ones() -> None:
     shares = (share("GPU-b"), share("GPU-a"), share("GPU-SIM", simulated=True))
     [request] = described(shares=shares)["HostConfig"]["DeviceRequests"]
     assert request["DeviceIDs"] == ["GPU-a", "GPU-b"]
@@ -78,7 +78,7 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
 def injected(shares: tuple[Share, ...] = (), kind: Kind = Kind.JOB) -> dict[str, str]:
     """Our files that a container of this kind gets, all read-only."""
     stop = request(kind=kind, allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
-    program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
+    program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
     mounts = container_config(stop, program, AROUND, "entry", DockerSettings())["HostConfig"]["Mounts"]
     found = {one["Target"]: one for one in mounts if one["Source"].startswith("/injected/")}
     assert all(one["ReadOnly"] for one in found.values())
@@ -120,7 +120,7 @@ def test_networks_are_named_by_installation_and_tenant() -> None:
         "/proc/1/root:/r",
     ],
 )
-def test_what_leads_to_the_daemon_is_not_mounted(text: str) -> None:
+def test_daemon_folders_are_not_mounted(text: str) -> None:
     with pytest.raises(InvalidInput):
         parse_mount(text)
 

@@ -10,10 +10,10 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.translate import Place, Program, confined, program_of, shared_variables, url_of
+from commonage.engines.process.translate import ProcessContext, Program, confined, program_of, shared_variables, url_of
 from commonage.files.injected import JUPYTER
 
-PLACE = Place(Path("/w/ada"), Path("/w/ada"), Path("/r/a-1/tmp"), Path("/e/base/bin"), Path("/e/base"), None)
+PLACE = ProcessContext(Path("/w/ada"), Path("/w/ada"), Path("/r/a-1/tmp"), Path("/e/base/bin"), Path("/e/base"), None)
 REQUEST = StartRequest(
     attempt_id="a-1",
     workload_id="a",
@@ -65,7 +65,7 @@ def test_jupyters_defaults_come_after_what_the_user_names() -> None:
     assert program_of(own, PLACE, {}).variables["JUPYTER_CONFIG_PATH"] == f"/w/ada/etc:{JUPYTER}"
 
 
-def test_the_port_is_filled_in_everywhere() -> None:
+def test_port_placeholder_is_replaced() -> None:
     request = replace(
         REQUEST,
         command=("serve", "--port={port}"),
@@ -107,13 +107,15 @@ def test_only_language_time_certificates_and_proxies_are_shared() -> None:
     assert set(shared_variables(environ)) == {"LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "https_proxy", "NO_PROXY"}
 
 
-def test_what_holds_a_share_wins_and_a_pythonpath_of_ones_own_comes_after_it() -> None:
+def test_share_variables_win_and_own_pythonpath_follows() -> None:
     program = Program(("true",), {"PYTHONPATH": "/mine", "CUDA_MPS_PIPE_DIRECTORY": "/elsewhere"})
-    held = confined(program, {"PYTHONPATH": "/ours", "CUDA_MPS_PIPE_DIRECTORY": "/mps"})
-    assert held.variables == {"PYTHONPATH": "/ours:/mine", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
-    assert confined(Program(("true",), {}), {"PYTHONPATH": "/ours"}).variables == {"PYTHONPATH": "/ours"}
+    held = confined(program, {"PYTHONPATH": "/installation_filter", "CUDA_MPS_PIPE_DIRECTORY": "/mps"})
+    assert held.variables == {"PYTHONPATH": "/installation_filter:/mine", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
+    assert confined(Program(("true",), {}), {"PYTHONPATH": "/installation_filter"}).variables == {
+        "PYTHONPATH": "/installation_filter"
+    }
 
 
 def test_volumes_are_found_by_variables() -> None:
-    place = replace(PLACE, volumes={"data-sets": "/w/ada/volumes/data-sets"})
-    assert program_of(REQUEST, place, {}).variables["COMMONAGE_VOLUME_DATA_SETS"] == "/w/ada/volumes/data-sets"
+    context = replace(PLACE, volumes={"data-sets": "/w/ada/volumes/data-sets"})
+    assert program_of(REQUEST, context, {}).variables["COMMONAGE_VOLUME_DATA_SETS"] == "/w/ada/volumes/data-sets"

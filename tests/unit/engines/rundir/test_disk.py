@@ -2,19 +2,22 @@
 
 from pathlib import Path
 
+from commonage.domain.reasons.nodes import DiskNearlyFull, FolderNotReadable
 from commonage.engines.rundir.disk import free_on, tight_disk
 
 
-def test_the_fullest_counts(tmp_path: Path) -> None:
+def test_fullest_disk_counts(tmp_path: Path) -> None:
     free, wrong = free_on(tmp_path, Path("/proc"))
     assert (free, wrong) == (0, ())
 
 
 def test_a_folder_that_is_away_is_a_fault_and_not_the_end(tmp_path: Path) -> None:
     away = tmp_path / "share"
-    assert free_on(tmp_path, away) == (None, (f"the folder {away} cannot be read: No such file or directory",))
+    assert free_on(tmp_path, away) == (None, (FolderNotReadable(folder=str(away), error="No such file or directory"),))
 
 
 def test_it_is_tight_below_what_is_needed() -> None:
-    assert tight_disk(99, 100, "the disk").startswith("only 99 MiB are free on the disk")
-    assert (tight_disk(100, 100, "the disk"), tight_disk(None, 100, "the disk")) == ("", "")
+    assert tight_disk(99, 100, "/data", "/docker") == DiskNearlyFull(
+        folders=("/data", "/docker"), free_mib=99, least_mib=100
+    )
+    assert (tight_disk(100, 100, "/data"), tight_disk(None, 100, "/data")) == (None, None)

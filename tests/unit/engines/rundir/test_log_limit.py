@@ -56,7 +56,7 @@ async def test_of_a_log_beyond_its_limit_start_and_end_are_kept_and_a_note_says_
     assert not cut_log(absolute(path), 4)
 
 
-async def test_a_log_that_goes_on_is_cut_again_with_one_note(path: Path) -> None:
+async def test_growing_log_is_cut_again_with_one_note(path: Path) -> None:
     for _ in range(3):
         assert cut_log(absolute(path), 4)
         with path.open("ab") as file:
@@ -67,9 +67,7 @@ async def test_a_log_that_goes_on_is_cut_again_with_one_note(path: Path) -> None
     assert [str(path.stat().st_size - 2 * MIB) in line.text for line in notes] == [True]
 
 
-async def test_where_the_file_system_makes_no_holes_the_start_is_kept(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_log_start_is_kept_without_hole_support(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_limit, "_PUNCH_HOLE_KEEP_SIZE", 1 << 30)  # which none knows
     assert cut_log(absolute(path), 4)
     assert path.stat().st_size == 8 * MIB
@@ -88,7 +86,7 @@ def test_space_that_a_workload_reserves_behind_the_end_of_its_log_is_given_back(
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
-async def test_what_a_workload_put_in_the_place_of_its_log_is_left_alone(path: Path, tmp_path: Path, kind: str) -> None:
+async def test_replaced_log_is_left_alone(path: Path, tmp_path: Path, kind: str) -> None:
     before, trap = path.read_bytes(), tmp_path / "trap"
     if kind == "link":
         trap.symlink_to(path)

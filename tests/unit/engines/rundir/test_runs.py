@@ -41,7 +41,7 @@ def runs(tmp_path: Path) -> Runs:
     return made
 
 
-def test_an_request_is_read_back_as_it_was(runs: Runs) -> None:
+def test_request_is_read_back_unchanged(runs: Runs) -> None:
     folder = runs.create(REQUEST, 20_001)
     assert folder.request() == (REQUEST, 20_001)
     assert runs.all() == ["a-1"]
@@ -49,7 +49,7 @@ def test_an_request_is_read_back_as_it_was(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"port": 1}', b'{"port": 1, "order": {"attempt_id": 1}}'])
-def test_an_request_that_is_not_whole_is_none(runs: Runs, content: bytes) -> None:
+def test_incomplete_request_is_none(runs: Runs, content: bytes) -> None:
     folder = runs.create(REQUEST, None)
     (folder.path / "request.json").write_bytes(content)
     assert folder.request() is None
@@ -69,28 +69,28 @@ def test_after_the_end_the_secrets_are_gone_but_the_request_is_there(runs: Runs)
 def test_only_one_claim_holds(runs: Runs) -> None:
     folder = runs.create(REQUEST, None)
     assert folder.claim() is None
-    assert folder.claim_never()
-    assert not folder.claim_never()
+    assert folder.forbid_start()
+    assert not folder.forbid_start()
     claim = folder.claim()
     assert claim is not None
     assert claim.is_never
 
 
-def test_a_claim_that_there_is_no_room_for_is_none(runs: Runs) -> None:
+def test_claim_fails_on_full_disk(runs: Runs) -> None:
     """Half of one would keep everybody from running it, and nobody would know why."""
     folder = runs.create(REQUEST, None)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
         with pytest.raises(OSError, match="too large"):
-            folder.claim_never()
+            folder.forbid_start()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not (folder.path / "pid").exists()
-    assert folder.claim_never()
+    assert folder.forbid_start()
 
 
-def test_a_claim_tells_one_process_from_another(runs: Runs) -> None:
+def test_claim_identifies_one_process(runs: Runs) -> None:
     folder = runs.create(REQUEST, None)
     (folder.path / "pid").write_text("12 3456 boot\n")
     claim = folder.claim()
@@ -119,7 +119,7 @@ def test_exits_are_read_as_the_shim_and_as_we_write_them(runs: Runs) -> None:
         assert folder.exit() == end
 
 
-def test_of_forgotten_ones_the_log_stays(runs: Runs) -> None:
+def test_forgotten_run_keeps_its_log(runs: Runs) -> None:
     folder = runs.create(REQUEST, None)
     folder.log.path.write_text("hello")
     runs.forget("a-1")
@@ -133,7 +133,7 @@ def test_of_forgotten_ones_the_log_stays(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/b", ".old", "a b", "x" * 101, "a\0"])
-def test_what_cannot_be_an_id_reaches_no_folder(runs: Runs, name: str) -> None:
+def test_invalid_id_reaches_no_folder(runs: Runs, name: str) -> None:
     assert runs.log_path(name) is None
     with pytest.raises(EngineFailure):
         runs.folder(name)
@@ -161,7 +161,7 @@ def test_ports_begin_where_they_are_told_and_go_on_at_the_first() -> None:
     assert [ports.take() for _ in range(3)] == [first + 1, first + 2, first]
 
 
-def test_what_other_nodes_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
+def test_other_nodes_see_only_the_log(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
     runs.open()
     folder = runs.create(REQUEST, 20_001)
@@ -184,7 +184,7 @@ def test_what_other_nodes_see_is_a_log_and_nothing_else(tmp_path: Path) -> None:
     assert (runs.all(), (seen / "a-1").exists()) == ([], False)
 
 
-def test_a_link_in_the_place_of_what_is_forgotten_is_not_followed(tmp_path: Path) -> None:
+def test_link_in_place_of_forgotten_run_is_not_followed(tmp_path: Path) -> None:
     runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
     runs.open()
     runs.create(REQUEST, None)

@@ -14,16 +14,16 @@ class Slow:
     """Work that tells, and ends when it is let go."""
 
     def __init__(self) -> None:
-        self.begun, self.goes_on = 0, asyncio.Event()
+        self.begun, self.is_new = 0, asyncio.Event()
 
     async def work(self, on_progress: OnProgress) -> None:
         self.begun += 1
         on_progress("half of it", 0.5)
-        await self.goes_on.wait()
+        await self.is_new.wait()
         on_progress("all of it", 1.0)
 
 
-async def test_all_who_wait_share_one_and_hear_of_it() -> None:
+async def test_waiters_share_one_flight_and_its_progress() -> None:
     slow, single_flight, heard = Slow(), SingleFlight[None](), list[str]()
     waiting = [
         asyncio.create_task(single_flight.do("image", slow.work, lambda detail, _: heard.append(detail)))
@@ -31,24 +31,24 @@ async def test_all_who_wait_share_one_and_hear_of_it() -> None:
     ]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    slow.goes_on.set()
+    slow.is_new.set()
     await asyncio.gather(*waiting)
     assert (slow.begun, heard) == (1, ["half of it"] * 3 + ["all of it"] * 3)
     await single_flight.do("image", slow.work, ignore_progress)
     assert slow.begun == 2, "anew, as it may have been undone since"
 
 
-async def test_who_no_longer_waits_leaves_it_to_the_others() -> None:
+async def test_cancelled_waiter_leaves_flight_to_others() -> None:
     slow, single_flight = Slow(), SingleFlight[None]()
     first, second = (asyncio.create_task(single_flight.do("image", slow.work, ignore_progress)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
-    slow.goes_on.set()
+    slow.is_new.set()
     await second
     assert (slow.begun, first.cancelled()) == (1, True)
 
 
-async def test_all_who_wait_hear_why_it_failed() -> None:
+async def test_all_waiters_get_the_error() -> None:
     async def work(on_progress: OnProgress) -> None:
         await asyncio.sleep(0)
         raise OSError("no space left")
@@ -60,7 +60,7 @@ async def test_all_who_wait_hear_why_it_failed() -> None:
     assert [str(one) for one in ended] == ["no space left"] * 2
 
 
-async def test_what_is_under_way_ends_with_it() -> None:
+async def test_close_cancels_work_in_progress() -> None:
     slow, single_flight = Slow(), SingleFlight[None]()
     waiting = asyncio.create_task(single_flight.do("image", slow.work, ignore_progress))
     await asyncio.sleep(0)

@@ -15,7 +15,7 @@ async def test_a_loop_that_broke_starts_again_and_is_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An engine that no longer hears of ends is of no use, and nobody would see it."""
-    monkeypatch.setattr(tasks, "AGAIN_S", 0.0)
+    monkeypatch.setattr(tasks, "RETRY_S", 0.0)
     made, rounds, third = Tasks("test"), 0, asyncio.Event()
 
     async def loop(iterations: Iterations) -> None:
@@ -38,7 +38,7 @@ async def test_a_loop_that_broke_starts_again_and_is_counted(
     made.close()
 
 
-async def test_what_is_done_once_and_broke_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def once() -> None:
         raise KeyError("Actor")
 

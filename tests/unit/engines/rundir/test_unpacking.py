@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.rundir.unpacking import Unpacker, noted
+from commonage.engines.rundir.unpacking import Unpacker, recorded_try
 
 MIB = 1 << 20
 Member = tuple[tarfile.TarInfo, bytes]
@@ -153,7 +153,7 @@ def test_a_hostile_archive_is_refused_for_good_and_leaves_nothing(
     assert not (tmp_path / "job").exists()
 
 
-def test_what_unpacks_to_more_than_the_limit_names_the_limit(tmp_path: Path, unpacker: Unpacker) -> None:
+def test_oversized_archive_names_the_limit(tmp_path: Path, unpacker: Unpacker) -> None:
     bundle = bundle_of(tmp_path / "b.tgz", file("zeros", bytes(9 * MIB)))
     with pytest.raises(EngineFailure, match="more than 8 MiB"):
         unpacker.unpack(bundle, tmp_path / "job")
@@ -173,15 +173,13 @@ def test_folders_count_as_files(tmp_path: Path) -> None:
     [b"", b"not an archive", b"\x1f\x8b\x08\x00broken", gzip.compress(b"x" * 512)[:-9]],
     ids=["empty", "text", "broken", "cut off"],
 )
-def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path, unpacker: Unpacker, content: bytes) -> None:
+def test_non_archive_is_refused(tmp_path: Path, unpacker: Unpacker, content: bytes) -> None:
     (tmp_path / "b.tgz").write_bytes(content)
     with pytest.raises(EngineFailure, match="not a whole"):
         unpacker.unpack(tmp_path / "b.tgz", tmp_path / "job")
 
 
-def test_a_child_that_is_ended_is_a_refusal(
-    tmp_path: Path, unpacker: Unpacker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_unpack_child_is_a_refusal(tmp_path: Path, unpacker: Unpacker, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "child.py"
     program.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     monkeypatch.setattr("commonage.engines.rundir.unpacking._CHILD", str(program))
@@ -200,16 +198,16 @@ def test_the_servers_environment_is_not_the_childs(
 
 def test_an_attempt_whose_unpacking_ended_the_server_twice_is_refused(tmp_path: Path) -> None:
     for _ in range(2):
-        with noted(tmp_path):
+        with recorded_try(tmp_path):
             left = (tmp_path / "unpacking").read_text()
         (tmp_path / "unpacking").write_text(left)  # as if the server had been killed meanwhile
-    with pytest.raises(EngineFailure, match="ended 2 times while it unpacked") as caught, noted(tmp_path):
+    with pytest.raises(EngineFailure, match="ended 2 times while it unpacked") as caught, recorded_try(tmp_path):
         raise AssertionError("it is unpacked again")
     assert not caught.value.is_retryable
 
 
-def test_what_was_unpacked_leaves_no_note(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailure), noted(tmp_path):
+def test_finished_unpacking_leaves_no_record(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailure), recorded_try(tmp_path):
         raise EngineFailure("refused")
     assert list(tmp_path.iterdir()) == []
 

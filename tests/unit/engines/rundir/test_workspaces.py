@@ -12,7 +12,7 @@ users = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8
 
 
 @given(users)
-def test_no_name_leads_out_of_its_folder(user: str) -> None:
+def test_no_archive_name_escapes_its_folder(user: str) -> None:
     name = folder_name(user)
     assert name not in ("", ".", "..")
     assert "/" not in name

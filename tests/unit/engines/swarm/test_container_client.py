@@ -12,8 +12,9 @@ from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
+from commonage.domain.reasons.nodes import NotInSwarm, SwarmNodeDown
 from commonage.domain.statuses import Phase
-from commonage.engines.containers.container_client import Over
+from commonage.engines.containers.container_client import Ended
 from commonage.engines.containers.files.control_folder import Claim, Owner
 from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
@@ -21,8 +22,8 @@ from commonage.engines.swarm import container_client
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 
 pytestmark = pytest.mark.anyio
-WHY = NodeLost(node="worker1", detail="it does not answer: heartbeat failure")
-TAKEN_OUT = NodeLost(node="worker1", detail="it is not in the Swarm any more")
+WHY = NodeLost(node="worker1", cause=SwarmNodeDown(error="heartbeat failure"))
+TAKEN_OUT = NodeLost(node="worker1", cause=NotInSwarm(node="worker1", nodes=()))
 OWNER = Owner(0, 0, 0, 0)
 
 
@@ -42,7 +43,7 @@ class Lost:
         self.scene.known_nodes.swarm_nodes = swarm_nodes_of([node] if there else [])
         self.scene.known_nodes.by_id = {one.id: one for one in self.scene.known_nodes.swarm_nodes.values()}
         self.run: Run = self.scene.run()
-        self.run.box.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), stop=True)
+        self.run.control_folder.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), stop=True)
 
     async def _fence(self, _node: str, attempts: Collection[str]) -> Collection[str]:
         self.fenced += attempts
@@ -50,23 +51,23 @@ class Lost:
 
     def runs(self) -> None:
         """It began, and was seen."""
-        (self.run.box.path / "claim").write_text("ran\n")
+        (self.run.control_folder.path / "claim").write_text("ran\n")
         self.run.status = replace(self.run.status, phase=Phase.RUNNING)
 
     @property
     def stop(self) -> str:
-        return (self.run.box.path / "stop").read_text().strip()
+        return (self.run.control_folder.path / "stop").read_text().strip()
 
-    async def look(self) -> Over:
+    async def inspect(self) -> Ended:
         told = {**task("running"), "NodeID": "node-1", "CreatedAt": "1", "Version": {"Index": 1}}
         self.scene.swarm.all_tasks = [told]
         await self.scene.tasks.ask()
-        seen = await self.scene.container_client.look(self.run)
-        assert isinstance(seen, Over)
+        seen = await self.scene.container_client.inspect(self.run)
+        assert isinstance(seen, Ended)
         return seen
 
     async def end(self) -> Exit:
-        return await (await self.look()).end()
+        return await (await self.inspect()).end()
 
 
 @pytest.fixture(autouse=True)
@@ -77,20 +78,20 @@ def nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("agent", [True, False])
 @pytest.mark.parametrize("there", [True, False])
-async def test_what_runs_is_ended_and_then_lost_and_has_begun(tmp_path: Path, agent: bool, there: bool) -> None:
+async def test_running_attempt_is_fenced_then_lost(tmp_path: Path, agent: bool, there: bool) -> None:
     lost = Lost(tmp_path, agent=agent, there=there)
     lost.runs()
-    seen = await lost.look()
+    seen = await lost.inspect()
     assert seen.started_at is not None
     end = await seen.end()
     assert (end.code, end.reason) == (None, WHY if there else TAKEN_OUT)
     assert lost.fenced == (["w-1"] if agent else []), "without its agent it stands still"
     assert lost.stop == ("none" if agent or there else "kill"), "of one that is not there nobody can tell"
-    assert lost.run.box.claim() is Claim.RAN
+    assert lost.run.control_folder.claim() is Claim.RAN
 
 
 @pytest.mark.parametrize("seen_running", [True, False])
-async def test_what_claimed_is_not_given_up_while_it_may_run_on(tmp_path: Path, seen_running: bool) -> None:
+async def test_started_attempt_is_not_given_up_while_it_may_run(tmp_path: Path, seen_running: bool) -> None:
     lost = Lost(tmp_path, ends=False)
     lost.runs()
     if not seen_running:
@@ -98,7 +99,7 @@ async def test_what_claimed_is_not_given_up_while_it_may_run_on(tmp_path: Path, 
     for _ in range(2):
         with pytest.raises(EngineFailure, match="it is being ended on worker1 first"):
             await lost.end()
-    assert lost.run.box.claim() is Claim.RAN
+    assert lost.run.control_folder.claim() is Claim.RAN
     lost.ends = True
     end = await lost.end()
     assert (end.code, end.reason) == (None, WHY)
@@ -106,12 +107,12 @@ async def test_what_claimed_is_not_given_up_while_it_may_run_on(tmp_path: Path, 
 
 @pytest.mark.parametrize("made_of_it", [None, "never"])
 @pytest.mark.parametrize("agent", [True, False])
-async def test_what_was_seen_running_is_ended_whatever_it_made_of_its_claim(
+async def test_seen_running_attempt_is_ended_despite_forged_claim(
     tmp_path: Path, made_of_it: str | None, agent: bool
 ) -> None:
     lost = Lost(tmp_path, agent=agent)
     lost.runs()
-    claim = lost.run.box.path / "claim"
+    claim = lost.run.control_folder.path / "claim"
     claim.unlink()
     if made_of_it is not None:
         claim.write_text(made_of_it)
@@ -120,19 +121,19 @@ async def test_what_was_seen_running_is_ended_whatever_it_made_of_its_claim(
     assert (lost.fenced, lost.stop) == (["w-1"] if agent else [], "none")
 
 
-async def test_what_never_began_never_will_and_nobody_is_asked(tmp_path: Path) -> None:
+async def test_unstarted_attempt_is_given_up_without_agent(tmp_path: Path) -> None:
     lost = Lost(tmp_path, ends=False)
-    seen = await lost.look()
+    seen = await lost.inspect()
     assert seen.started_at is None
     end = await seen.end()
     assert (end.code, end.reason) == (None, WHY)
-    assert (lost.fenced, lost.stop, lost.run.box.claim()) == ([], "none", Claim.NEVER)
+    assert (lost.fenced, lost.stop, lost.run.control_folder.claim()) == ([], "none", Claim.NEVER)
 
 
-async def test_what_ended_by_itself_before_keeps_its_code(tmp_path: Path) -> None:
+async def test_attempt_that_ended_before_keeps_its_exit_code(tmp_path: Path) -> None:
     lost = Lost(tmp_path, ends=False)
     lost.runs()
-    (lost.run.box.path / "end").write_text("3\n")
+    (lost.run.control_folder.path / "end").write_text("3\n")
     end = await lost.end()
     assert (end.code, end.reason) == (3, None)
     assert end.at <= time.time()

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.engines.swarm.test_launcher import NODE
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.nodes import SharedFolderNotSet
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
@@ -24,7 +25,7 @@ async def refusal(data: Path, shared: Path) -> str:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-async def test_what_an_older_version_left_is_moved_by_the_command_that_it_names(tmp_path: Path, apart: bool) -> None:
+async def test_old_layout_is_migrated_by_the_named_command(tmp_path: Path, apart: bool) -> None:
     data, shared = tmp_path / "data", tmp_path / "shared" if apart else tmp_path / "data"
     (shared / "swarm" / "runs" / ".old" / "w-1").mkdir(parents=True)
     (shared / "swarm" / "runs" / ".old" / "w-1" / "log").write_text("hello\n")
@@ -45,18 +46,18 @@ async def test_no_other_node_takes_work_while_the_data_folder_is_what_is_shared(
 
     def faults(data: Path, shared: Path) -> list[bool]:
         engine = SwarmEngine("site", data, shared, settings=SwarmSettings(without_agents=True))
-        engine._here = "node-1"
+        engine._own_node_id = "node-1"
         engine._known_nodes.swarm_nodes, engine._known_nodes.by_id = (
             swarm_nodes,
             {one.id: one for one in swarm_nodes.values()},
         )
-        return [any("shared_dir is not set" in fault for fault in one.faults) for one in engine._reports()]
+        return [any(isinstance(fault, SharedFolderNotSet) for fault in one.faults) for one in engine._reports()]
 
     assert faults(tmp_path, tmp_path) == [False, True]
     assert faults(tmp_path, tmp_path / "shared") == [False, False]
 
 
-async def test_what_somebody_puts_there_later_keeps_nobody_from_starting(tmp_path: Path) -> None:
+async def test_later_obstacle_does_not_prevent_start(tmp_path: Path) -> None:
     data, shared = tmp_path / "data", tmp_path / "shared"
     assert "Docker daemon does not answer" in await refusal(data, shared)
     (shared / "swarm" / "attempts" / ".old").rmdir()

@@ -20,14 +20,15 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
+from commonage.domain.reasons.nodes import AgentTooOld, NoAgent, NodeTakesNoWork
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.container_client import Lives
+from commonage.engines.containers.container_client import Running
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import Network
-from commonage.engines.containers.files.prepare import Place
+from commonage.engines.containers.files.prepare import ContainerDefaults
 from commonage.engines.containers.run import Run
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.containers.status_reader import StatusReader
@@ -36,7 +37,7 @@ from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.launcher import Dependencies, Launcher
-from commonage.engines.swarm.nodes.known_nodes import AgentAway, KnownNodes
+from commonage.engines.swarm.nodes.known_nodes import AgentUnreachable, KnownNodes
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
@@ -126,7 +127,7 @@ class FakeAgents:
         self.connected = True
         self.gateway = ""
         self.released: list[str] = []
-        self.mounted: dict[str, Sequence[tuple[str, str]]] = {}
+        self.mount_through_agent: dict[str, Sequence[tuple[str, str]]] = {}
         self.pulled: list[str] = []
         self.breaks_at = ""
         self.refusal: EngineFailure | None = None
@@ -157,11 +158,11 @@ class FakeAgents:
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
         self._asked("mount")
-        self.mounted[attempt_id] = sources
+        self.mount_through_agent[attempt_id] = sources
         return [f"/run/commonage/attempts/{attempt_id}/{name}" for name, _ in sources]
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
-        self.mounted.pop(attempt_id, None)
+        self.mount_through_agent.pop(attempt_id, None)
 
     async def release(self, node_id: str, attempt_id: str) -> None:
         self.released.append(attempt_id)
@@ -184,13 +185,13 @@ class Scene:
         self.known_nodes.swarm_nodes = swarm_nodes_of([NODE])
         self.known_nodes.by_id = {"node-1": self.known_nodes.swarm_nodes["worker1"]}
         self.hear()
-        place = Place("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, here=False)
+        defaults = ContainerDefaults("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, is_local=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
-        uses = Dependencies(
+        dependencies = Dependencies(
             client, self.known_nodes, Deliveries(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
             networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
         )  # fmt: skip
-        self.launcher = Launcher(place, settings, uses)
+        self.launcher = Launcher(defaults, settings, dependencies)
         self.tasks = Tasks(client, "0123456789abcdef")
         self.container_client = SwarmContainerClient(
             client, self.known_nodes, self.tasks, self.launcher, settings, asyncio.to_thread
@@ -223,13 +224,13 @@ async def scene(tmp_path: Path) -> Scene:
 async def test_the_agent_is_asked_for_the_image_each_time(scene: Scene) -> None:
     environment = Environment("e", "E", image=IMAGE)
     for _ in range(2):
-        await scene.launcher.have_image(environment, "worker1", ignore_progress)
+        await scene.launcher.ensure_image(environment, "worker1", ignore_progress)
     assert scene.agents.pulled == [IMAGE, IMAGE], "somebody may have removed it meanwhile"
 
 
-async def test_who_waits_reads_of_what_the_megabytes_are(scene: Scene) -> None:
+async def test_pull_progress_counts_megabytes(scene: Scene) -> None:
     agent_report: list[tuple[Reason, float | None]] = []
-    await scene.launcher.have_image(
+    await scene.launcher.ensure_image(
         Environment("e", "E", image=IMAGE), "worker1", lambda reason, progress: agent_report.append((reason, progress))
     )
     assert agent_report == [(PULLING, 0.25)]
@@ -239,9 +240,9 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
     scene = Scene(tmp_path, RegistryAccount("registry.test:5000", "swarm_node", "x"))
     scene.agents.connected = False
     scene.hear()
-    with pytest.raises(AgentAway):
-        await scene.launcher.have_image(Environment("e", "E", image=IMAGE), "worker1", ignore_progress)
-    await scene.launcher.have_image(Environment("e", "E", image="far.test/away:1"), "worker1", ignore_progress)
+    with pytest.raises(AgentUnreachable):
+        await scene.launcher.ensure_image(Environment("e", "E", image=IMAGE), "worker1", ignore_progress)
+    await scene.launcher.ensure_image(Environment("e", "E", image="far.test/away:1"), "worker1", ignore_progress)
     assert scene.agents.pulled == []
 
 
@@ -249,28 +250,26 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("call", ["pull", "confine", "mount"])
-async def test_a_link_that_breaks_is_waited_for(scene: Scene, call: str) -> None:
+async def test_broken_agent_link_is_retried(scene: Scene, call: str) -> None:
     scene.agents.breaks_at = call
-    with pytest.raises(AgentAway, match="nothing was heard"):
+    with pytest.raises(AgentUnreachable, match="nothing was heard"):
         await scene.container_client.launch(scene.run(shares=(GPU,)), ignore_progress)
     assert not scene.swarm.made
 
 
-async def test_what_the_agent_says_itself_is_not_its_absence(scene: Scene) -> None:
+async def test_agent_error_is_not_agent_unreachable(scene: Scene) -> None:
     scene.agents.refusal = EngineFailure("the disk of the Docker daemon is full", retryable=True)
     with pytest.raises(EngineFailure, match="disk") as caught:
         await scene.container_client.launch(scene.run(), ignore_progress)
     assert caught.value.is_retryable
-    assert not isinstance(caught.value, AgentAway)
+    assert not isinstance(caught.value, AgentUnreachable)
 
 
 # --- the way to the hub -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("gateway", "seen"), [("172.18.0.1", "172.18.0.1"), ("", "10.0.0.1")])
-async def test_a_container_is_sent_to_its_nodes_agent_or_else_to_the_relay(
-    scene: Scene, gateway: str, seen: str
-) -> None:
+async def test_container_uses_agent_gateway_or_relay(scene: Scene, gateway: str, seen: str) -> None:
     scene.agents.gateway = gateway
     scene.hear()
     await scene.container_client.launch(
@@ -283,20 +282,18 @@ async def test_a_container_is_sent_to_its_nodes_agent_or_else_to_the_relay(
 # --- no room ------------------------------------------------------------------------------------------------------
 
 
-async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unplaceable_service_is_given_back(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     run = scene.run(shares=(GPU,), secrets=(("KEY", "sesame"),))
     await scene.container_client.launch(run, ignore_progress)
     refused = task("pending", err="no suitable node (insufficient resources on 1 node)")
     scene.swarm.all_tasks = [{**refused, "NodeID": "", "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
     status_reader = StatusReader(scene.container_client, asyncio.to_thread)
-    waits = await status_reader.look(run)
+    waits = await status_reader.inspect(run)
     assert isinstance(waits, Status)
     assert (waits.phase, type(waits.reason)) == (Phase.STARTING, SwarmSeesNoGpuMemory)
-    monkeypatch.setattr(scene.container_client, "_reconnect_timeout_s", -1.0)
-    end = await status_reader.look(run)
+    monkeypatch.setattr(scene.container_client, "_room_timeout_s", -1.0)
+    end = await status_reader.inspect(run)
     assert isinstance(end, Status)
     assert (end.phase, end.exit_code, end.reason, end.started_at) == (Phase.ENDED, None, waits.reason, None)
     assert scene.agents.released == ["w-1"]
@@ -306,7 +303,7 @@ async def test_what_swarm_finds_no_room_for_goes_back_and_holds_nothing(
 # --- stops and second tries ---------------------------------------------------------------------------------------
 
 
-async def test_a_stop_while_its_service_is_made_leaves_none(scene: Scene) -> None:
+async def test_stop_during_creation_leaves_no_service(scene: Scene) -> None:
     scene.swarm.held_up.clear()
     run = scene.run(kind=Kind.SESSION)
     launching = asyncio.create_task(scene.container_client.launch(run, ignore_progress))
@@ -322,7 +319,7 @@ async def test_a_stop_while_its_service_is_made_leaves_none(scene: Scene) -> Non
     assert scene.swarm.removed == ["id-0"]
 
 
-async def test_a_second_try_finds_what_the_first_one_made(scene: Scene) -> None:
+async def test_retry_finds_existing_container(scene: Scene) -> None:
     run = scene.run(kind=Kind.SESSION)
     first = await scene.launcher.launch(run, ignore_progress)
     assert await scene.launcher.launch(run, ignore_progress) == first
@@ -331,18 +328,18 @@ async def test_a_second_try_finds_what_the_first_one_made(scene: Scene) -> None:
     assert await scene.launcher.launch(other, ignore_progress) != first, "the name is taken, and by another attempt"
 
 
-async def test_what_was_made_though_nobody_said_so_hears_a_stop_and_is_removed(scene: Scene) -> None:
+async def test_service_with_lost_create_response_is_stopped_and_removed(scene: Scene) -> None:
     scene.swarm.mute = True
     run = scene.run(kind=Kind.SESSION)
     with pytest.raises(DaemonUnreachable):
         await scene.container_client.launch(run, ignore_progress)
     scene.swarm.all_tasks = [{**task("running"), "CreatedAt": "1", "Version": {"Index": 1}}]
     await scene.tasks.ask()
-    assert isinstance(await scene.container_client.look(run), Lives)
+    assert isinstance(await scene.container_client.inspect(run), Running)
     await scene.container_client.signal(run, "SIGTERM")
-    assert (run.box.path / "stop").read_text() == "term\n"
+    assert (run.control_folder.path / "stop").read_text() == "term\n"
     await scene.container_client.signal(run, "SIGKILL")
-    assert (run.box.path / "stop").read_text() == "kill\n"
+    assert (run.control_folder.path / "stop").read_text() == "kill\n"
     await scene.container_client.remove(run)
     assert scene.swarm.removed == ["id-0"]
 
@@ -377,17 +374,17 @@ async def test_secrets_come_from_the_swarm_and_go_with_the_attempt(scene: Scene)
     [service] = scene.swarm.made.values()
     [reference] = service["TaskTemplate"]["ContainerSpec"]["Secrets"]
     assert (reference["SecretID"], reference["File"]["Mode"]) == (secret, 0o400)
-    assert not (run.box.path / "secrets").exists()
+    assert not (run.control_folder.path / "secrets").exists()
     await scene.launcher.launch(run, ignore_progress)
     assert list(delivered(scene, "secrets")) == [secret], "a second try finds what the first one made"
     await scene.container_client.remove(run)
     assert delivered(scene, "secrets") == {}
 
 
-async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene) -> None:
+async def test_secrets_of_failed_attempt_are_recreated(scene: Scene) -> None:
     run = scene.run(secrets=(("KEY", "sesame"),))
     scene.agents.breaks_at = "mount"
-    with pytest.raises(AgentAway):
+    with pytest.raises(AgentUnreachable):
         await scene.container_client.launch(run, ignore_progress)
     [before] = delivered(scene, "secrets")
     scene.agents.breaks_at, scene.agents.connected = "", True
@@ -400,20 +397,20 @@ async def test_secrets_of_a_try_that_made_no_service_are_made_anew(scene: Scene)
 async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: Scene) -> None:
     deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
     part = Share("GPU-a", 0, "A100", 1024, 500, False, 40960, True)
-    stop = request(kind=Kind.SESSION, allocation=Allocation("w-1", "here", 1500, 64, (part,), 0.0))
+    stop = request(kind=Kind.SESSION, allocation=Allocation("w-1", "is_local", 1500, 64, (part,), 0.0))
     given = await deliveries.injected(stop)
     assert await deliveries.injected(stop) == given
-    assert [place for _, place in given] == [
+    assert [defaults for _, defaults in given] == [
         "/run/commonage/python/sitecustomize.py",
         "/run/commonage/jupyter/labconfig/default_setting_overrides.json",
     ]
     texts = [base64.b64decode(delivered(scene, "configs")[one.id]["Data"]).decode() for one, _ in given]
     assert "set_per_process_memory_fraction" in texts[0]
     assert json.loads(texts[1])["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
-    assert await deliveries.injected(request(allocation=Allocation("w-2", "here", 1500, 64, (), 0.0))) == []
+    assert await deliveries.injected(request(allocation=Allocation("w-2", "is_local", 1500, 64, (), 0.0))) == []
 
 
-async def test_what_a_crash_left_in_the_swarm_is_removed(scene: Scene) -> None:
+async def test_leftovers_of_a_crash_are_removed(scene: Scene) -> None:
     deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
     for attempt in ("w-1", "w-2"):
         await deliveries.secrets(attempt, {"KEY": "x"})
@@ -436,7 +433,7 @@ async def test_secrets_that_are_too_large_say_so(scene: Scene) -> None:
 # --- folders that the agent mounts ----------------------------------------------------------------------------------
 
 
-async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
+async def test_docker_gets_paths_mounted_by_agent(scene: Scene) -> None:
     run = scene.run()
     await scene.container_client.launch(run, ignore_progress)
     [service] = scene.swarm.made.values()
@@ -448,9 +445,9 @@ async def test_docker_is_given_what_the_agent_mounted(scene: Scene) -> None:
         "/run/commonage/box": f"{mine}/box",
         "/run/commonage/log": f"{mine}/log",
     }
-    assert dict(scene.agents.mounted["w-1"])["box"] == str(run.box.path)
+    assert dict(scene.agents.mount_through_agent["w-1"])["box"] == str(run.control_folder.path)
     await scene.container_client.release(run)
-    assert scene.agents.mounted == {}
+    assert scene.agents.mount_through_agent == {}
 
 
 async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
@@ -460,9 +457,10 @@ async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: S
     [service] = scene.swarm.made.values()
     assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
     scene.known_nodes.swarm_nodes = swarm_nodes_of([NODE, other])
-    with pytest.raises(EngineFailure, match="commonage node join"):
+    with pytest.raises(EngineFailure) as caught:
         await scene.launcher.launch(scene.run(), ignore_progress)
-    assert all("no agent" in fault for report in scene.known_nodes.reports() for fault in report.faults[:1])
+    assert caught.value.reason == NodeTakesNoWork(node="worker1", cause=NoAgent())
+    assert all(report.faults[0] == NoAgent() for report in scene.known_nodes.reports())
     allowed = KnownNodes(cast(Client, scene.swarm), None, without_agents=True)
     allowed.swarm_nodes = scene.known_nodes.swarm_nodes
     assert [one.faults for one in allowed.reports()] == [(), ()]
@@ -473,4 +471,4 @@ async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
         name: replace(one, mounts=False) for name, one in scene.known_nodes.agent_reports.items()
     }
     [report] = scene.known_nodes.reports()
-    assert "run `commonage node join` for it again" in report.faults[0]
+    assert report.faults[0] == AgentTooOld()

@@ -20,6 +20,7 @@ from tests.unit.engines.swarm.nodes.test_swarm_nodes import node
 from commonage.agent.fencing.partition import Quorum
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons.nodes import MayBeCutOff, MayRunWithoutAgent
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.known_nodes import KnownNodes
 from commonage.ports.agents import AgentReport, Agents
@@ -64,8 +65,8 @@ class Site:
             name: SwarmNode(name, Quorum(name, (), self.now), self.now + at * TICK_S, observed_at=self.now)
             for at, name in enumerate(names)
         }
-        self.told: dict[str, AgentReport] = {}
-        self.introduced: tuple[str, ...] = ()
+        self.record_neighbors: dict[str, AgentReport] = {}
+        self.neighbors_of: tuple[str, ...] = ()
         self.known_nodes = self._known_nodes()
 
     def _known_nodes(self) -> KnownNodes:
@@ -94,8 +95,11 @@ class Site:
     def _begin(self, phase: Phase) -> None:
         was_up = self.phase.control and CONTROL not in self.phase.off
         if not was_up and phase.control and CONTROL not in phase.off:
-            self.known_nodes, self.introduced = self._known_nodes(), ()
-            self.told = {name: replace(one, connected=False, monotonic_at=self.now) for name, one in self.told.items()}
+            self.known_nodes, self.neighbors_of = self._known_nodes(), ()
+            self.record_neighbors = {
+                name: replace(one, connected=False, monotonic_at=self.now)
+                for name, one in self.record_neighbors.items()
+            }
         if CONTROL in self.phase.off and CONTROL not in phase.off:
             for one in self.swarm_nodes.values():  # a manager that comes back gives all their time
                 one.observed_at = self.now
@@ -114,34 +118,34 @@ class Site:
         hub = self.sees(CONTROL, name)
         if hub and self.phase.control and self.now >= swarm_node.reports_at:
             swarm_node.reports_at = self.now + REPORT_S
-            vote.learn(self.introduced or vote.neighbors)
+            vote.set_neighbors(self.neighbors_of or vote.neighbors)
             paused = (name,) if swarm_node.attempt == "paused" else ()
             report = NodeReport(name, 1, 1)
-            self.told[name] = AgentReport(
+            self.record_neighbors[name] = AgentReport(
                 name, report, 0.0, self.now, True, paused=paused, neighbors=vote.neighbors, node_id=name
             )
-            vote.hear(self.now)
-        elif self.now - vote.last >= 3.0:
-            vote.count(hub, [one for one in self.agents if self.sees(name, one)], self.now)
+            vote.control_answered(self.now)
+        elif self.now - vote.control_at >= 3.0:
+            vote.record_probe(hub, [one for one in self.agents if self.sees(name, one)], self.now)
         if vote.is_partitioned(self.now) and swarm_node.attempt == "running":
             swarm_node.attempt = "paused"
 
     # --- the control plane, and what it asks ----------------------------------------------------------------------
 
     async def _control(self) -> None:
-        self.told = {
+        self.record_neighbors = {
             name: replace(one, connected=one.connected and self.now - one.monotonic_at < LINK_S)
-            for name, one in self.told.items()
+            for name, one in self.record_neighbors.items()
         }
-        await self.known_nodes.look()
+        await self.known_nodes.poll()
         for one in self.swarm_nodes.values():
             if not one.begun_anew and self.known_nodes.why_lost(one.name, one.name, one.name):
                 try:
-                    await self.known_nodes.have_ended(one.name, one.name)
+                    await self.known_nodes.fence_attempt(one.name, one.name)
                 except EngineFailure:
                     continue
                 one.begun_anew = True
-        await self.known_nodes.answer_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
+        await self.known_nodes.resolve_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
 
     async def nodes(self) -> list[dict[str, Any]]:
         found = []
@@ -152,12 +156,12 @@ class Site:
                     one.attempt, one.begun_anew = "dead", True
                 one.was_down = False
             one.was_down |= self.now - one.observed_at >= SWARM_S
-            about = node(one.name, one.name, "down" if one.was_down else "ready")
-            found.append({**about, "Status": {**about["Status"], "Addr": one.name}})
+            context = node(one.name, one.name, "down" if one.was_down else "ready")
+            found.append({**context, "Status": {**context["Status"], "Addr": one.name}})
         return found
 
     def agent_reports(self) -> list[AgentReport]:
-        return list(self.told.values())
+        return list(self.record_neighbors.values())
 
     async def bindings(self) -> dict[str, str]:
         return {name: name for name in self.swarm_nodes}
@@ -166,10 +170,10 @@ class Site:
         yield ""
 
     def set_neighbors(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
-        self.introduced = tuple(name for name, _ in swarm_nodes)
+        self.neighbors_of = tuple(name for name, _ in swarm_nodes)
 
     def _ask(self, name: str) -> SwarmNode:
-        if not (name in self.told and self.told[name].connected and self.sees(CONTROL, name)):
+        if not (name in self.record_neighbors and self.record_neighbors[name].connected and self.sees(CONTROL, name)):
             raise EngineFailure(f"the agent of {name} does not answer", retryable=True)
         return self.swarm_nodes[name]
 
@@ -203,9 +207,7 @@ def node_warnings(draw: st.DrawFn, names: list[str]) -> list[Phase]:
 
 @given(size=st.integers(1, 5), data=st.data(), sweeps=st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_nothing_ever_runs_twice_and_all_is_decided_when_the_site_is_whole_again(
-    size: int, data: st.DataObject, sweeps: bool
-) -> None:
+def test_no_attempt_runs_twice_in_any_partition(size: int, data: st.DataObject, sweeps: bool) -> None:
     names = [f"m{number}" for number in range(size)]
     agentless = data.draw(st.sets(st.sampled_from(names), max_size=1))
     phases = data.draw(node_warnings(names))
@@ -223,7 +225,7 @@ def lost(size: int, *phases: Phase, agentless: Collection[str] = ()) -> Site:
     return site
 
 
-def test_what_ran_on_a_node_that_is_off_or_cut_off_begins_elsewhere_soon() -> None:
+def test_attempts_of_lost_node_start_elsewhere_soon() -> None:
     for size in range(2, 6):
         names = {f"m{number}" for number in range(size)}
         last = f"m{size - 1}"
@@ -234,18 +236,17 @@ def test_what_ran_on_a_node_that_is_off_or_cut_off_begins_elsewhere_soon() -> No
             assert site.swarm_nodes[last].attempt != "running"
 
 
-def test_half_of_a_site_begins_elsewhere_and_more_than_half_does_not() -> None:
+def test_minority_is_requeued_and_majority_is_not() -> None:
     gone = Phase(SURELY_S, off=frozenset({"m2", "m3"}))
     assert [one.name for one in lost(4, gone).swarm_nodes.values() if one.begun_anew] == ["m2", "m3"]
     gone = Phase(SURELY_S, off=frozenset({"m1", "m2", "m3"}))
     site = lost(4, gone)
     assert not any(one.begun_anew for one in site.swarm_nodes.values())
-    faults = [" ".join(one.faults) for one in site.known_nodes.reports() if one.gone]
-    assert len(faults) == 3
-    assert all("commonage node rm --force m" in one for one in faults)
+    undecided = [(one.name, one.undecided) for one in site.known_nodes.reports() if one.gone]
+    assert undecided == [(name, MayBeCutOff(node=name)) for name in ("m1", "m2", "m3")]
 
 
-def test_nobodys_work_is_lost_with_the_control_plane() -> None:
+def test_control_plane_restart_loses_no_attempt() -> None:
     """Its program is away; or its node, and most of the others see each other, or stand still until it is back."""
     for size in range(1, 6):
         site = lost(size, Phase(60.0, control=False))
@@ -258,7 +259,7 @@ def test_nobodys_work_is_lost_with_the_control_plane() -> None:
         assert {one.attempt for name, one in site.swarm_nodes.items() if name != CONTROL} == {"running"}
 
 
-def test_who_holds_on_by_others_and_loses_them_pauses_before_it_begins_elsewhere() -> None:
+def test_node_that_loses_majority_pauses_before_requeue() -> None:
     """The control plane asks who sees it when it has just seen enough of them."""
     for seconds in range(1, 15):
         first, second = frozenset(("m0", "m1")), frozenset(("m1", "m2"))
@@ -268,11 +269,12 @@ def test_who_holds_on_by_others_and_loses_them_pauses_before_it_begins_elsewhere
         assert site.swarm_nodes["m1"].begun_anew
 
 
-def test_a_node_without_an_agent_is_waited_for_until_an_admin_says_that_it_is_off() -> None:
+def test_node_without_agent_waits_for_admin() -> None:
     cable = frozenset({frozenset(("m0", "m1"))})
     site = lost(2, Phase(SURELY_S, parted=cable), agentless={"m1"})
     assert site.swarm_nodes["m1"].attempt == "running"
     assert not site.swarm_nodes["m1"].begun_anew
     [report] = [one for one in site.known_nodes.reports() if one.name == "m1"]
     assert report.gone
-    assert "commonage node rm --force m1" in " ".join(report.faults)
+    assert report.undecided == MayRunWithoutAgent(node="m1")
+    assert report.undecided in report.faults

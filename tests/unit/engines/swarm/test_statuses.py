@@ -10,7 +10,7 @@ from commonage.domain.nodes import Allocation, Share
 from commonage.domain.reasons import attempts
 from commonage.engines.containers.files.control_folder import Claim, End
 from commonage.engines.swarm.statuses import (
-    Circumstances,
+    EndContext,
     attempt_of,
     end_of,
     ended_by_itself,
@@ -20,7 +20,7 @@ from commonage.engines.swarm.statuses import (
     waiting_reason,
 )
 
-ABOUT = Circumstances("worker1", Claim.RAN, False, None, False, False, 2000.0)
+ABOUT = EndContext("worker1", Claim.RAN, False, None, False, False, 2000.0)
 
 
 def task(state: str, *, code: int | None = None, err: str = "") -> dict[str, Any]:
@@ -47,13 +47,13 @@ def test_a_task_says_whose_it_is_and_whether_it_runs() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 127, 137, 143])
-def test_a_code_is_the_programs_own(code: int) -> None:
+def test_exit_code_is_the_programs_own(code: int) -> None:
     end = end_of(task("failed" if code else "complete", code=code), replace(ABOUT, end=said(code)))
     assert (end.code, end.reason, end.oom) == (code, None, False)
-    assert end.at == 800.5, "by Swarm's clock: the box is its owner's to write to"
+    assert end.at == 800.5, "by Swarm's clock: the control folder is its owner's to write to"
 
 
-def test_want_of_memory_is_told_apart() -> None:
+def test_oom_is_recognized() -> None:
     assert end_of(task("failed", code=137), replace(ABOUT, end=said(137, oom=True))).oom
     assert not end_of(task("complete", code=0), replace(ABOUT, end=said(0, oom=True))).oom
 
@@ -65,26 +65,26 @@ def test_want_of_memory_is_told_apart() -> None:
         ("failed", 143, {"end": said(143, outside=True)}),
         ("complete", 0, {"end": said(0, outside=True)}),
         ("shutdown", 0, {}),
-        ("failed", 3, {"run_again": True}),
+        ("failed", 3, {"restarted": True}),
     ],
 )
-def test_what_others_ended_is_lost(state: str, code: int, change: dict[str, Any]) -> None:
+def test_externally_ended_attempt_is_lost(state: str, code: int, change: dict[str, Any]) -> None:
     end = end_of(task(state, code=code), replace(ABOUT, **change))
     assert end.code is None
     assert end.reason
 
 
-def test_what_we_ended_is_not_lost() -> None:
-    wished = replace(ABOUT, wished=True)
-    assert end_of(task("failed", code=137), wished).code == 137
-    assert end_of(task("failed", code=143), replace(wished, end=said(143, outside=True))).code == 143
+def test_stopped_attempt_is_not_lost() -> None:
+    stop_requested = replace(ABOUT, stop_requested=True)
+    assert end_of(task("failed", code=137), stop_requested).code == 137
+    assert end_of(task("failed", code=143), replace(stop_requested, end=said(143, outside=True))).code == 143
 
 
-def test_a_full_disk_does_not_take_the_code() -> None:
+def test_full_disk_keeps_exit_code() -> None:
     assert end_of(task("failed", code=5), replace(ABOUT, could_not_write=True)).code == 5
 
 
-def test_what_never_ran_says_why() -> None:
+def test_unstarted_task_has_its_reason() -> None:
     never = replace(ABOUT, claim=Claim.NOBODY)
     missing = end_of(task("rejected", err="invalid mount: bind source path does not exist: /srv/site/x"), never)
     assert missing.code is None, "the folder may be mounted elsewhere, or again"

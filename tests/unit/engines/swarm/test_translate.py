@@ -12,22 +12,22 @@ from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.admin_mounts import Mount
-from commonage.engines.containers.daemon.descriptions import Folders
-from commonage.engines.containers.program.program import Inside, program_of
+from commonage.engines.containers.daemon.descriptions import AttemptFolders
+from commonage.engines.containers.program.program import ContainerNetwork, program_of
 from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import (
-    Surroundings,
+    ContainerContext,
     network_config,
     service_names,
     service_spec,
     vram_of,
 )
 
-AROUND = Surroundings(
+AROUND = ContainerContext(
     "0123456789abcdef",
     "commonage-net",
-    Folders("/w/ada", "/r/box", "/r/log"),
+    AttemptFolders("/w/ada", "/r/box", "/r/log"),
     Delivery("config-1", "commonage-01234567-entry"),
     (0, 0),
     "node-id",
@@ -36,11 +36,11 @@ AROUND = Surroundings(
 NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
 
 
-def described(around: Surroundings = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
+def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
     """The service of an order with these shares."""
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
-    program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
-    return service_spec(stop, program, around, SwarmSettings(**settings))
+    program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
+    return service_spec(stop, program, context, SwarmSettings(**settings))
 
 
 def share(mib: int, *, simulated: bool = False) -> Share:
@@ -55,7 +55,7 @@ def test_a_service_runs_once_where_the_planner_said() -> None:
     assert described()["Mode"] == {"Replicated": {"Replicas": 1}}
 
 
-def test_a_container_is_held_and_walled() -> None:
+def test_container_has_limits_and_isolation() -> None:
     task = described()["TaskTemplate"]
     container = task["ContainerSpec"]
     assert container["CapabilityDrop"] == ["ALL"]
@@ -90,8 +90,8 @@ def test_cores_are_weighed_by_the_agent_or_a_quota_that_swarm_reserves() -> None
 def test_vram_is_reserved_of_real_gpus_and_where_any_is_declared(
     shares: tuple[Share, ...], declared: bool, reserved: int
 ) -> None:
-    around = replace(AROUND, declares_vram=declared)
-    found = described(around, shares)["TaskTemplate"]["Resources"]["Reservations"].get("GenericResources", [])
+    context = replace(AROUND, declares_vram=declared)
+    found = described(context, shares)["TaskTemplate"]["Resources"]["Reservations"].get("GenericResources", [])
     # One less: of a task that takes the very last Swarm says at the next look that it fits no longer.
     assert found == ([{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": reserved - 1}}] if reserved else [])
     assert vram_of(Allocation("w-1", "here", 1, 1, shares, 0.0), declared=declared) == reserved
@@ -103,7 +103,7 @@ def test_a_port_is_its_nodes_and_the_same_inside() -> None:
     assert port == {"Protocol": "tcp", "TargetPort": 20001, "PublishedPort": 20001, "PublishMode": "host"}
 
 
-def test_what_the_admin_mounts_is_there() -> None:
+def test_admin_mounts_are_included() -> None:
     mounts = described(mounts=(Mount("/srv/{tenant}", "/data"),))["TaskTemplate"]["ContainerSpec"]["Mounts"]
     [found] = [one for one in mounts if one["Target"] == "/data"]
     assert (found["Source"], found["ReadOnly"]) == ("/srv/lab", True)
@@ -134,19 +134,19 @@ def test_networks_lie_over_nodes_and_may_be_encrypted() -> None:
     assert "encrypted" in network_config("0123456789", "lab", "10.214.0.0/22", encrypted=True)["Options"]
 
 
-@pytest.mark.parametrize(("bounds", "options"), [(False, {}), (True, {"size": "67108864"})])
-def test_a_volume_has_a_size_where_the_nodes_daemon_can_hold_it(bounds: bool, options: dict[str, str]) -> None:
+@pytest.mark.parametrize(("retention", "options"), [(False, {}), (True, {"size": "67108864"})])
+def test_a_volume_has_a_size_where_the_nodes_daemon_can_hold_it(retention: bool, options: dict[str, str]) -> None:
     volume = Volume("results", kind=VolumeKind.DOCKER, writable=True, size_mib=64)
     stop = replace(request(), mounts=mounts_of([VolumeRequest("results", True)], [volume], "ada", "lab"))
-    program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
-    spec = service_spec(stop, program, replace(AROUND, volume_quota=bounds), SwarmSettings())
+    program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
+    spec = service_spec(stop, program, replace(AROUND, volume_quota=retention), SwarmSettings())
     mounts = {one["Target"]: one for one in spec["TaskTemplate"]["ContainerSpec"]["Mounts"]}
     assert mounts["/volumes/results"]["VolumeOptions"]["DriverConfig"]["Options"] == options
 
 
 def test_our_files_come_as_configs_that_nobody_inside_may_write_to() -> None:
     place = "/run/commonage/python/sitecustomize.py"
-    around = replace(AROUND, injected=((Delivery("config-2", "commonage-01234567-python"), place),))
-    [entry, file] = described(around)["TaskTemplate"]["ContainerSpec"]["Configs"]
+    context = replace(AROUND, injected=((Delivery("config-2", "commonage-01234567-python"), place),))
+    [entry, file] = described(context)["TaskTemplate"]["ContainerSpec"]["Configs"]
     assert (entry["ConfigID"], file["ConfigID"], file["File"]["Name"]) == ("config-1", "config-2", place)
     assert file["File"]["Mode"] == 0o444

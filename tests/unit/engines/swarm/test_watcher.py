@@ -13,7 +13,7 @@ from commonage.engines.swarm.watcher import Watcher
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tmp_path: Path) -> None:
+async def test_recovered_swarm_is_refreshed(tmp_path: Path) -> None:
     """What is ours there is then found anew: also when the nodes were asked for before the watcher's turn came."""
     scene, back = Scene(tmp_path), asyncio.Event()
 
@@ -23,7 +23,7 @@ async def test_a_swarm_that_answers_again_is_looked_at_whoever_asked_it_first(tm
     async def is_back() -> None:
         back.set()
 
-    scene.known_nodes.is_away("the Docker daemon does not answer")
+    scene.known_nodes.mark_unreachable("the Docker daemon does not answer")
     await scene.known_nodes.refresh()
     watcher, iterations = (
         Watcher(Table(), scene.tasks, scene.known_nodes, asyncio.to_thread),

@@ -1,4 +1,5 @@
-"""Shared by engines that use a Docker daemon: the connection, its errors as ours, images, and relays.
+"""Shared by the Docker and Swarm engines: connection to a daemon, error translation, images, networks, descriptions.
 
-Imported by the Docker and the Swarm engine; imports neither.
+Imports neither engine. `errors.py` translates the daemon's errors; `descriptions.py` has the parts of a container's
+description that both engines use.
 """

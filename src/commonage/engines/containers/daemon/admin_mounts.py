@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from commonage.domain.errors import InvalidInput
 from commonage.domain.folders import folder_name
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.files.path_checks import see_that_nobody_can_redirect
+from commonage.engines.containers.files.path_checks import check_path_is_trusted
 
 # Sockets and data of the daemon and of container runtimes, or folders above those: access to them means root.
 _SECRET_PLACES = ("/", "/var", "/var/lib")
@@ -50,8 +50,8 @@ def source_of(mount: Mount, request: StartRequest) -> str:
     return mount.source.replace("{user}", folder_name(request.owner)).replace("{tenant}", folder_name(request.tenant))
 
 
-def see_that_nothing_leads_elsewhere(request: StartRequest, mounts: Sequence[Mount]) -> None:
+def check_mount_sources(request: StartRequest, mounts: Sequence[Mount]) -> None:
     """Raise EngineFailure if anyone but root and the server could redirect the mount. In threads."""
     for mount in mounts:
         source = source_of(mount, request)
-        see_that_nobody_can_redirect(source, f"{source}, which is to be mounted at {mount.target},")
+        check_path_is_trusted(source, f"{source}, which is to be mounted at {mount.target},")

@@ -1,6 +1,7 @@
 """Parts of a container description that all engines share, in terms of Docker's API. Pure.
 
-A container is root inside at most, with few capabilities; it sees its owner's workspace, its box and its log, and what
+A container is root inside at most, with few capabilities; it sees its owner's workspace, its control folder and its
+log, and what
 the admin and its request mount.
 """
 
@@ -8,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from commonage.domain.folders import folder_name
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.daemon.admin_mounts import Mount, source_of
-from commonage.engines.containers.files import control_folder as box
-from commonage.engines.containers.files import injected
+from commonage.engines.containers.files import control_folder, injected
 from commonage.engines.containers.files.volume_mounts import bind_options, docker_mounts
 from commonage.engines.containers.program.program import Program
 
@@ -33,11 +34,11 @@ SHM_PART = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
+class AttemptFolders:
     """Paths of an attempt's own folders, as the control plane sees them."""
 
     workspace: str
-    box: str
+    control_folder: str
     log: str
 
 
@@ -46,7 +47,7 @@ def network_name(installation: str, tenant: str) -> str:
     return f"commonage-{installation[:8]}-{folder_name(tenant)}"
 
 
-def ours(installation: str) -> str:
+def installation_filter(installation: str) -> str:
     """The label of all our objects, as a filter."""
     return f"{LABEL}.installation={installation}"
 
@@ -81,12 +82,12 @@ def bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
     return {"Type": "bind", "Source": source, "Target": target, **mode}
 
 
-def own_mounts(folders: Folders, program: Program) -> list[dict[str, Any]]:
+def own_mounts(folders: AttemptFolders, program: Program) -> list[dict[str, Any]]:
     """An attempt's own mounts, and the sockets of the MPS daemon that holds its share, if any."""
     return [
         bind(folders.workspace, program.home, writable=True),
-        bind(folders.box, box.INSIDE, writable=True),
-        bind(folders.log, box.LOG_INSIDE, writable=True),
+        bind(folders.control_folder, control_folder.INSIDE, writable=True),
+        bind(folders.log, control_folder.LOG_INSIDE, writable=True),
         *([bind(program.mps_pipe, program.mps_pipe, writable=True)] if program.mps_pipe is not None else []),
     ]
 
@@ -99,7 +100,7 @@ def injected_mounts(request: StartRequest, place: str) -> list[dict[str, Any]]:
     ]
 
 
-def given_mounts(
+def requested_mounts(
     request: StartRequest, installation: str, shared: Sequence[Mount], *, quota: bool
 ) -> list[dict[str, Any]]:
     """The admin's mounts, and the volumes of the request; `quota`: their size can be limited."""
@@ -107,3 +108,13 @@ def given_mounts(
         *(bind(source_of(mount, request), mount.target, writable=mount.writable) for mount in shared),
         *docker_mounts(request.mounts, installation, quota=quota),
     ]
+
+
+def instant(text: str) -> float | None:
+    """Docker's time stamp as unix seconds; None for its zero."""
+    if text.startswith("0001"):
+        return None
+    # It has nanoseconds; Python reads microseconds.
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    moment = datetime.fromisoformat(f"{whole}+00:00").timestamp()
+    return moment + (float(f"0.{fraction}") if fraction.isdigit() else 0.0)

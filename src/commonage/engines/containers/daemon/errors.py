@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import WaitingForDaemon
-from commonage.engines.containers.container_client import Away
+from commonage.engines.containers.container_client import Unreachable
 from commonage.engines.containers.image_pulls import refusal_of
 
 # The daemon's message, our message, and whether a retry may succeed.
@@ -50,7 +50,7 @@ _OF_TOOLKIT = re.compile(r"nvidia-container-cli: .*")
 _INNERMOST = re.compile(r"\[([^\[\]]+)\]+$")
 
 
-class DaemonUnreachable(Away):
+class DaemonUnreachable(Unreachable):
     """The daemon does not answer, or not readably: the result of the request is unknown."""
 
     waiting = WaitingForDaemon()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-Way = Literal["cdi", "request"]
+GpuMethod = Literal["cdi", "request"]
 KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
 """Program of the toolkit, which the daemon looks for on its PATH when it starts."""
@@ -58,11 +58,11 @@ def _specifications(info: Mapping[str, Any]) -> Iterator[str]:
                     yield re.sub(r"([{,])", "\\1\n", file.read_text(encoding="utf-8", errors="replace"))
 
 
-def way_of(info: Mapping[str, Any]) -> Way:
+def gpu_method_of(info: Mapping[str, Any]) -> GpuMethod:
     """CDI if it knows GPUs by that and has no NVIDIA runtime; else device requests, which need the toolkit."""
     return "cdi" if not has_runtime(info) and cdi_names(info) else "request"
 
 
 def lacks_uuids(info: Mapping[str, Any]) -> bool:
     """True if GPUs are given by CDI, and none has its uuid, which we use, as a name there."""
-    return way_of(info) == "cdi" and not any(name.startswith(("GPU-", "MIG-")) for name in cdi_names(info))
+    return gpu_method_of(info) == "cdi" and not any(name.startswith(("GPU-", "MIG-")) for name in cdi_names(info))

@@ -15,14 +15,14 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
-from commonage.engines.containers.container_client import Away
+from commonage.engines.containers.container_client import Unreachable
 from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.image_pulls import progress_of
 from commonage.engines.rundir.single_flight import SingleFlight
 from commonage.ports.agents import OnProgress
 from commonage.ports.registry import RegistryAccount
 
-Have = Callable[[str, OnProgress], Awaitable[None]]
+EnsureImage = Callable[[str, OnProgress], Awaitable[None]]
 """Makes an image of this name available where it is needed, and reports progress."""
 
 _FIRST_WORD_S = 15.0
@@ -50,7 +50,7 @@ class Images:
         """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
-    async def ensure(self, environment: Environment, on_progress: OnProgress, have: Have | None = None) -> None:
+    async def ensure(self, environment: Environment, on_progress: OnProgress, have: EnsureImage | None = None) -> None:
         """Make the image of the environment available, here or by `have`.
 
         Raises EngineFailure, with the environment's name, if that fails. Away is passed on unchanged: ask again.
@@ -63,8 +63,8 @@ class Images:
 
         try:
             image = _image_of(environment)
-            await (have or self.have_here)(image, note)
-        except Away as error:  # says nothing about the image
+            await (have or self.ensure_local)(image, note)
+        except Unreachable as error:  # says nothing about the image
             self._note(name, EnvironmentState.ABSENT, error.waiting)
             raise
         except EngineFailure as error:
@@ -78,7 +78,7 @@ class Images:
     ) -> None:
         self._statuses[name] = EnvironmentStatus(name, self._site, state, reason, progress)
 
-    async def have_here(self, image: str, on_progress: OnProgress) -> None:
+    async def ensure_local(self, image: str, on_progress: OnProgress) -> None:
         """Make it available at our daemon. Raises EngineFailure."""
         if await self._client.image(image) is None:
             await self._fetch(image, on_progress)

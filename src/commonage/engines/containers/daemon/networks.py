@@ -12,7 +12,7 @@ from typing import Any
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.daemon.addresses import networks_here
 from commonage.engines.containers.daemon.connection import Connection, Json
-from commonage.engines.containers.daemon.descriptions import LABEL, ours
+from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
 from commonage.engines.containers.daemon.errors import Refused
 
 
@@ -65,15 +65,15 @@ class TenantNetworks:
         """Ranges that our networks must not overlap. The daemon itself only checks its own."""
         return await asyncio.to_thread(networks_here)
 
-    async def _has_come(self, network: Network) -> None:
+    async def _on_added(self, network: Network) -> None:
         """It was created, or exists again."""
 
-    def _has_gone(self, network: Network) -> None:
+    def _on_removed(self, network: Network) -> None:
         """It no longer exists."""
 
     async def open(self) -> None:
         """Take over existing networks. Raises EngineFailure."""
-        for found in await self._client.networks(ours(self._installation)):
+        for found in await self._client.networks(installation_filter(self._installation)):
             await self._note(found)
 
     async def of(self, tenant: str) -> Network:
@@ -107,7 +107,7 @@ class TenantNetworks:
         )
 
     async def _of_ours(self, tenant: str) -> Json | None:
-        found = await self._client.networks(ours(self._installation))
+        found = await self._client.networks(installation_filter(self._installation))
         return next((one for one in found if _tenant_of(one) == tenant), None)
 
     def _parts(self) -> list[ipaddress.IPv4Network]:
@@ -124,20 +124,20 @@ class TenantNetworks:
         tenant = _tenant_of(found)
         if tenant and tenant not in self._known:
             network = Network(str(found["Id"]), str(found["Name"]), self._gateway(found), self._subnet(found))
-            await self._has_come(network)
+            await self._on_added(network)
             self._known[tenant] = network
 
-    async def look_again(self) -> None:
+    async def refresh(self) -> None:
         """Check again after the daemon was down: networks may be gone, addresses may have returned.
 
         Raises EngineFailure.
         """
-        there = {str(found["Id"]) for found in await self._client.networks(ours(self._installation))}
+        there = {str(found["Id"]) for found in await self._client.networks(installation_filter(self._installation))}
         for tenant, network in list(self._known.items()):
             if network.id not in there:
                 self._drop(tenant)
             else:
-                await self._has_come(network)
+                await self._on_added(network)
 
     def forget(self, tenant: str) -> None:
         """Forget a network that was reported removed: it is created again when it is next needed."""
@@ -146,7 +146,7 @@ class TenantNetworks:
     def _drop(self, tenant: str) -> None:
         network = self._known.pop(tenant, None)
         if network is not None:
-            self._has_gone(network)
+            self._on_removed(network)
 
     async def clear_unused(self, is_used: Callable[[str], bool]) -> int:
         """Remove the networks of tenants that run nothing; return their number. Raises EngineFailure.
@@ -155,7 +155,7 @@ class TenantNetworks:
         it asks for its network.
         """
         removed = 0
-        for found in await self._client.networks(ours(self._installation)):
+        for found in await self._client.networks(installation_filter(self._installation)):
             tenant = _tenant_of(found)
             async with self._making[tenant]:
                 if not is_used(tenant) and await self._client.remove_network(str(found["Id"])):

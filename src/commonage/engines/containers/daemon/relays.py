@@ -1,7 +1,7 @@
 """Relays by which containers reach the hub and the control plane, which listen on this node's loopback only.
 
 At an address that containers reach, the relays listen on the ports of the hub and the control plane. Every connection
-leads to the workload gateway (`server.workload_gateway`), which serves the API of both and nothing else. Used by
+leads to the workload gateway (`server.web.workload_gateway`), which serves the API of both and nothing else. Used by
 engines.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from commonage.link.forwarding import CHUNK, MOST_PER_PEER, Admits, Forwarder, Streams
+from commonage.link.forwarding import CHUNK, MAX_PER_PEER, Admits, Forwarder, Streams
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -23,10 +23,10 @@ class Relays:
     Each address may have at most `most_per_peer` open connections.
     """
 
-    def __init__(self, ports: Collection[int], gateway_port: int, most_per_peer: int = MOST_PER_PEER) -> None:
+    def __init__(self, ports: Collection[int], gateway_port: int, most_per_peer: int = MAX_PER_PEER) -> None:
         self._ports = tuple(ports)
         self._gateway_port = gateway_port
-        self._forwarder = Forwarder("relay for containers", self._open_gateway, most_per_peer=most_per_peer)
+        self._forwarder = Forwarder("relay for containers", self._open_gateway, max_per_peer=most_per_peer)
 
     async def open_at(self, address: str, admits: Admits) -> None:
         """Listen on this address for the peers that `admits` accepts. Idempotent; a failure is logged."""

@@ -197,8 +197,8 @@ class _Answered:
 def _request(method: str, path: str, version: str, headers: Sequence[str], body: Mapping[str, Any] | None) -> bytes:
     """A filter requires exactly this form for a stream."""
     content = b"" if body is None else json.dumps(body).encode()
-    about = ["Host: docker", "Content-Type: application/json", f"Content-Length: {len(content)}", *headers]
-    return "\r\n".join([f"{method} {path} HTTP/{version}", *about, "", ""]).encode() + content
+    context = ["Host: docker", "Content-Type: application/json", f"Content-Length: {len(content)}", *headers]
+    return "\r\n".join([f"{method} {path} HTTP/{version}", *context, "", ""]).encode() + content
 
 
 def _status_of(head: bytes) -> int:

@@ -19,7 +19,7 @@ from commonage.ports.execs import ERR, OUT, Terminal
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 64 * 1024
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _MOST_WAITING = 256 * 1024
 _STALLED_S = 1.0
 _SILENT_S = 4.0
@@ -95,9 +95,9 @@ class DaemonExecs:
         for one in (found or {}).get("ExecIDs") or ():
             if one in known:
                 continue
-            _, about = await self._api.ask("GET", f"/exec/{one}/json")
-            arguments = ((about or {}).get("ProcessConfig") or {}).get("arguments") or []
-            if about and about.get("Running") and len(arguments) > _MARK_AT and arguments[_MARK_AT - 1] == NAME:
+            _, context = await self._api.ask("GET", f"/exec/{one}/json")
+            arguments = ((context or {}).get("ProcessConfig") or {}).get("arguments") or []
+            if context and context.get("Running") and len(arguments) > _MARK_AT and arguments[_MARK_AT - 1] == NAME:
                 await self._api.end(container, str(arguments[_MARK_AT]))
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ class DaemonExec:
                 code = found.get("ExitCode")
                 self._code = KILLED if code is None else int(code)
             else:
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_POLL_S)
         return self._code
 
     # --- output -------------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
-"""The box: the only folder of the control plane that a container can write to, besides its owner's workspace.
+"""The control folder: lets the server and the entry script in a container (entry.sh) exchange files.
 
-    box/claim    the party that decided first: the entry in the container ("ran") or a stop ("never")
+    box/claim    decides who acts first: the entry ("ran"), or a stop before the start ("never")
         again    the entry was run a second time, and refused
-        secrets  the secret variables, for the entry, which removes them; only on the control plane's node
-        wish     only if containers run on other nodes: the request to the entry to end the command ("term", "kill")
-        end      likewise: how the command ended, as the entry saw it ("137 oom")
+        secrets  secret variables, which the entry removes; only on the control plane's node
+        stop     only if containers run on other nodes: requests the end of the command ("term", "kill")
+        end      only there: how the command ended ("137 oom")
 
-A process in the container may do anything in here, and harms only itself: no link is followed, and no content that
-could harm the server is trusted. If containers run on other nodes, so may root on them. Used by engines, in threads.
+Its name on disk is `box`. Besides the workspace and the log it is the only path of the control plane that a container
+can write to. A process in the container may do anything in it and harms only itself: no link is followed, and no
+content that could harm the server is trusted. If containers run on other nodes, root on those may change it too. Used
+by engines, in threads.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Literal
 from commonage.files.beneath import Beneath
 
 INSIDE = "/run/commonage/box"
-"""Path of the box in the container."""
+"""Path of the control folder in the container."""
 LOG_INSIDE = "/run/commonage/log"
 """Path of the log file in the container."""
 
@@ -67,8 +69,8 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    """One attempt's box."""
+class ControlFolder:
+    """One attempt's control folder."""
 
     place: Beneath
 
@@ -104,7 +106,7 @@ class Box:
         except OSError:  # replaced by something else, so a process inside was at work
             return Claim.RAN
 
-    def claim_never(self) -> bool:
+    def forbid_start(self) -> bool:
         """Ensure that the command never runs. False if it runs, or ran, or that is unknown. Raises OSError."""
         claim = self.place / "claim"
         try:
@@ -112,7 +114,7 @@ class Box:
             descriptor = claim.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             return self.claim() is Claim.NEVER
-        except NotADirectoryError:  # a link replaced the box, and the command may have run
+        except NotADirectoryError:  # a link replaced the control folder, and the command may have run
             return False
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -164,11 +166,11 @@ class Box:
         """True once the entry has begun to write how the command ended."""
         return (self.place / "end").is_there()
 
-    def could_not_tell(self) -> bool:
+    def end_unreadable(self) -> bool:
         """True if the entry ran to the end, but had no disk space to write the result."""
         return self.has_end() and self.end() is None
 
-    def was_run_again(self) -> bool:
+    def was_restarted(self) -> bool:
         """True if the daemon ran the entry a second time, so that the first exit code is lost."""
         return (self.place / "again").is_there()
 

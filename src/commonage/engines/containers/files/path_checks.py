@@ -16,7 +16,7 @@ _NOBODY = 65534
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def see_that_nobody_can_redirect(source: str, what: str) -> None:
+def check_path_is_trusted(source: str, what: str) -> None:
     """Raise EngineFailure unless all folders above `source` belong to root or us, and are writable for nobody else.
 
     Neither it nor one of them may be a link. Missing folders are not checked. The folder itself may belong to anybody.
@@ -33,11 +33,11 @@ def see_that_nobody_can_redirect(source: str, what: str) -> None:
         if stat.S_ISLNK(found.st_mode):
             raise EngineFailure(f"{what} leads elsewhere by a link; name the folder itself")
         if above is not None:
-            _judge(place.parent, above, found, what)
+            _check_replaceable(place.parent, above, found, what)
         above = found
 
 
-def _judge(folder: Path, above: os.stat_result, found: os.stat_result, what: str) -> None:
+def _check_replaceable(folder: Path, above: os.stat_result, found: os.stat_result, what: str) -> None:
     """Check whether an entry `found` in a folder can be replaced."""
     # On NFS root may be nobody, and so may the owner of what root creates there.
     trusted = (0, os.geteuid(), _NOBODY)

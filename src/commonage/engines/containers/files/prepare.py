@@ -1,4 +1,5 @@
-"""Folders of an attempt, created before its container: workspace, job folder, box, log, volumes. Called by engines.
+"""Folders of an attempt, created before its container: workspace, job folder, control folder, log, volumes. Called by
+engines.
 
 Everything here may be repeated after a crash: folders are created if they are missing.
 """
@@ -16,10 +17,10 @@ from commonage.domain.reasons.attempts import UnpackingFiles
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.files.control_folder import Owner, give
 from commonage.engines.containers.files.job_folder import put_bundle
-from commonage.engines.containers.files.volume_mounts import see_to_folders
-from commonage.engines.containers.program.program import Inside, Program, program_of
+from commonage.engines.containers.files.volume_mounts import prepare_volume_folders
+from commonage.engines.containers.program.program import ContainerNetwork, Program, program_of
 from commonage.engines.containers.run import Run
-from commonage.engines.rundir.unpacking import Unpacker, noted
+from commonage.engines.rundir.unpacking import Unpacker, recorded_try
 from commonage.engines.rundir.workspaces import make_workspace
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import OnProgress
@@ -29,14 +30,14 @@ ENTRY = (Path(__file__).parent / "entry.sh").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Properties that all containers of an installation share. `here`: they run on the control plane's node."""
+class ContainerDefaults:
+    """Properties that all containers of an installation share. `is_local`: they run on the control plane's node."""
 
     installation: str
     workspaces: Beneath
     shared: Mapping[str, str]
     unpacker: Unpacker
-    here: bool
+    is_local: bool
 
 
 def ourselves() -> Owner:
@@ -50,10 +51,10 @@ def check(request: StartRequest) -> None:
     words = [*request.command, *(text for pair in (*request.variables, *request.secrets) for text in pair)]
     if any("\0" in word for word in words):
         raise EngineFailure(f"{request.workload_id} has a zero byte in its command or variables")
-    program_of(request, Inside("", frozenset()), {}, {})
+    program_of(request, ContainerNetwork("", frozenset()), {}, {})
 
 
-async def have_files(run: Run, place: Place, owner: Owner, on_progress: OnProgress) -> None:
+async def prepare_files(run: Run, defaults: ContainerDefaults, owner: Owner, on_progress: OnProgress) -> None:
     """Put the files that were sent along in the folder of the job. Raises EngineFailure."""
     request = run.request
     if request.bundle_path is None:
@@ -61,33 +62,34 @@ async def have_files(run: Run, place: Place, owner: Owner, on_progress: OnProgre
     bundle = Path(request.bundle_path)
 
     def put() -> None:
-        workspace = make_workspace(place.workspaces, request.owner)
+        workspace = make_workspace(defaults.workspaces, request.owner)
         try:
             give(workspace, owner)
-            with noted(run.folder.path):
+            with recorded_try(run.folder.path):
                 staging = run.folder.path / "files"
-                put_bundle(workspace, request.workload_id, staging, owner, partial(place.unpacker.unpack, bundle))
+                put_bundle(workspace, request.workload_id, staging, owner, partial(defaults.unpacker.unpack, bundle))
         except OSError as error:
             raise EngineFailure(f"its files cannot be unpacked: {error}", retryable=True) from error
 
     on_progress(UnpackingFiles(), None)
-    await place.unpacker.run(request.owner, put)
+    await defaults.unpacker.run(request.owner, put)
 
 
-def have_folders(run: Run, program: Program, place: Place, owner: Owner) -> Path:
+def prepare_folders(run: Run, program: Program, defaults: ContainerDefaults, owner: Owner) -> Path:
     """Create all folders except the files; return the workspace. In a thread. Raises EngineFailure.
 
-    If containers run elsewhere, the box has a file by which one can be asked to end, and no secrets: root on any node
+    If containers run elsewhere, the control folder has a file by which one can be asked to end, and no secrets: root on
+    any node
     of the site can read it.
     """
     request = run.request
-    secrets = program.secrets if place.here else {}
-    workspace = make_workspace(place.workspaces, request.owner)
+    secrets = program.secrets if defaults.is_local else {}
+    workspace = make_workspace(defaults.workspaces, request.owner)
     try:
         give(workspace, owner)
-        run.box.make(secrets, owner, stop=not place.here)
+        run.control_folder.make(secrets, owner, stop=not defaults.is_local)
         give(run.folder.log, owner)
-        see_to_folders(request.mounts, workspace, owner, here=place.here)
+        prepare_volume_folders(request.mounts, workspace, owner, is_local=defaults.is_local)
     except OSError as error:
         raise EngineFailure(f"its folders cannot be made: {error}", retryable=True) from error
     return workspace.path

@@ -1,6 +1,7 @@
 """Volumes as mounts of a container, in the terms of Docker's API, which are the same for containers and services.
 
-`docker_mounts` is pure. `see_to_folders` prepares and checks folders before a container is created, on the control
+`docker_mounts` is pure. `prepare_volume_folders` prepares and checks folders before a container is created, on the
+control
 plane's node, in threads.
 """
 
@@ -14,8 +15,8 @@ from typing import Any
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import ROOT, Mount, VolumeKind
 from commonage.engines.containers.files.control_folder import Owner, give
-from commonage.engines.containers.files.path_checks import see_that_nobody_can_redirect
-from commonage.engines.rundir.volume_links import link_volumes
+from commonage.engines.containers.files.path_checks import check_path_is_trusted
+from commonage.engines.rundir.workspaces import link_volumes
 from commonage.files.beneath import Beneath, absolute
 
 _MIB = 1024 * 1024
@@ -67,23 +68,23 @@ def docker_volume(source: str, installation: str) -> str:
     return f"commonage-{installation[:8]}-{source}"
 
 
-def see_to_folders(mounts: Sequence[Mount], home: Beneath, owner: Owner, *, here: bool) -> None:
+def prepare_volume_folders(mounts: Sequence[Mount], home: Beneath, owner: Owner, *, is_local: bool) -> None:
     """Create the folders that belong to users, check that no link redirects them, and link to all from `home`.
 
-    `here`: the container will run on this node, so a missing folder is an error; of other nodes' folders only what is
-    visible from here can be checked. Raises EngineFailure.
+    `is_local`: the container will run on this node, so a missing folder is an error. Folders of other nodes are checked
+    only as far as this node sees them. Raises EngineFailure.
     """
     for mount in mounts:
         if mount.kind is VolumeKind.FOLDER:
-            _see_to_folder(mount, owner, here)
+            _prepare_volume_folder(mount, owner, is_local)
     places = {one.name: one.target for one in mounts if one.target == f"{ROOT}/{one.name}"}
     link_volumes(home, places, owner.outside_uid, owner.outside_gid)
 
 
-def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
+def _prepare_volume_folder(mount: Mount, owner: Owner, is_local: bool) -> None:
     source = os.path.normpath(mount.source)
     what = f"the volume {mount.name} ({source})"
-    see_that_nobody_can_redirect(source, what)
+    check_path_is_trusted(source, what)
     if mount.made:
         try:
             _make(absolute(Path(source)), owner)
@@ -91,8 +92,8 @@ def _see_to_folder(mount: Mount, owner: Owner, here: bool) -> None:
             pass  # checked below
         except OSError as error:
             raise EngineFailure(f"{what} cannot be made: {error.strerror}; tell the admin", retryable=True) from error
-        see_that_nobody_can_redirect(source, what)
-    if here and not os.path.isdir(source):
+        check_path_is_trusted(source, what)
+    if is_local and not os.path.isdir(source):
         raise EngineFailure(f"{what} is not on this machine; tell the admin, who may have to mount it", retryable=True)
 
 

@@ -1,4 +1,4 @@
-"""Variables that tell NVIDIA's container runtime which GPUs a container gets. Pure; used by the container engines.
+"""Environment variables that give a container the GPUs of its shares, by NVIDIA's container runtime. Pure.
 
 That runtime obeys a container's variables, whoever set them: its user, or its image (NVIDIA's own images say
 `NVIDIA_VISIBLE_DEVICES=all`). As a daemon's default runtime it acts on them without a request. So we set that variable

@@ -28,7 +28,7 @@ _LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class ContainerNetwork:
     """Differences inside a container: the address by which it reaches this node, and the ports on which.
 
     `port` is the port to listen on, if any.
@@ -71,7 +71,9 @@ def _is_loopback(value: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def program_of(request: StartRequest, inside: Inside, shared: Mapping[str, str], devices: Mapping[str, str]) -> Program:
+def program_of(
+    request: StartRequest, inside: ContainerNetwork, shared: Mapping[str, str], devices: Mapping[str, str]
+) -> Program:
     """Return the program of a request. `devices` are the variables that hold its shares. Raises EngineFailure.
 
     Later ones win: shared, ours, the environment's, the owner's, the devices'. Only the server sets our ids and the
@@ -113,14 +115,14 @@ def program_of(request: StartRequest, inside: Inside, shared: Mapping[str, str],
     )
 
 
-def _filled(text: str, request: StartRequest, inside: Inside) -> str:
+def _filled(text: str, request: StartRequest, inside: ContainerNetwork) -> str:
     if not request.wants_port:
         return text
     # A program that listens on the loopback could not be reached from outside its container.
     return text.replace("//127.0.0.1:{port}", "//0.0.0.0:{port}").replace("{port}", str(inside.port))
 
 
-def _reachable(text: str, inside: Inside) -> str:
+def _reachable(text: str, inside: ContainerNetwork) -> str:
     def other(found: re.Match[str]) -> str:
         return f"{inside.gateway}:{found[1]}" if int(found[1]) in inside.ports else found[0]
 

@@ -40,7 +40,7 @@ _LOCK_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class PythonPlace:
+class PythonEnvironment:
     """A ready Python environment: the folder of its programs, and its root if it is a virtual one."""
 
     programs: Path
@@ -67,7 +67,7 @@ class Environments:
         self._root = root
         self._site = site
         self._variables = variables
-        self._builds = SingleFlight[PythonPlace]()
+        self._builds = SingleFlight[PythonEnvironment]()
         self._statuses: dict[str, EnvironmentStatus] = {}
 
     def open(self) -> None:
@@ -85,7 +85,7 @@ class Environments:
         """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
-    def note_session(self, place: PythonPlace) -> None:
+    def note_session(self, place: PythonEnvironment) -> None:
         """Record that sessions run in it, or soon will, so that it is kept ready for them."""
         if place.root is not None and place.root.parent == self._root:
             with suppress(OSError):  # only costs a second if it fails
@@ -97,7 +97,7 @@ class Environments:
         fresh = [marker.parent for marker in markers if now - marker.stat().st_mtime < _LATELY_S]
         return [folder / "bin" for folder in fresh if (folder / _READY).exists()]
 
-    def ready(self, environment: Environment) -> PythonPlace | None:
+    def ready(self, environment: Environment) -> PythonEnvironment | None:
         """Return the environment if it is ready.
 
         None if it must be built first. Raises EngineFailure if it can never be built.
@@ -112,9 +112,9 @@ class Environments:
         if not (folder / _READY).exists():
             return None
         self._stands(environment.name, EnvironmentState.READY)
-        return PythonPlace(folder / "bin", folder)
+        return PythonEnvironment(folder / "bin", folder)
 
-    async def ensure(self, environment: Environment, on_progress: OnProgress) -> PythonPlace:
+    async def ensure(self, environment: Environment, on_progress: OnProgress) -> PythonEnvironment:
         """Return the environment, building it if needed.
 
         Calls `on_progress` with its progress. Raises EngineFailure; the next call tries again.
@@ -125,7 +125,7 @@ class Environments:
         folder = self._folder(environment)
         return await self._builds.do(folder.name, partial(self._build, environment, folder), on_progress)
 
-    async def _build(self, environment: Environment, folder: Path, on_progress: OnProgress) -> PythonPlace:
+    async def _build(self, environment: Environment, folder: Path, on_progress: OnProgress) -> PythonEnvironment:
         name = environment.name
 
         def tell(step: str, progress: float | None) -> None:
@@ -147,7 +147,7 @@ class Environments:
         finally:
             os.close(lock)
         self._stands(name, EnvironmentState.READY)
-        return PythonPlace(folder / "bin", folder)
+        return PythonEnvironment(folder / "bin", folder)
 
     async def _lock(self, descriptor: int, tell: Step) -> None:
         while True:
@@ -159,12 +159,12 @@ class Environments:
             else:
                 return
 
-    def _existing(self, environment: Environment, python: Path) -> PythonPlace:
+    def _existing(self, environment: Environment, python: Path) -> PythonEnvironment:
         if not os.access(python, os.X_OK):
             raise self._failed(environment.name, f"it needs {python}, which is not a program here", retryable=False)
         self._stands(environment.name, EnvironmentState.READY)
         root = python.parent.parent
-        return PythonPlace(python.parent, root if (root / "pyvenv.cfg").exists() else None)
+        return PythonEnvironment(python.parent, root if (root / "pyvenv.cfg").exists() else None)
 
     def _folder(self, environment: Environment) -> Path:
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", environment.name).lstrip(".")[:64]

@@ -1,6 +1,7 @@
 """Port for grouping the processes of an attempt: control groups if the kernel allows it, else a mark they carry.
 
-`find_groups` chooses; the engine sees only `Groups`. Methods may block briefly and are called in threads.
+`ProcessEngine._find_groups` chooses; the engine sees only `Groups`. Methods may block briefly and are called in
+threads.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class MarkedProcesses(Groups):
         """Processes that carry its mark."""
         with self._lock:
             if time.monotonic() - self._looked_at > FRESH_S:
-                self._look()
+                self._process_info()
             return [pid for pid, found in self._known.items() if found.attempt == attempt_id and not found.is_shim]
 
     def kill(self, attempt_id: str) -> bool:
@@ -91,7 +91,7 @@ class MarkedProcesses(Groups):
         """True once none is left."""
         return not self.pids(attempt_id)
 
-    def _look(self) -> None:
+    def _process_info(self) -> None:
         """Scan all processes of the node; only new ones are read."""
         known: dict[int, _Known] = {}
         sessions: dict[int, str] = {}

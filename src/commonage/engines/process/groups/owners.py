@@ -18,7 +18,7 @@ from commonage.engines.process.groups.marked import TICKS, mark_of
 _MOST_ANCESTORS = 64
 
 
-class _Look(NamedTuple):
+class _ProcessInfo(NamedTuple):
     """Kernel data of a process: its name, its parent, and its start time, in clock ticks since boot."""
 
     name: str
@@ -32,7 +32,7 @@ def owners_of(pids: Collection[int], groups: Groups, attempts: Iterable[str]) ->
     booted_at = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found = []
     for pid in sorted(set(pids)):
-        look = _look(pid)
+        look = _process_info(pid)
         if look is not None:
             owner = held.get(pid) or _of_ancestor(look.parent, held) or mark_of(pid)
             found.append(ProcessOwner(pid, owner, look.name, booted_at + look.began / TICKS))
@@ -45,14 +45,14 @@ def _of_ancestor(pid: int, held: dict[int, str]) -> str | None:
             return None
         if pid in held:
             return held[pid]
-        look = _look(pid)
+        look = _process_info(pid)
         if look is None:
             return None
         pid = look.parent
     return None
 
 
-def _look(pid: int) -> _Look | None:
+def _process_info(pid: int) -> _ProcessInfo | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -62,4 +62,4 @@ def _look(pid: int) -> _Look | None:
     fields = rest.split()
     if fields[0] in (b"Z", b"X"):
         return None
-    return _Look(name.decode("utf-8", "replace"), int(fields[1]), int(fields[19]))
+    return _ProcessInfo(name.decode("utf-8", "replace"), int(fields[1]), int(fields[19]))

@@ -11,12 +11,19 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeLost, WaitingForAgent
-from commonage.engines.containers.container_client import Away, Gone
+from commonage.domain.reasons.nodes import (
+    AgentTooOld,
+    FencedByAgent,
+    MayStillRun,
+    NoAgent,
+    NodeTakesNoWork,
+    NotInSwarm,
+    SwarmNodeDown,
+)
+from commonage.engines.containers.container_client import NodeGone, Unreachable
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes.partition_detector import ENDING, PartitionDetector, introduced
+from commonage.engines.swarm.nodes.partition_detector import ENDING_FIRST, PartitionDetector, neighbors_of
 from commonage.engines.swarm.nodes.swarm_nodes import (
-    NO_AGENT,
-    OLD_AGENT,
     SwarmNode,
     Wait,
     notes_on,
@@ -26,7 +33,7 @@ from commonage.engines.swarm.nodes.swarm_nodes import (
 from commonage.ports.agents import AgentReport, Agents
 
 
-class AgentAway(Away):
+class AgentUnreachable(Unreachable):
     """The node's agent does not answer."""
 
     waiting = WaitingForAgent()
@@ -50,7 +57,7 @@ class KnownNodes:
         self._waits: Mapping[str, Wait] = {}
         self._ending: dict[str, str] = {}
         self._given_up: set[str] = set()
-        self._introduced: tuple[tuple[str, str], ...] = ()
+        self._neighbors_of: tuple[tuple[str, str], ...] = ()
         self._changed = False
 
     @property
@@ -58,15 +65,15 @@ class KnownNodes:
         """Why the Swarm does not answer its watcher; empty while it does."""
         return self._fault
 
-    def answers(self) -> None:
+    def mark_reachable(self) -> None:
         """Record that the Swarm answers its watcher."""
         self._fault = ""
 
-    def is_away(self, why: str) -> None:
+    def mark_unreachable(self, why: str) -> None:
         """Record that the Swarm does not answer its watcher."""
         self._fault = why
 
-    async def look(self) -> bool:
+    async def poll(self) -> bool:
         """Query both; True if a node changed since the last look. Raises EngineFailure."""
         await self.refresh()
         changed, self._changed = self._changed, False
@@ -79,8 +86,8 @@ class KnownNodes:
         agent_report = _by_node(swarm_nodes, () if self.agents is None else self.agents.agent_reports())
         waits = await self._partition_detector.waits(swarm_nodes, agent_report)
         now, before = (
-            (swarm_nodes, _node_warnings(agent_report), waits),
-            (self.swarm_nodes, _node_warnings(self.agent_reports), self._waits),
+            (swarm_nodes, _watched_fields(agent_report), waits),
+            (self.swarm_nodes, _watched_fields(self.agent_reports), self._waits),
         )
         self._changed = self._changed or now != before
         self.swarm_nodes, self.agent_reports, self._waits = swarm_nodes, agent_report, waits
@@ -92,22 +99,21 @@ class KnownNodes:
 
     def _set_neighbors(self) -> None:
         """Send agents the list of nodes by which they detect that they are cut off, whenever it changes."""
-        found = introduced(self.swarm_nodes, self.agent_reports, self._waits)
-        self._partition_detector.told(tuple(name for name, _ in found))
-        if self.agents is not None and found != self._introduced:
+        found = neighbors_of(self.swarm_nodes, self.agent_reports, self._waits)
+        self._partition_detector.record_neighbors(tuple(name for name, _ in found))
+        if self.agents is not None and found != self._neighbors_of:
             self.agents.set_neighbors(found)
-            self._introduced = found
+            self._neighbors_of = found
 
     def swarm_node(self, name: str) -> SwarmNode:
-        """The node of this name. Raises Gone."""
+        """The node of this name. Raises NodeGone."""
         found = self.swarm_nodes.get(name)
         if found is None:
-            there = ", ".join(sorted(self.swarm_nodes)) or "none"
-            raise Gone(f"there is no node {name} in the Swarm any more (there are: {there})")
+            raise NodeGone(NotInSwarm(node=name, nodes=tuple(sorted(self.swarm_nodes))))
         if found.is_down:
-            raise Gone(f"its node {name} does not answer: {found.why_down}")
-        if found.mismatch:
-            raise Gone(f"its node {name} takes no work: {found.mismatch}")
+            raise NodeGone(NodeTakesNoWork(node=name, cause=SwarmNodeDown(error=found.why_down)))
+        if found.mismatch is not None:
+            raise NodeGone(NodeTakesNoWork(node=name, cause=found.mismatch))
         return found
 
     def agent_of(self, name: str) -> Agents | None:
@@ -129,7 +135,9 @@ class KnownNodes:
 
     def has_address(self, address: str) -> bool:
         """True for the address of a site's node that is not down: its containers connect from there."""
-        return any(one.address == address and not one.is_down and not one.mismatch for one in self.swarm_nodes.values())
+        return any(
+            one.address == address and not one.is_down and one.mismatch is None for one in self.swarm_nodes.values()
+        )
 
     def is_down(self, node_id: str) -> bool:
         """True once the Swarm has marked this node as down."""
@@ -140,11 +148,11 @@ class KnownNodes:
         """Why the attempts of this node must be given up; None while they need not be."""
         swarm_node = self.by_id.get(node_id)
         if swarm_node is None and node_id:
-            return NodeLost(node=node, detail="it is not in the Swarm any more")
+            return NodeLost(node=node, cause=NotInSwarm(node=node, nodes=tuple(sorted(self.swarm_nodes))))
         if self.was_fenced(attempt_id, node):
-            return NodeLost(node=node, detail="its Docker daemon did not answer, and its agent ended what ran there")
+            return NodeLost(node=node, cause=FencedByAgent())
         if swarm_node is not None and swarm_node.is_down and node not in self._waits:
-            return NodeLost(node=node, detail=f"it does not answer: {swarm_node.why_down}")
+            return NodeLost(node=node, cause=SwarmNodeDown(error=swarm_node.why_down))
         return None
 
     def was_fenced(self, attempt_id: str, node: str) -> bool:
@@ -152,7 +160,7 @@ class KnownNodes:
         agent_report = self.agent_reports.get(node)
         return agent_report is not None and attempt_id in agent_report.fenced
 
-    async def have_ended(self, attempt_id: str, node: str) -> bool:
+    async def fence_attempt(self, attempt_id: str, node: str) -> bool:
         """Have the node's agent end the attempt before it is given up. If the agent is away, the attempt is paused by
         now.
 
@@ -164,7 +172,7 @@ class KnownNodes:
             return True
         if agents is None:
             if node in self._waits:  # its link was lost since
-                raise EngineFailure(f"on {node}, {self._waits[node].why}", retryable=True)
+                raise EngineFailure(MayStillRun(node=node, cause=self._waits[node].why), retryable=True)
             self._given_up.add(attempt_id)
             return node in self.swarm_nodes
         self._ending[attempt_id] = node
@@ -179,7 +187,7 @@ class KnownNodes:
         self._ending.pop(attempt_id, None)
         return True
 
-    async def answer_paused(self, live: Collection[str]) -> None:
+    async def resolve_paused(self, live: Collection[str]) -> None:
         """Tell agents that paused attempts while cut off whether each continues or must end, as it may run elsewhere.
 
         `live` are the attempts that have not ended. An attempt that was given up does not continue, even before that is
@@ -188,9 +196,9 @@ class KnownNodes:
         self._given_up &= set(live)
         if not self._fault:
             paused = [name for name, one in self.agent_reports.items() if one.paused]
-            await asyncio.gather(*(self._answer(name, self.agent_reports[name], live) for name in paused))
+            await asyncio.gather(*(self._resolve_paused_on(name, self.agent_reports[name], live) for name in paused))
 
-    async def _answer(self, name: str, agent_report: AgentReport, live: Collection[str]) -> None:
+    async def _resolve_paused_on(self, name: str, agent_report: AgentReport, live: Collection[str]) -> None:
         agents, swarm_node = self.agent_of(name), self.swarm_nodes.get(name)
         if agents is None or swarm_node is None:
             return
@@ -206,21 +214,21 @@ class KnownNodes:
 
     def reports(self) -> list[NodeReport]:
         """Current report of each node."""
-        waits = {**dict.fromkeys(self._ending.values(), ENDING), **self._waits}
+        waits = {**dict.fromkeys(self._ending.values(), ENDING_FIRST), **self._waits}
         return [
             report_of(swarm_node, self.agent_reports.get(name), waits.get(name), self.why_unmounted(name))
             for name, swarm_node in sorted(self.swarm_nodes.items())
         ]
 
-    def why_unmounted(self, name: str) -> str:
-        """Why the folders of workloads cannot be mounted on this node, so that it takes no work; empty if they can.
+    def why_unmounted(self, name: str) -> Reason | None:
+        """Why the folders of workloads cannot be mounted on this node, so that it takes no work; None if they can.
 
         The only node of a Swarm needs no mounting agent: no other node could change where a path leads.
         """
         agent_report = self.agent_reports.get(name)
         if agent_report is not None:
-            return "" if agent_report.mounts else OLD_AGENT
-        return "" if self._without_agents or len(self.swarm_nodes) == 1 else NO_AGENT
+            return None if agent_report.mounts else AgentTooOld()
+        return None if self._without_agents or len(self.swarm_nodes) == 1 else NoAgent()
 
     def notes(self) -> tuple[str, ...]:
         """Notes about the nodes for an admin, in sentences."""
@@ -229,20 +237,20 @@ class KnownNodes:
     @property
     def has_agents(self) -> bool:
         """True if every node that may get work has an agent, whose firewall isolates tenants from each other."""
-        return {name for name, one in self.swarm_nodes.items() if not one.mismatch} <= self.agent_reports.keys()
+        return {name for name, one in self.swarm_nodes.items() if one.mismatch is None} <= self.agent_reports.keys()
 
     def bounds_volumes(self, name: str) -> bool:
         """True if its agent reports that the daemon there limits volume sizes."""
         agent_report = self.agent_reports.get(name)
         return agent_report is not None and agent_report.bounds_volumes
 
-    def that_bound_volumes(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def volume_limits(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Nodes that take work: those that limit volume sizes, and those that do not."""
         working = sorted(name for name, one in self.swarm_nodes.items() if one.takes_work)
         bounded = tuple(filter(self.bounds_volumes, working))
         return bounded, tuple(one for one in working if one not in bounded)
 
-    def with_agents(self) -> list[str]:
+    def nodes_with_agents(self) -> list[str]:
         """Nodes that take work and whose agents answer."""
         return [name for name, one in self.swarm_nodes.items() if one.takes_work and self.agent_of(name) is not None]
 
@@ -258,5 +266,5 @@ def _by_node(swarm_nodes: Mapping[str, SwarmNode], agent_report: Iterable[AgentR
     return {**gone, **found}
 
 
-def _node_warnings(agent_report: Mapping[str, AgentReport]) -> dict[str, tuple[bool, str, tuple[str, ...]]]:
+def _watched_fields(agent_report: Mapping[str, AgentReport]) -> dict[str, tuple[bool, Reason | None, tuple[str, ...]]]:
     return {name: (one.connected, one.engine_fault, one.fenced) for name, one in agent_report.items()}

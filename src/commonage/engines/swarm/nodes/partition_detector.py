@@ -2,7 +2,7 @@
 `known_nodes`.
 
 The node may have lost its power, or only its network. Its agent pauses the attempts by itself once it reaches neither
-us nor more than half of the nodes in its list (`introduced`): this module waits that long. Whether it may still reach
+us nor more than half of the nodes in its list (`neighbors_of`): this module waits that long. Whether it may still reach
 that many is counted from this side: if we are the minority that is cut off, nothing starts elsewhere. Without an agent
 that could pause it, nothing starts elsewhere either.
 """
@@ -15,6 +15,7 @@ from time import monotonic
 from typing import TypeGuard
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons.nodes import EndingWorkloads, MayBeCutOff, MayRunWithoutAgent, WaitingForPause
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, Wait
 from commonage.ports.agents import MAJORITY_GRACE_S, MIN_NEIGHBORS, PARTITIONED_AFTER_S, AgentReport, Agents
 
@@ -25,24 +26,11 @@ _LONG_S, _AGENT_AWAY_S = 15.0, 30.0
 _MOST_NEIGHBORS, _MOST_KEPT = 9, 50
 
 
-ENDING = Wait("what runs there is ended there first")
-STANDING_STILL = Wait("what runs there is given the time to stand still first")
-_REMOVE = (
-    "what ran there begins elsewhere once it is back, or was switched off and `commonage node rm --force {}` says so"
-)
+ENDING_FIRST = Wait(EndingWorkloads())
+PAUSING_FIRST = Wait(WaitingForPause())
 
 
-def _too_few(name: str) -> Wait:
-    why = "most nodes are silent, or still see it, so it may be the control plane that is cut off"
-    return Wait(f"{why}: {_REMOVE.format(name)}", for_long=True)
-
-
-def _nobody(name: str) -> Wait:
-    why = "it may only be cut off, and has no agent that would have what runs there stand still"
-    return Wait(f"{why}: {_REMOVE.format(name)}", for_long=True)
-
-
-def introduced(
+def neighbors_of(
     swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport], waits: Mapping[str, Wait]
 ) -> tuple[tuple[str, str], ...]:
     """Nodes, as (name, address), by which agents detect that they are cut off.
@@ -62,17 +50,17 @@ class PartitionDetector:
     def __init__(self, agents: Agents | None) -> None:
         self._agents = agents
         # For each silent node: the time at which it may last have reached most of the others.
-        self._held_on: dict[str, float] = {}
-        self._holds_on: set[str] = set()
+        self._last_majority: dict[str, float] = {}
+        self._reaching_majority: set[str] = set()
         self._over: set[str] = set()
-        self._alone: dict[str, bool] = {}  # for each down node: whether its agent was away long before
-        self._told: list[tuple[float, tuple[str, ...]]] = []  # until when agents used which list of nodes
+        self._agent_long_away: dict[str, bool] = {}  # for each down node: whether its agent was away long before
+        self._record_neighbors: list[tuple[float, tuple[str, ...]]] = []  # until when agents used which list of nodes
 
-    def told(self, names: tuple[str, ...]) -> None:
+    def record_neighbors(self, names: tuple[str, ...]) -> None:
         """Record that agents use these nodes, from now on or still, to detect that they are cut off."""
-        if self._told and self._told[-1][1] == names:
-            self._told.pop()
-        self._told = [*self._told[-_MOST_KEPT:], (monotonic(), names)]
+        if self._record_neighbors and self._record_neighbors[-1][1] == names:
+            self._record_neighbors.pop()
+        self._record_neighbors = [*self._record_neighbors[-_MOST_KEPT:], (monotonic(), names)]
 
     async def waits(
         self, swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport]
@@ -82,15 +70,17 @@ class PartitionDetector:
         silent = [
             name for name in swarm_nodes if name in agent_reports and now - agent_reports[name].monotonic_at > _SILENT_S
         ]
-        self._held_on = {name: at for name, at in self._held_on.items() if name in silent}
+        self._last_majority = {name: at for name, at in self._last_majority.items() if name in silent}
         self._over &= set(silent)
-        self._holds_on &= set(silent)
+        self._reaching_majority &= set(silent)
         if self._agents is not None:
             asked = [name for name in silent if name not in self._over]
             await asyncio.gather(*(self._ask(name, swarm_nodes, agent_reports, self._agents, now) for name in asked))
         # A connected one is asked for each attempt.
         down = [name for name, one in swarm_nodes.items() if one.is_down and not _is_connected(agent_reports.get(name))]
-        self._alone = {name: self._alone.get(name, _is_long_away(agent_reports.get(name), now)) for name in down}
+        self._agent_long_away = {
+            name: self._agent_long_away.get(name, _is_long_away(agent_reports.get(name), now)) for name in down
+        }
         waits = {name: self._wait(name, agent_reports.get(name), now) for name in down}
         self._over |= {name for name, wait in waits.items() if wait is None}
         return {name: wait for name, wait in waits.items() if wait is not None}
@@ -105,29 +95,32 @@ class PartitionDetector:
     ) -> None:
         """Its state before the first query is unknown: it may have reached the others until then."""
         known = agent_reports[name]
-        sets = {known.neighbors, *(names for until, names in self._told if until > known.monotonic_at - _LATE_S)}
+        sets = {
+            known.neighbors,
+            *(names for until, names in self._record_neighbors if until > known.monotonic_at - _LATE_S),
+        }
         enough = [names for names in sorted(sets) if len(names) >= MIN_NEIGHBORS]
-        self._holds_on.discard(name)
-        if enough and await may_hold_on(swarm_nodes[name], enough, swarm_nodes, agent_reports, agents):
-            self._holds_on.add(name)
-            self._held_on[name] = now
+        self._reaching_majority.discard(name)
+        if enough and await may_reach_majority(swarm_nodes[name], enough, swarm_nodes, agent_reports, agents):
+            self._reaching_majority.add(name)
+            self._last_majority[name] = now
         elif enough:
-            self._held_on.setdefault(name, now)
+            self._last_majority.setdefault(name, now)
 
     def _wait(self, name: str, known: AgentReport | None, now: float) -> Wait | None:
-        if known is None or self._agents is None or self._alone[name]:
-            return _nobody(name)
+        if known is None or self._agents is None or self._agent_long_away[name]:
+            return Wait(MayRunWithoutAgent(node=name), for_long=True)
         if name in self._over:
             return None
         if now < known.monotonic_at + PARTITIONED_AFTER_S + _MARGIN_S:
-            return STANDING_STILL
-        if name in self._holds_on:
-            return _too_few(name) if now > known.monotonic_at + _LONG_S else STANDING_STILL
-        over = self._held_on.get(name, 0.0) + MAJORITY_GRACE_S + _MARGIN_BY_MOST_S
-        return STANDING_STILL if now < over else None
+            return PAUSING_FIRST
+        if name in self._reaching_majority:
+            return Wait(MayBeCutOff(node=name), for_long=True) if now > known.monotonic_at + _LONG_S else PAUSING_FIRST
+        over = self._last_majority.get(name, 0.0) + MAJORITY_GRACE_S + _MARGIN_BY_MOST_S
+        return PAUSING_FIRST if now < over else None
 
 
-async def may_hold_on(
+async def may_reach_majority(
     swarm_node: SwarmNode,
     sets: Sequence[tuple[str, ...]],
     swarm_nodes: Mapping[str, SwarmNode],

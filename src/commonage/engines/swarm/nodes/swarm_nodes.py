@@ -6,35 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from commonage.domain.nodes import Device, NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import (
+    AgentNotAnswering,
+    HostNameChanged,
+    HostNameTaken,
+    NoNodeCertificate,
+    SwarmNodeDown,
+    SwarmNodeNotActive,
+    SwarmNodeNotReady,
+)
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.swarm.translate import VRAM
 from commonage.ports.agents import AgentReport
-from commonage.wire.docs import docs_page
 
 _MIB = 1024 * 1024
-NO_AGENT = (
-    "it has no agent, which mounts the folders of workloads: `commonage node join` gives it one; "
-    "`swarm_without_agents` has it take work without"
-)
-NO_SHARED_FOLDER = (
-    "shared_dir is not set, so that this machine would have to see the data folder, with the site's secrets: have a "
-    f"shared_dir of its own ({docs_page('operate/swarm')})"
-)
-OLD_AGENT = (
-    "its agent is of a version that does not mount the folders of workloads: run `commonage node join` for it again"
-)
-_NO_CERTIFICATE = (
-    "no certificate of this site is bound to its Swarm node {id}: run `commonage node join` for that node, or "
-    "remove it with `commonage node rm {name}`"
-)
-_RENAMED = (
-    "Docker there reports the host name {host_name}, and its certificate is that of {name}: change the host name back, "
-    "or drain it and run `commonage node join` for that node again"
-)
-_NAME_TAKEN = (
-    "Docker there reports the host name {host_name}, which is that of another node: give that node another host "
-    "name and run `commonage node join` for it, or remove it with `commonage node rm {name}`"
-)
 _UNDECLARED = (
     "cannot be reserved, as Docker there declares {declared} VRAM for GPUs of {there} MiB: run `commonage node join` "
     "for that node again"
@@ -64,7 +50,7 @@ class SwarmNode:
     why_down: str = ""
     availability: str = "active"
     is_manager: bool = False
-    mismatch: str = ""
+    mismatch: Reason | None = None
 
     @property
     def is_down(self) -> bool:
@@ -74,14 +60,14 @@ class SwarmNode:
     @property
     def takes_work(self) -> bool:
         """True if the Swarm would start a task there, and the node's identity is verified."""
-        return not self.is_down and self.availability == "active" and not self.mismatch
+        return not self.is_down and self.availability == "active" and self.mismatch is None
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """Why attempts of a node do not start elsewhere yet. `for_long`: until the node returns or an admin acts."""
 
-    why: str
+    why: Reason
     for_long: bool = False
 
 
@@ -99,7 +85,7 @@ def swarm_nodes_of(found: Iterable[Json], bound: Mapping[str, str] | None = None
     swarm_nodes: dict[str, SwarmNode] = {}
     for one in there:
         if bound and (name := bound.get(one.id)) is not None:
-            why = "" if one.name == name else _RENAMED.format(host_name=one.name, name=name)
+            why = None if one.name == name else HostNameChanged(host_name=one.name, node=name)
             swarm_nodes.setdefault(name, replace(one, name=name, mismatch=why))
     # A worker must not get the name of a manager that has no certificate either.
     for one in there if bound is None else sorted(there, key=lambda one: not one.is_manager):
@@ -109,15 +95,16 @@ def swarm_nodes_of(found: Iterable[Json], bound: Mapping[str, str] | None = None
 
 
 def _add_without_certificate(swarm_nodes: dict[str, SwarmNode], one: SwarmNode, *, needs_certificate: bool) -> None:
-    name, why = one.name, ""
+    name = one.name
+    why: Reason | None = None
     if name in swarm_nodes:
         if one.is_down:
             return
         name = f"{one.name}-{one.id[:6]}"
-        why = _NAME_TAKEN.format(host_name=one.name, name=name)
+        why = HostNameTaken(host_name=one.name, node=name)
     elif not one.is_manager:
-        why = _NO_CERTIFICATE.format(id=one.id, name=name)
-    swarm_nodes.setdefault(name, replace(one, name=name, mismatch=why if needs_certificate else ""))
+        why = NoNodeCertificate(swarm_node_id=one.id, node=name)
+    swarm_nodes.setdefault(name, replace(one, name=name, mismatch=why if needs_certificate else None))
 
 
 def _swarm_node(node: Json) -> SwarmNode:
@@ -157,20 +144,23 @@ def _vram(resources: Json) -> int | None:
 
 
 def report_of(
-    swarm_node: SwarmNode, agent_report: AgentReport | None, wait: Wait | None = None, why_unmounted: str = ""
+    swarm_node: SwarmNode,
+    agent_report: AgentReport | None,
+    wait: Wait | None = None,
+    why_unmounted: Reason | None = None,
 ) -> NodeReport:
     """Report of a node. Without an agent only cores and memory are known, and no GPU.
 
     `why_unmounted`: why the folders of workloads cannot be mounted there, if so.
     """
-    faults = [one for one in (swarm_node.mismatch, why_unmounted) if one]
+    faults = [one for one in (swarm_node.mismatch, why_unmounted) if one is not None]
     if swarm_node.is_down:
-        faults.append(f"Docker Swarm does not reach it: {swarm_node.why_down}")
+        faults.append(SwarmNodeDown(error=swarm_node.why_down))
         faults += [wait.why] if wait is not None else []
     elif swarm_node.state != "ready":
-        faults.append(f"Docker Swarm waits for it (state {swarm_node.state})")
+        faults.append(SwarmNodeNotReady(state=swarm_node.state))
     elif swarm_node.availability != "active":
-        faults.append(f"it takes no work in Docker Swarm (availability {swarm_node.availability})")
+        faults.append(SwarmNodeNotActive(availability=swarm_node.availability))
     labels: Mapping[str, str] = {"arch": swarm_node.arch, "os": "linux", **dict(swarm_node.labels)}
     report = NodeReport(swarm_node.name, swarm_node.cpus_milli, swarm_node.memory_mib)
     if agent_report is not None:
@@ -184,13 +174,13 @@ def report_of(
         )
         labels = {**labels, **dict(node_report.labels)}
         faults += node_report.faults
-        if agent_report.engine_fault:
+        if agent_report.engine_fault is not None:
             faults.append(agent_report.engine_fault)
         if not agent_report.connected and not swarm_node.is_down:
-            faults.append("its agent does not answer")
+            faults.append(AgentNotAnswering())
     faults = list(dict.fromkeys(faults))
     gone = swarm_node.is_down and (wait is None or wait.for_long)
-    undecided = wait.why if gone and wait is not None else ""
+    undecided = wait.why if gone and wait is not None else None
     labelled = tuple(sorted(labels.items()))
     return replace(report, labels=labelled, faults=tuple(faults), gone=gone, undecided=undecided)
 
@@ -212,7 +202,7 @@ def plain_http_on(agent_report: Mapping[str, AgentReport]) -> list[str]:
 
 def notes_on(swarm_nodes: Mapping[str, SwarmNode], agent_report: Mapping[str, AgentReport]) -> tuple[str, ...]:
     """Notes about these nodes for an admin, in sentences."""
-    without = sorted(name for name, one in swarm_nodes.items() if name not in agent_report and not one.mismatch)
+    without = sorted(name for name, one in swarm_nodes.items() if name not in agent_report and one.mismatch is None)
     notes = [f"{name}: {notice}." for name, one in sorted(agent_report.items()) for notice in one.notices]
     if without:
         notes.append(

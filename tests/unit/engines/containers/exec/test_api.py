@@ -42,12 +42,12 @@ async def daemon(tmp_path: Path) -> AsyncIterator[Daemon]:
     server.close()
 
 
-async def test_what_ends_is_waited_for(daemon: Daemon) -> None:
+async def test_ending_attempt_is_waited_for(daemon: Daemon) -> None:
     await ExecApi(f"unix://{daemon.path}").end("c-1", "0a")
     assert daemon.begun == 1
 
 
-async def test_what_does_not_come_to_its_end_is_not_waited_for(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_attempt_is_not_waited_for(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a process of it waits for a file server: who looks at the daemon must go on looking."""
     monkeypatch.setattr(exec_api, "_ENDS_WITHIN_S", 0.2)
     daemon.hangs = True

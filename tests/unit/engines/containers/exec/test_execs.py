@@ -14,7 +14,7 @@ def begun(script: str, **variables: str) -> str:
     return subprocess.run(arguments, env=variables, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_command_beside_a_workload_has_the_limits_of_frameworks_too(tmp_path: Path) -> None:
+def test_exec_command_gets_framework_limits(tmp_path: Path) -> None:
     script = _BEGIN.replace("/run/commonage/python", str(tmp_path))
     assert begun(script, PATH="/usr/bin:/bin") == str(tmp_path)
     assert begun(script, PATH="/usr/bin:/bin", PYTHONPATH="/of/the/image") == f"{tmp_path}:/of/the/image"

@@ -32,7 +32,7 @@ def test_the_files_are_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "in_the_way", [lambda place: place.symlink_to("/etc"), lambda place: place.write_text("")], ids=["link", "file"]
 )
-def test_what_its_owner_put_in_the_way_does_not_pass(tmp_path: Path, in_the_way: Callable[[Path], object]) -> None:
+def test_obstacle_of_owner_is_a_permanent_error(tmp_path: Path, in_the_way: Callable[[Path], object]) -> None:
     (tmp_path / "home").mkdir()
     in_the_way(tmp_path / "home" / "jobs")
     with pytest.raises(EngineFailure, match="folder of the job cannot be made") as caught:

@@ -9,8 +9,8 @@ import pytest
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.containers.files.control_folder import Owner
-from commonage.engines.containers.files.path_checks import see_that_nobody_can_redirect
-from commonage.engines.containers.files.volume_mounts import see_to_folders
+from commonage.engines.containers.files.path_checks import check_path_is_trusted
+from commonage.engines.containers.files.volume_mounts import prepare_volume_folders
 from commonage.files.beneath import Beneath
 
 ANYBODY = 4242
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 def why_not(folder: Path) -> str:
     """What is said against mounting it; nothing if nothing is."""
     try:
-        see_that_nobody_can_redirect(str(folder), "the volume data")
+        check_path_is_trusted(str(folder), "the volume data")
     except EngineFailure as error:
         assert not error.retryable
         return str(error)
@@ -59,13 +59,13 @@ def _link_above(folder: Path) -> None:
         (lambda one: one.parents[1].chmod(0o757), "is for others to write to (757)"),
     ],
 )
-def test_a_way_that_others_could_change_is_refused(folder: Path, change: Callable[[Path], None], said: str) -> None:
+def test_path_writable_by_others_is_refused(folder: Path, change: Callable[[Path], None], said: str) -> None:
     change(folder)
     assert said in why_not(folder)
 
 
 @pytest.mark.needs("root")
-def test_a_way_that_belongs_to_somebody_is_refused(folder: Path) -> None:
+def test_path_owned_by_user_is_refused(folder: Path) -> None:
     os.chown(folder, ANYBODY, ANYBODY)
     assert why_not(folder) == "", "what is in it is theirs"
     os.chown(folder.parent, ANYBODY, ANYBODY)
@@ -73,19 +73,19 @@ def test_a_way_that_belongs_to_somebody_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.needs("root")
-def test_in_a_folder_for_all_only_what_is_ours_stays(folder: Path) -> None:
+def test_sticky_folder_is_trusted_for_own_entries(folder: Path) -> None:
     folder.parent.chmod(0o1777)
     assert why_not(folder) == ""
     os.chown(folder, ANYBODY, ANYBODY)
     assert "is for others to write to (1777)" in why_not(folder)
 
 
-def test_nothing_is_made_where_others_lead(tmp_path: Path) -> None:
+def test_no_folder_is_created_through_links(tmp_path: Path) -> None:
     site, outside = tmp_path / "site", tmp_path / "outside"
     site.mkdir()
     outside.mkdir()
     (site / "lab").symlink_to(outside)
     mount = Mount("projects", VolumeKind.FOLDER, f"{site}/lab/ada", "/volumes/projects", writable=True, made=True)
     with pytest.raises(EngineFailure, match="leads elsewhere by a link"):
-        see_to_folders([mount], Beneath(tmp_path), US, here=True)
+        prepare_volume_folders([mount], Beneath(tmp_path), US, is_local=True)
     assert list(outside.iterdir()) == []

@@ -26,7 +26,7 @@ def test_a_folder_is_bound_and_takes_no_mounts_from_inside() -> None:
     }
 
 
-def test_a_docker_volume_is_named_after_the_installation_and_held_to_its_size_where_that_goes() -> None:
+def test_docker_volume_has_installation_name_and_size_limit_if_supported() -> None:
     for quota, options in ((True, {"size": str(10 * 1024 * 1024)}), (False, {})):
         [mount] = docker_mounts([DOCKER], INSTALLATION, quota=quota)
         assert (mount["Type"], mount["Source"]) == ("volume", "commonage-01234567-results.lab.0f")

@@ -7,10 +7,10 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.program.program import Inside, Program, program_of, shared_variables
+from commonage.engines.containers.program.program import ContainerNetwork, Program, program_of, shared_variables
 from commonage.engines.containers.program.session import CONTAINER_SESSION
 
-INSIDE = Inside("10.213.0.1", frozenset({8081}))
+INSIDE = ContainerNetwork("10.213.0.1", frozenset({8081}))
 
 
 def request(**changes: object) -> StartRequest:
@@ -64,7 +64,7 @@ def with_shares(*shares: Share) -> dict[str, object]:
         ((share("GPU-SIM-1", simulated=True), share("GPU-b")), "GPU-b"),
     ],
 )
-def test_which_gpus_are_seen_is_said_by_the_shares_alone(shares: tuple[Share, ...], seen: str) -> None:
+def test_visible_gpus_come_from_shares_only(shares: tuple[Share, ...], seen: str) -> None:
     widened = (("NVIDIA_VISIBLE_DEVICES", "all"),)
     environment = Environment("e", "E", image="i", variables=widened)
     made = program(variables=widened, environment=environment, **with_shares(*shares))
@@ -74,7 +74,7 @@ def test_which_gpus_are_seen_is_said_by_the_shares_alone(shares: tuple[Share, ..
     assert not hidden.secrets
 
 
-def test_more_than_gpus_is_given_where_the_environment_asks_for_it() -> None:
+def test_environment_may_request_more_than_gpus() -> None:
     asked = (("NVIDIA_MOFED", "enabled"), ("NVIDIA_GDS", "enabled"))
     environment = Environment("e", "E", image="i", variables=(("NVIDIA_MOFED", "enabled"),))
     made = program(variables=asked, environment=environment)
@@ -98,7 +98,7 @@ def test_the_loopback_of_this_node_has_another_name_inside() -> None:
     assert made.variables["OTHER"] == "http://127.0.0.1:9/"
 
 
-def test_a_service_listens_where_it_is_heard() -> None:
+def test_service_listens_on_all_interfaces() -> None:
     made = program(wants_port=True, variables=(("URL", "http://127.0.0.1:{port}/x"),), command=("serve", "{port}"))
     assert made.variables["URL"] == "http://0.0.0.0:8888/x"
     assert made.variables["COMMONAGE_PORT"] == "8888"
@@ -120,12 +120,12 @@ def test_a_session_needs_no_command_and_a_job_does() -> None:
 
 
 def test_of_the_servers_variables_only_those_that_hold_inside_are_shared() -> None:
-    ours = {
+    installation_filter = {
         "TZ": "UTC",
         "HTTPS_PROXY": "http://proxy:3128",
         "http_proxy": "http://127.0.0.1:3128",
         "ALL_PROXY": "localhost:1",
-        "SSL_CERT_FILE": "/etc/ours.pem",
+        "SSL_CERT_FILE": "/etc/installation_filter.pem",
         "COMMONAGE_DATABASE_URL": "secret",
     }
-    assert shared_variables(ours) == {"TZ": "UTC", "HTTPS_PROXY": "http://proxy:3128"}
+    assert shared_variables(installation_filter) == {"TZ": "UTC", "HTTPS_PROXY": "http://proxy:3128"}

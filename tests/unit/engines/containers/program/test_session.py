@@ -53,7 +53,7 @@ def test_it_runs_the_server_and_leaves_before_its_memory_is_taken_apart(tmp_path
         ("raise ValueError('broken')", 1, "ValueError: broken"),
     ],
 )
-def test_its_exit_code_and_what_it_says_are_its_own(tmp_path: Path, end: str, code: int, says: str) -> None:
+def test_exit_code_and_output_are_the_programs_own(tmp_path: Path, end: str, code: int, says: str) -> None:
     done = run(tmp_path, python(end))
     assert (done.returncode, says in done.stderr) == (code, True), done.stderr
     assert "asked at exit" in done.stdout
@@ -68,7 +68,7 @@ def test_files_of_the_users_do_not_stand_in_for_pythons(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_no_program_of_pythons_is_run_as_it_is(tmp_path: Path) -> None:
+def test_non_python_program_runs_unchanged(tmp_path: Path) -> None:
     assert run(tmp_path, '#!/bin/sh\necho "shell $*"').stdout == f"shell {' '.join(SESSION_COMMAND[1:])}\n"
 
 
@@ -97,12 +97,12 @@ LEFT_OUT = (
 )
 
 
-def test_what_only_a_hub_needs_is_not_read(tmp_path: Path) -> None:
+def test_hub_only_modules_are_not_imported(tmp_path: Path) -> None:
     pages(tmp_path, LEFT_OUT)
     assert run(tmp_path, f"#!{sys.executable}\n{USED}").stdout.split("\n") == ["False", "runs", ""]
 
 
-def test_who_asks_for_it_later_gets_it(tmp_path: Path) -> None:
+def test_lazy_module_is_imported_on_use(tmp_path: Path) -> None:
     pages(tmp_path, LEFT_OUT + "def later(): print(orm.Base.made)\n")
     asks = "from jupyterhub.handlers.pages import HealthCheckHandler\nprint(HealthCheckHandler.made)\n"
     done = run(tmp_path, f"#!{sys.executable}\n{USED}jupyterhub.singleuser.later()\n{asks}")
@@ -122,7 +122,7 @@ def test_a_database_that_is_needed_at_once_is_whole(tmp_path: Path) -> None:
     assert run(tmp_path, f"#!{sys.executable}\n{USED}").stdout.splitlines() == ["an error", "runs"]
 
 
-def test_a_version_that_does_not_do_without_it_is_imported_anew(tmp_path: Path) -> None:
+def test_version_that_needs_the_module_is_reimported(tmp_path: Path) -> None:
     pages(tmp_path, LEFT_OUT + "print(HealthCheckHandler.made)\n")
     done = run(tmp_path, f"#!{sys.executable}\n{USED}")
     assert (done.returncode, done.stderr) == (0, "")

@@ -68,7 +68,7 @@ async def test_two_starts_at_once_build_once_and_both_hear_of_it(environments: E
     assert state_of(environments, "lab") is EnvironmentState.READY
 
 
-async def test_one_that_is_cancelled_does_not_end_the_build_of_the_others(environments: Environments, uv: Uv) -> None:
+async def test_cancelled_waiter_leaves_build_running(environments: Environments, uv: Uv) -> None:
     first, second = (asyncio.create_task(environments.ensure(LAB, lambda *_: None)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -93,7 +93,7 @@ async def test_another_list_is_another_environment(environments: Environments, u
     assert places[0].programs != places[1].programs
 
 
-async def test_what_stands_is_known_after_a_restart_and_ruins_are_built_anew(
+async def test_restart_finds_ready_environments_and_rebuilds_partial_ones(
     tmp_path: Path, environments: Environments, uv: Uv
 ) -> None:
     place = await environments.ensure(LAB, lambda *_: None)
@@ -113,7 +113,7 @@ async def test_an_interpreter_that_is_there_needs_no_building(environments: Envi
     assert place is not None
     assert place.programs == Path(sys.executable).parent
     with pytest.raises(EngineFailure, match="not a program here"):
-        environments.ready(Environment("gone", "Gone", python="/not/there/python"))
+        environments.ready(Environment("gone", "NodeGone", python="/not/there/python"))
     assert uv.built == []
 
 

@@ -36,7 +36,9 @@ def test_folders_of_wheels_that_are_not_there_are_left_out(tmp_path: Path) -> No
 
 
 def test_nothing_else_of_the_server_reaches_uv() -> None:
-    told = uv_environment({"COMMONAGE_DATABASE_URL": "secret", "VIRTUAL_ENV": "/ours", "HTTPS_PROXY": "p"}, {})
+    told = uv_environment(
+        {"COMMONAGE_DATABASE_URL": "secret", "VIRTUAL_ENV": "/installation_filter", "HTTPS_PROXY": "p"}, {}
+    )
     assert "COMMONAGE_DATABASE_URL" not in told
     assert "VIRTUAL_ENV" not in told
     assert told["HTTPS_PROXY"] == "p"
@@ -83,7 +85,7 @@ def test_progress_only_rises_and_is_told_in_words() -> None:
     assert parts[-1] == max(parts)
 
 
-def test_what_comes_in_quick_succession_is_told_once() -> None:
+def test_frequent_progress_is_reported_once() -> None:
     told: list[str] = []
     progress = Progress(lambda words, part: told.append(words), lambda: 100.0)
     for name in ("numpy", "scipy", "matplotlib"):

@@ -74,7 +74,7 @@ def test_version_2_shares_idle_cores_unless_there_is_a_quota(unified: Path) -> N
     assert (group / "cpu.max.burst").read_text() == ""
 
 
-def test_all_together_weigh_as_much_as_the_node_has_cores(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_total_cpu_weight_equals_cores(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     (unified / "commonage" / "key" / "cpu.weight").write_text("")
     found(unified)
@@ -119,7 +119,7 @@ def test_an_attempt_without_groups_has_nothing(unified: Path) -> None:
     assert groups.remove("b-1")
 
 
-def test_what_the_driver_counts_gpu_memory_by_is_handed_down(unified: Path) -> None:
+def test_gpu_memory_cgroup_is_passed_on(unified: Path) -> None:
     folders = (unified, unified / "commonage", unified / "commonage" / "key")
     for folder in folders:
         files(folder, cgroup__controllers="cpu memory pids dmem", cgroup__subtree_control="..... cpu memory pids")

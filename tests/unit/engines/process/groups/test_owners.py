@@ -70,7 +70,7 @@ def test_by_its_mark_where_it_left_its_group(started: list[subprocess.Popen[str]
     assert found[0].attempt_id == "a-1"
 
 
-def test_what_has_ended_is_left_out(started: list[subprocess.Popen[str]]) -> None:
+def test_ended_processes_are_omitted(started: list[subprocess.Popen[str]]) -> None:
     ended = run(started, "")
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
     assert owners_of([ended.pid, 2**31 - 1], MarkedProcesses(), []) == []

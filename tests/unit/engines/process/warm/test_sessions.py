@@ -51,23 +51,23 @@ def test_nothing_but_the_environments_own_session_program_is_forked() -> None:
 @pytest.mark.parametrize(
     "name", ["PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "LD_PRELOAD", "LC_ALL", "LANG", "OPENSSL_CONF"]
 )
-def test_what_is_read_before_a_program_begins_must_be_the_same(name: str) -> None:
+def test_variables_read_at_startup_must_match(name: str) -> None:
     assert not may(**{name: "else"})
 
 
-def test_what_is_read_before_a_program_begins_must_not_be_missing() -> None:
+def test_variables_read_at_startup_must_exist() -> None:
     assert not may(LANG=None)
     assert not may(PYTHONUNBUFFERED=None)
 
 
-def test_what_was_read_while_importing_must_be_the_same() -> None:
+def test_variables_read_during_import_must_match() -> None:
     assert not may(read=("HOME",))
     assert not may(read=("HTTPS_PROXY",), HTTPS_PROXY="another")
     assert not may(read=("TORNADO_EXTENSION",), TORNADO_EXTENSION="0")
     assert not may(read=("*",))
 
 
-def test_what_cannot_be_passed_on_is_left_to_the_cold_start() -> None:
+def test_unsupported_program_starts_cold() -> None:
     assert not may(command=(PROGRAM, "a\0b"))
     assert not may(NAME="a\0b")
     assert not may(**{"A=B": "c"})

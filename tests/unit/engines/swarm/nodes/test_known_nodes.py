@@ -12,7 +12,17 @@ import pytest
 from tests.unit.engines.swarm.nodes.test_swarm_nodes import agent_report, node
 
 from commonage.domain.errors import EngineFailure
+from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeLost
+from commonage.domain.reasons.nodes import (
+    EndingWorkloads,
+    FencedByAgent,
+    MayRunWithoutAgent,
+    MayStillRun,
+    NotInSwarm,
+    SwarmNodeDown,
+    WaitingForPause,
+)
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.known_nodes import KnownNodes
 from commonage.ports.agents import PARTITIONED_AFTER_S, AgentReport, Agents
@@ -23,12 +33,12 @@ class Site:
 
     def __init__(self) -> None:
         self.found = [node("a", "1"), node("b", "2")]
-        self.told = [self.agent("a"), self.agent("b")]
+        self.record_neighbors = [self.agent("a"), self.agent("b")]
         self.ends: set[str] = set()
         self.fenced: list[str] = []
         self.going: list[str] = []
         self.broken = ""
-        self.introduced: list[tuple[tuple[str, str], ...]] = []
+        self.neighbors_of: list[tuple[tuple[str, str], ...]] = []
         self.known_nodes = KnownNodes(cast(Client, self), cast(Agents, self))
 
     def agent(self, name: str, **more: Any) -> AgentReport:
@@ -38,13 +48,13 @@ class Site:
         return self.found
 
     def agent_reports(self) -> list[AgentReport]:
-        return self.told
+        return self.record_neighbors
 
     async def bindings(self) -> dict[str, str]:
         return {"1": "a", "2": "b"}
 
     def set_neighbors(self, swarm_nodes: Collection[tuple[str, str]]) -> None:
-        self.introduced.append(tuple(swarm_nodes))
+        self.neighbors_of.append(tuple(swarm_nodes))
 
     async def fence(self, node_id: str, attempts: Collection[str]) -> list[str]:
         assert node_id == "2"
@@ -58,143 +68,150 @@ class Site:
 
     def lose(self, **more: Any) -> None:
         self.found = [self.found[0], node("b", "2", "down")]
-        self.told = [self.told[0], self.agent("b", **more)]
+        self.record_neighbors = [self.record_neighbors[0], self.agent("b", **more)]
 
-    def look(self) -> bool:
-        return asyncio.run(self.known_nodes.look())
+    def poll(self) -> bool:
+        return asyncio.run(self.known_nodes.poll())
 
     def why(self) -> NodeLost | None:
         return self.known_nodes.why_lost("b-1", "2", "b")
 
-    def faults(self) -> str:
-        return "; ".join(self.known_nodes.reports()[1].faults)
+    def faults(self) -> tuple[Reason, ...]:
+        return self.known_nodes.reports()[1].faults
 
 
-def test_an_agent_that_answers_must_say_that_it_is_ended() -> None:
+def test_connected_agent_must_confirm_fencing() -> None:
     site = Site()
-    assert site.look()
+    assert site.poll()
     site.lose()
-    assert site.look()
-    assert site.why() == NodeLost(node="b", detail="it does not answer: heartbeat failure")
+    assert site.poll()
+    assert site.why() == NodeLost(node="b", cause=SwarmNodeDown(error="heartbeat failure"))
     with pytest.raises(EngineFailure, match="being ended on b first: its processes do not end") as caught:
-        asyncio.run(site.known_nodes.have_ended("b-1", "b"))
+        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
     assert caught.value.is_retryable
-    assert "what runs there is ended there first" in site.faults()
+    assert EndingWorkloads() in site.faults()
     site.broken = "the agent of b did not answer within 30 s"
     with pytest.raises(EngineFailure, match="did not answer within 30 s"):
-        asyncio.run(site.known_nodes.have_ended("b-1", "b"))
+        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
     site.broken = ""
     site.ends.add("b-1")
-    assert asyncio.run(site.known_nodes.have_ended("b-1", "b"))
-    assert "ended there first" not in site.faults()
+    assert asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+    assert EndingWorkloads() not in site.faults()
 
 
-def test_an_agent_that_is_silent_is_waited_for() -> None:
+def test_silent_agent_is_retried() -> None:
     site = Site()
-    site.look()
+    site.poll()
     site.lose(connected=False)
-    assert site.look()
+    assert site.poll()
     assert site.why() is None
-    assert not site.look(), "nothing is new"
-    assert "is given the time to stand still first" in site.faults()
-    with pytest.raises(EngineFailure, match="on b, what runs there is given the time"):  # its link was lost meanwhile
-        asyncio.run(site.known_nodes.have_ended("b-1", "b"))
-    site.told[1] = replace(site.told[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10)
-    assert site.look(), "that it is over now is news"
+    assert not site.poll(), "nothing is new"
+    assert WaitingForPause() in site.faults()
+    with pytest.raises(EngineFailure) as caught:  # its link was lost meanwhile
+        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+    assert caught.value.reason == MayStillRun(node="b", cause=WaitingForPause())
+    site.record_neighbors[1] = replace(
+        site.record_neighbors[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10
+    )
+    assert site.poll(), "that it is over now is news"
     assert isinstance(site.why(), NodeLost)
-    assert asyncio.run(site.known_nodes.have_ended("b-1", "b")), "it stands still, or ended"
+    assert asyncio.run(site.known_nodes.fence_attempt("b-1", "b")), "it stands still, or ended"
 
 
-def test_what_stood_still_goes_on_unless_it_may_have_begun_elsewhere() -> None:
+def test_paused_attempt_continues_unless_it_may_run_elsewhere() -> None:
     site = Site()
-    site.look()
-    site.told[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
+    site.poll()
+    site.record_neighbors[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
     site.lose(connected=False)
-    site.told[1] = replace(site.told[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10)
-    site.look()
-    asyncio.run(site.known_nodes.have_ended("b-2", "b"))
-    site.told[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
-    site.look()
-    asyncio.run(site.known_nodes.answer_paused({"b-1", "b-2"}))
+    site.record_neighbors[1] = replace(
+        site.record_neighbors[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10
+    )
+    site.poll()
+    asyncio.run(site.known_nodes.fence_attempt("b-2", "b"))
+    site.record_neighbors[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
+    site.poll()
+    asyncio.run(site.known_nodes.resolve_paused({"b-1", "b-2"}))
     assert (site.fenced, site.going) == (["b-3"], []), "the Swarm has not seen it again"
     site.found[1] = node("b", "2")
-    site.look()
-    asyncio.run(site.known_nodes.answer_paused({"b-1", "b-2"}))
+    site.poll()
+    asyncio.run(site.known_nodes.resolve_paused({"b-1", "b-2"}))
     assert site.going == ["b-1"], "b-2 is about to begin elsewhere"
-    asyncio.run(site.known_nodes.answer_paused({"b-1"}))
+    asyncio.run(site.known_nodes.resolve_paused({"b-1"}))
     assert site.fenced == ["b-3", "b-3", "b-2", "b-3"]
     site.broken = "its link is lost"
-    asyncio.run(site.known_nodes.answer_paused({"b-1"}))  # and again once it says so again
+    asyncio.run(site.known_nodes.resolve_paused({"b-1"}))  # and again once it says so again
 
 
-def test_what_the_agent_ended_by_itself_is_over_at_once() -> None:
+def test_attempt_fenced_by_agent_ends_at_once() -> None:
     site = Site()
     site.lose(connected=False, fenced=("b-1",))
-    site.look()
-    why = site.why()
-    assert why is not None and "its agent ended what ran there" in why.detail
-    assert asyncio.run(site.known_nodes.have_ended("b-1", "b"))
+    site.poll()
+    assert site.why() == NodeLost(node="b", cause=FencedByAgent())
+    assert asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
 
 
-def test_a_node_without_an_agent_is_given_up_by_an_admin_only() -> None:
+def test_node_without_agent_is_given_up_by_admin_only() -> None:
     site = Site()
     site.lose()
-    site.told.pop()
-    site.look()
+    site.record_neighbors.pop()
+    site.poll()
     assert site.why() is None
-    with pytest.raises(EngineFailure, match="commonage node rm --force b"):
-        asyncio.run(site.known_nodes.have_ended("b-1", "b"))
+    with pytest.raises(EngineFailure) as caught:
+        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+    assert caught.value.reason == MayStillRun(node="b", cause=MayRunWithoutAgent(node="b"))
     assert site.known_nodes.reports()[1].gone
     assert not site.known_nodes.has_agents
     assert "b without an agent" in "; ".join(site.known_nodes.notes())
     site.found.pop()  # it was taken out of the Swarm
-    site.look()
-    assert site.why() == NodeLost(node="b", detail="it is not in the Swarm any more")
-    assert not asyncio.run(site.known_nodes.have_ended("b-1", "b")), "nobody can tell"
+    site.poll()
+    assert site.why() == NodeLost(node="b", cause=NotInSwarm(node="b", nodes=("a",)))
+    assert not asyncio.run(site.known_nodes.fence_attempt("b-1", "b")), "nobody can tell"
 
 
-def test_news_are_kept_for_who_looks() -> None:
+def test_changes_are_kept_for_next_poll() -> None:
     site = Site()
-    site.look()
+    site.poll()
     site.lose()
     asyncio.run(site.known_nodes.refresh())  # somebody else asked meanwhile
-    assert site.look()
-    assert not site.look()
+    assert site.poll()
+    assert not site.poll()
 
 
-def test_agents_are_told_by_whom_they_know_that_they_are_cut_off() -> None:
+def test_agents_get_neighbors_for_partition_detection() -> None:
     site = Site()
-    site.look()
-    site.look()
-    assert [[name for name, _ in one] for one in site.introduced] == [["a", "b"]]
+    site.poll()
+    site.poll()
+    assert [[name for name, _ in one] for one in site.neighbors_of] == [["a", "b"]]
     site.lose(connected=False)
-    site.look()
-    assert len(site.introduced) == 1, "one that may run on still counts"
-    site.told[1] = replace(site.told[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10)
-    site.look()
-    assert [name for name, _ in site.introduced[-1]] == ["a"]
+    site.poll()
+    assert len(site.neighbors_of) == 1, "one that may run on still counts"
+    site.record_neighbors[1] = replace(
+        site.record_neighbors[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10
+    )
+    site.poll()
+    assert [name for name, _ in site.neighbors_of[-1]] == ["a"]
 
 
 def test_volumes_are_bounded_where_a_node_that_takes_work_says_so() -> None:
     site = Site()
-    site.look()
-    assert site.known_nodes.that_bound_volumes() == ((), ("a", "b"))
-    site.told = [site.agent("a", bounds_volumes=True), site.agent("b")]
-    site.look()
+    site.poll()
+    assert site.known_nodes.volume_limits() == ((), ("a", "b"))
+    site.record_neighbors = [site.agent("a", bounds_volumes=True), site.agent("b")]
+    site.poll()
     assert (site.known_nodes.bounds_volumes("a"), site.known_nodes.bounds_volumes("b")) == (True, False)
-    assert site.known_nodes.that_bound_volumes() == (("a",), ("b",))
+    assert site.known_nodes.volume_limits() == (("a",), ("b",))
     site.known_nodes.swarm_nodes["b"] = replace(site.known_nodes.swarm_nodes["b"], availability="drain")
-    assert site.known_nodes.that_bound_volumes() == (("a",), ())
+    assert site.known_nodes.volume_limits() == (("a",), ())
 
 
 def test_a_member_is_known_by_its_address_until_it_is_given_up() -> None:
     site = Site()
-    site.look()
+    site.poll()
     [address] = {one.address for one in site.known_nodes.swarm_nodes.values()}
     assert site.known_nodes.has_address(address)
     assert not site.known_nodes.has_address("10.98.0.66")
     site.found = [node("a", "1", "down"), node("b", "2", "down")]
-    site.look()
+    site.poll()
     assert not site.known_nodes.has_address(address)
 
 
@@ -203,7 +220,7 @@ def test_a_member_is_known_by_its_address_until_it_is_given_up() -> None:
 )
 def test_a_gateway_that_is_no_address_is_not_taken(gateway: str, taken: str | None) -> None:
     site = Site()
-    site.told = [site.agent("a", gateway=gateway)]
-    site.look()
+    site.record_neighbors = [site.agent("a", gateway=gateway)]
+    site.poll()
     assert site.known_nodes.gateway_of("a") == taken
     assert site.known_nodes.gateway_of("b") is None

@@ -27,13 +27,13 @@ class FakeManager:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, object]] = []
-        self.about: dict[str, Any] = {"NodeAddr": "10.0.0.1", "RemoteManagers": None}
+        self.context: dict[str, Any] = {"NodeAddr": "10.0.0.1", "RemoteManagers": None}
         self.is_silent = self.is_closed = False
 
     async def membership(self) -> Json:
         if self.is_silent:
             await asyncio.Event().wait()
-        return self.about
+        return self.context
 
     async def nodes(self) -> Sequence[Json]:
         return [node(1, "hub", role="manager"), node(2, "gpu-1"), node(3, "gpu-1", "down"), node(4, "gpu-2", "down")]
@@ -56,9 +56,9 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> FakeManager:
     return made
 
 
-async def test_a_worker_is_told_the_token_and_where_the_managers_are(manager: FakeManager) -> None:
+async def test_worker_gets_token_and_manager_addresses(manager: FakeManager) -> None:
     assert await SwarmManager("unix:///x").admission() == Admission("SWMTKN-1", ("10.0.0.1:2377",))
-    manager.about["RemoteManagers"] = [{"Addr": "10.0.0.1:2377"}, {"Addr": "10.0.0.9:2377"}]
+    manager.context["RemoteManagers"] = [{"Addr": "10.0.0.1:2377"}, {"Addr": "10.0.0.9:2377"}]
     assert (await SwarmManager("unix:///x").admission()).managers == ("10.0.0.1:2377", "10.0.0.9:2377")
     assert manager.is_closed
 

@@ -13,7 +13,8 @@ from tests.unit.engines.swarm.nodes.test_swarm_nodes import node
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
-from commonage.engines.swarm.nodes.partition_detector import PartitionDetector, introduced
+from commonage.domain.reasons.nodes import MayBeCutOff, MayRunWithoutAgent
+from commonage.engines.swarm.nodes.partition_detector import PAUSING_FIRST, PartitionDetector, neighbors_of
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, Wait, swarm_nodes_of
 from commonage.ports.agents import MAJORITY_GRACE_S, AgentReport, Agents
 
@@ -71,27 +72,25 @@ class Site:
         return found
 
 
-def test_a_node_that_went_silent_is_given_the_time_to_pause_what_it_runs() -> None:
+def test_silent_node_gets_time_to_pause_attempts() -> None:
     site = Site()
     site.lose("worker3", silent_s=1.0)
     wait = site.waits()["worker3"]
-    assert "stand still first" in wait.why
+    assert wait == PAUSING_FIRST
     assert not wait.for_long
     site.lose("worker3")
     assert site.waits() == {}
 
 
-def test_a_clock_that_is_set_right_ends_no_wait() -> None:
+def test_wall_clock_change_ends_no_wait() -> None:
     site, partition_detector = Site(), PartitionDetector(cast(Agents, Links()))
     site.lose("worker3", silent_s=1.0)
     with patch("time.time", return_value=time.time() + 3600.0):
-        assert (
-            "stand still first"
-            in asyncio.run(partition_detector.waits(site.swarm_nodes, site.agent_reports))["worker3"].why
-        )
+        waits = asyncio.run(partition_detector.waits(site.swarm_nodes, site.agent_reports))
+        assert waits["worker3"] == PAUSING_FIRST
 
 
-def test_one_that_is_asked_is_not_waited_for() -> None:
+def test_connected_agent_is_not_waited_for() -> None:
     site = Site()
     site.lose("worker3", silent_s=0.0)
     site.agent_reports["worker3"] = replace(
@@ -100,36 +99,34 @@ def test_one_that_is_asked_is_not_waited_for() -> None:
     assert site.waits() == {}
 
 
-def test_where_no_agent_could_pause_it_an_admin_says_when_it_begins_anew() -> None:
+def test_without_agent_an_admin_decides_on_requeue() -> None:
     site = Site()
     site.lose("worker2", "worker3", silent_s=600.0)  # its agent had died long before
     del site.agent_reports["worker2"]  # it never had one
     for name, wait in site.waits().items():
-        assert wait.for_long
-        assert "has no agent" in wait.why
-        assert f"commonage node rm --force {name}" in wait.why
+        assert wait == Wait(MayRunWithoutAgent(node=name), for_long=True)
     without = PartitionDetector(None)
     assert set(asyncio.run(without.waits(site.swarm_nodes, {}))) == {"worker2", "worker3"}
 
 
-def test_half_of_a_site_with_the_control_plane_goes_on_and_fewer_do_not() -> None:
+def test_half_with_control_plane_keeps_running() -> None:
     site = Site()
     site.lose("worker2", "worker3")
     assert site.waits() == {}, "two see two at most of four"
     site.lose("worker1")
     waits = site.waits()
     assert set(waits) == {"worker1", "worker2", "worker3"}, "three may see each other, and hold on"
-    assert all(one.for_long and "cut off" in one.why for one in waits.values())
+    assert all(wait == Wait(MayBeCutOff(node=name), for_long=True) for name, wait in waits.items())
 
 
-def test_one_that_was_removed_is_not_counted_on() -> None:
+def test_removed_node_does_not_count() -> None:
     site = Site()
     site.lose("worker1", "worker2", "worker3")
     del site.swarm_nodes["worker3"], site.agent_reports["worker3"]
     assert site.waits() == {}
 
 
-def test_one_that_only_the_control_plane_does_not_see_holds_on() -> None:
+def test_node_seen_by_others_keeps_running() -> None:
     site = Site()
     site.lose("worker3")
     assert site.waits(Links(("worker1", "worker3"))) == {}, "with one it is two of four"
@@ -140,7 +137,7 @@ def test_one_that_only_the_control_plane_does_not_see_holds_on() -> None:
     assert site.waits(broken)["worker3"].for_long, "who cannot be asked may see it"
 
 
-def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
+def test_final_result_is_not_queried_again() -> None:
     site, links = Site(), Links()
     partition_detector = PartitionDetector(cast(Agents, links))
 
@@ -160,7 +157,7 @@ def test_who_sees_it_is_asked_once_for_one_that_is_gone_for_good() -> None:
     assert waits() == {}
 
 
-def test_with_one_worker_it_stands_still_soon() -> None:
+def test_single_worker_pauses_soon() -> None:
     site = Site(("manager", "worker1"))
     site.lose("worker1", silent_s=1.0)
     assert not site.waits()["worker1"].for_long
@@ -168,7 +165,7 @@ def test_with_one_worker_it_stands_still_soon() -> None:
     assert site.waits() == {}
 
 
-def test_what_it_may_have_been_told_since_counts_as_well() -> None:
+def test_neighbors_sent_later_count_too() -> None:
     """It holds on by the nodes of which it knows, and what it learned last it may not have said any more."""
     site = Site()
     site.lose("worker3")
@@ -176,19 +173,19 @@ def test_what_it_may_have_been_told_since_counts_as_well() -> None:
     partition_detector, links = PartitionDetector(cast(Agents, Links())), Links(("worker1", "worker3"))
     assert site.waits_of(partition_detector) == {}
     partition_detector = PartitionDetector(cast(Agents, links))
-    partition_detector.told(("manager", "worker1", "worker3"))
+    partition_detector.record_neighbors(("manager", "worker1", "worker3"))
     assert site.waits_of(partition_detector)["worker3"].for_long
 
 
-def test_those_that_were_given_up_or_cannot_be_asked_do_not_count() -> None:
+def test_unreachable_nodes_do_not_count() -> None:
     site = Site()
-    assert introduced(site.swarm_nodes, site.agent_reports, {}) == tuple((name, name) for name in NAMES)
+    assert neighbors_of(site.swarm_nodes, site.agent_reports, {}) == tuple((name, name) for name in NAMES)
     site.lose("worker2", "worker3")
-    assert introduced(site.swarm_nodes, site.agent_reports, {"worker3": Wait("not yet")}) == tuple(
+    assert neighbors_of(site.swarm_nodes, site.agent_reports, {"worker3": PAUSING_FIRST}) == tuple(
         (name, name) for name in ("manager", "worker1", "worker3")
     )
     del site.agent_reports["manager"]
     site.agent_reports["worker1"] = replace(site.agent_reports["worker1"], connected=False)
-    assert introduced(site.swarm_nodes, site.agent_reports, {}) == ()
+    assert neighbors_of(site.swarm_nodes, site.agent_reports, {}) == ()
     many = {name: replace(site.swarm_nodes["manager"], name=name, address=name) for name in map(str, range(100, 200))}
-    assert len(introduced(many, dict.fromkeys(many, Site().agent_reports["manager"]), {})) == 9
+    assert len(neighbors_of(many, dict.fromkeys(many, Site().agent_reports["manager"]), {})) == 9

@@ -1,9 +1,26 @@
-"""Daemon settings that safe containers require, as the daemon reports them (`/info`). Pure; used by the engines."""
+"""Checks daemon settings that safe containers require, as the daemon reports them (`/info`).
+
+Pure. Used by engines, their doctors and the node agent: standard library only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.nodes import DaemonMapsUsers, DaemonWithoutSeccomp
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSummary:
+    """Summary of a daemon for an admin; `advice` is empty if no action is needed. `faults`: those of nodes, by name."""
+
+    said: str
+    advice: str
+    faults: tuple[tuple[str, Reason], ...] = ()
+
 
 MAY_GAIN = (
     "its containers may gain privileges, by a set-user-ID program say (no-new-privileges is off): run `commonage node "
@@ -13,20 +30,14 @@ MAY_GAIN = (
 _SAYS_SO_SINCE = 25
 
 
-def swarm_faults(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Why a Swarm node with this daemon should get no work; each is a sentence that also says what to do."""
+def swarm_faults(info: Mapping[str, Any]) -> tuple[Reason, ...]:
+    """Why a Swarm node with this daemon should get no work."""
     options = " ".join(info.get("SecurityOptions") or ())
-    found = []
+    found: list[Reason] = []
     if "name=userns" in options:
-        found.append(
-            "its Docker maps users (userns-remap), so that no container can open its own folder on the site's share: "
-            "take userns-remap out of /etc/docker/daemon.json there and restart Docker"
-        )
+        found.append(DaemonMapsUsers())
     if "name=seccomp" not in options or "profile=unconfined" in options:
-        found.append(
-            "its Docker has no seccomp profile, so that containers may make any system call: take seccomp-profile out "
-            "of /etc/docker/daemon.json there and restart Docker, on a kernel that has seccomp"
-        )
+        found.append(DaemonWithoutSeccomp())
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.agent.network.firewall import (
+from commonage.agent.network.firewall_rules import (
     Plan,
     name_servers,
     own_addresses,
@@ -13,6 +13,7 @@ from commonage.agent.network.firewall import (
     rules_of_ipv6,
     site_networks,
 )
+from commonage.ports.agents import NodeNetwork
 
 ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
@@ -38,7 +39,7 @@ def test_what_may_not_be_reached_is_refused_after_what_may() -> None:
     plan = Plan(
         interfaces=("docker_gwbridge",),
         networks=("192.168.1.0/24",),
-        reaches=(("192.168.1.1", 8081), ("192.168.1.7", 8082)),
+        allowed=(("192.168.1.1", 8081), ("192.168.1.7", 8082)),
         servers=("192.168.1.2",),
         own=("192.168.1.7",),
     )
@@ -87,9 +88,9 @@ def test_the_sites_networks_are_those_of_its_cables(tmp_path: Path) -> None:
     (tmp_path / "net/fib_trie").write_text(TRIE)
     assert [str(one) for one in site_networks(tmp_path / "net/route")] == ["192.168.1.0/24"]
     assert own_addresses(tmp_path / "net/fib_trie") == ["192.168.1.7"]
-    plan = plan_for(["docker0"], ["10.0.0.0/8"], ["192.168.1.1:80"], proc=tmp_path)
+    plan = plan_for(["docker0"], ["10.0.0.0/8"], ["192.168.1.1:80"], NodeNetwork(), proc=tmp_path)
     assert plan.networks == ("192.168.1.0/24", "10.0.0.0/8")
-    assert plan.reaches == (("192.168.1.1", 80),)
+    assert plan.allowed == (("192.168.1.1", 80),)
 
 
 @pytest.mark.parametrize("reaches", ["hub:80", "10.0.0.1:http", "10.0.0.1"])
@@ -97,7 +98,7 @@ def test_what_is_no_address_is_refused(tmp_path: Path, reaches: str) -> None:
     (tmp_path / "net").mkdir()
     (tmp_path / "net/route").write_text(ROUTES)
     with pytest.raises(ValueError, match=r".+"):
-        plan_for(["docker0"], [], [reaches], proc=tmp_path)
+        plan_for(["docker0"], [], [reaches], NodeNetwork(), proc=tmp_path)
 
 
 def test_name_servers_of_the_loopback_are_none_of_a_containers(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from commonage.agent.config import AgentConfig
-from commonage.agent.network.firewall import Firewall, FirewallError, Plan
-from commonage.agent.network.firewall_keeper import FirewallKeeper
+from commonage.agent.network.firewall import Firewall, FirewallError, FirewallKeeper, Plan
+from commonage.domain.reasons.nodes import FirewallNotBuilt
 from commonage.ports.agents import NodeNetwork
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ def firewall_in(folder: Path, fake: FakeFirewall, *, wanted: bool = True) -> Fir
 
 @asynccontextmanager
 async def kept(firewall: FirewallKeeper) -> AsyncIterator[None]:
-    keeping = asyncio.create_task(firewall.keep())
+    keeping = asyncio.create_task(firewall.run())
     yield
     keeping.cancel()
     await asyncio.wait([keeping])
@@ -60,17 +60,17 @@ async def test_what_may_be_reached_is_built_and_remembered(tmp_path: Path) -> No
     firewall = firewall_in(tmp_path, fake)
     async with kept(firewall):
         await until(lambda: fake.built)
-        assert fake.built[-1].reaches == ()
-        firewall.reach(["10.0.0.1:8081"])
+        assert fake.built[-1].allowed == ()
+        firewall.allow_addresses(["10.0.0.1:8081"])
         await until(lambda: len(fake.built) == 2)
-        assert fake.built[-1].reaches == (("10.0.0.1", 8081),)
+        assert fake.built[-1].allowed == (("10.0.0.1", 8081),)
         fake.standing = False
-        firewall.look_again()
+        firewall.check_soon()
         await until(lambda: len(fake.built) == 3)
     later = FakeFirewall()
     async with kept(firewall_in(tmp_path, later)):  # before the control plane is heard
         await until(lambda: later.built)
-    assert later.built[-1].reaches == (("10.0.0.1", 8081),)
+    assert later.built[-1].allowed == (("10.0.0.1", 8081),)
 
 
 async def test_that_they_do_not_stand_is_a_fault_until_they_do(tmp_path: Path) -> None:
@@ -78,17 +78,17 @@ async def test_that_they_do_not_stand_is_a_fault_until_they_do(tmp_path: Path) -
     fake.trouble = "iptables: no chain DOCKER-USER"
     firewall = firewall_in(tmp_path, fake)
     async with kept(firewall):
-        await until(lambda: "no chain DOCKER-USER" in firewall.fault)
+        await until(lambda: firewall.fault == FirewallNotBuilt(error=fake.trouble))
         fake.trouble = ""
-        firewall.look_again()
-        await until(lambda: firewall.fault == "")
+        firewall.check_soon()
+        await until(lambda: firewall.fault is None)
 
 
 async def test_without_walls_nothing_is_built(tmp_path: Path) -> None:
     fake = FakeFirewall()
     firewall = firewall_in(tmp_path, fake, wanted=False)
-    await firewall.keep()
-    assert (fake.built, firewall.fault) == ([], "")
+    await firewall.run()
+    assert (fake.built, firewall.fault) == ([], None)
 
 
 async def test_the_gateway_is_let_through_and_published_ports_are_guarded(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ async def test_the_gateway_is_let_through_and_published_ports_are_guarded(tmp_pa
     async with kept(firewall):
         await until(lambda: fake.built)
         assert (fake.built[-1].published, fake.built[-1].sources) == ((0, 0), ())
-        firewall.reach(["10.0.0.1:8081"])
+        firewall.allow_addresses(["10.0.0.1:8081"])
         firewall.set_network(NodeNetwork((8081,), (20000, 29999), ("10.0.0.1",)), ["172.18.0.1:8081"])
-        await until(lambda: len(fake.built[-1].reaches) == 2)
-        assert fake.built[-1].reaches == (("10.0.0.1", 8081), ("172.18.0.1", 8081))
+        await until(lambda: len(fake.built[-1].allowed) == 2)
+        assert fake.built[-1].allowed == (("10.0.0.1", 8081), ("172.18.0.1", 8081))
         assert (fake.built[-1].published, fake.built[-1].sources) == ((20000, 29999), ("10.0.0.1/32",))

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.swarm_identity import SwarmNode, prove
+from commonage.agent.steps.swarm import SwarmNode, prove
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 
@@ -44,7 +44,7 @@ def test_a_locked_key_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_not_here_or_damaged_is_said(tmp_path: Path) -> None:
-    with pytest.raises(StepFailed, match=r"swarm-node\.crt is not here, .* COMMONAGE_DOCKER_ROOT"):
+    with pytest.raises(StepFailed, match=r"swarm-node\.crt does not exist, .* COMMONAGE_DOCKER_ROOT"):
         prove(Host(), SwarmNode("n1", tmp_path), b"what is said")
-    with pytest.raises(StepFailed, match=r"nothing can be signed with .*swarm-node\.key"):
+    with pytest.raises(StepFailed, match=r"openssl cannot sign with .*swarm-node\.key"):
         prove(Host(), node_in(tmp_path, "no key"), b"what is said")

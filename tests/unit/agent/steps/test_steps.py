@@ -1,6 +1,7 @@
 """The steps of joining, as far as they are pure or can be shown a node of files."""
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,23 @@ import pytest
 from commonage.agent.containers.docker import DaemonRefused, DockerDaemon
 from commonage.agent.steps import docker as steps_docker
 from commonage.agent.steps import nvidia as steps_nvidia
-from commonage.agent.steps import packages
+from commonage.agent.steps import packages, service
 from commonage.agent.steps import preflight as steps_checks
 from commonage.agent.steps import storage as steps_storage
 from commonage.agent.steps import swarm as steps_swarm
 from commonage.agent.steps.host import CommandResult, Host, StepFailed
-from commonage.agent.steps.step import Case, Look, Options, State, bad, done, needed, not_here, walk
-from commonage.agent.steps.swarm import Images
+from commonage.agent.steps.registry import Images
+from commonage.agent.steps.step import (
+    CheckResult,
+    JoinContext,
+    Options,
+    State,
+    blocked,
+    done,
+    needed,
+    not_applicable,
+    run_steps,
+)
 from commonage.domain.errors import EngineFailure
 from commonage.join.config import MARK_FILE, JoinConfig
 
@@ -27,8 +38,8 @@ JOIN_CONFIG = JoinConfig(
 class FakeHost(Host):
     """A node with these programs; what they say is looked up by the first words of a command."""
 
-    def __init__(self, programs: tuple[str, ...] = (), says: dict[str, str] | None = None) -> None:
-        self.programs, self.says = set(programs), says or {}
+    def __init__(self, programs: tuple[str, ...] = (), message: dict[str, str] | None = None) -> None:
+        self.programs, self.message = set(programs), message or {}
         self.ran: list[str] = []
 
     def has(self, program: str) -> bool:
@@ -37,43 +48,43 @@ class FakeHost(Host):
     def run(self, *words: str, **_: Any) -> CommandResult:
         command = " ".join(words)
         self.ran.append(command)
-        for begin, said in self.says.items():
+        for begin, said in self.message.items():
             if command.startswith(begin):
                 return CommandResult(0, said, "")
         return CommandResult(1, "", f"{words[0]} knows nothing")
 
 
-def case_of(host: Host, **options: Any) -> Case:
+def context_of(host: Host, **options: Any) -> JoinContext:
     # No step here asks the control plane.
-    return Case(host, JOIN_CONFIG, None, Options("gpu-1", **options))  # type: ignore[arg-type]
+    return JoinContext(host, JOIN_CONFIG, None, Options("gpu-1", **options))  # type: ignore[arg-type]
 
 
 class Scripted:
     """A step that finds one thing after the other."""
 
-    def __init__(self, name: str, *finds: Look | Exception) -> None:
+    def __init__(self, name: str, *finds: CheckResult | Exception) -> None:
         self.name, self.finds, self.applied = name, list(finds), 0
 
-    def look(self, case: Case) -> Look:
+    def check(self, context: JoinContext) -> CheckResult:
         found = self.finds.pop(0) if len(self.finds) > 1 else self.finds[0]
         if isinstance(found, Exception):
             raise found
         return found
 
-    def apply(self, case: Case) -> None:
+    def apply(self, context: JoinContext) -> None:
         self.applied += 1
 
 
 def walked(*steps: Scripted, plan: bool = False) -> tuple[Any, list[str]]:
     said: list[str] = []
-    return walk(steps, case_of(FakeHost()), plan=plan, tell=said.append), said
+    return run_steps(steps, context_of(FakeHost()), plan=plan, print_line=said.append), said
 
 
 def test_only_what_is_needed_is_done() -> None:
     there, missing, away = (
         Scripted("a", done("x")),
         Scripted("b", needed("do b"), done("y")),
-        Scripted("c", not_here("z")),
+        Scripted("c", not_applicable("z")),
     )
     outcome, said = walked(there, missing, away)
     assert (outcome.changed, outcome.failed) == (("b",), "")
@@ -83,7 +94,7 @@ def test_only_what_is_needed_is_done() -> None:
 
 
 def test_a_plan_does_nothing_and_names_all_that_is_in_the_way() -> None:
-    first, second, third = Scripted("a", bad("no disk")), Scripted("b", needed("do b")), Scripted("c", done("x"))
+    first, second, third = Scripted("a", blocked("no disk")), Scripted("b", needed("do b")), Scripted("c", done("x"))
     outcome, said = walked(first, second, third, plan=True)
     assert outcome.planned == ("a", "b")
     assert second.applied == 0
@@ -92,9 +103,9 @@ def test_a_plan_does_nothing_and_names_all_that_is_in_the_way() -> None:
 
 
 @pytest.mark.parametrize(
-    "finds", [(bad("why"),), (needed("x"), bad("why")), (StepFailed("why"),), (needed("x"), ValueError("why"))]
+    "finds", [(blocked("why"),), (needed("x"), blocked("why")), (StepFailed("why"),), (needed("x"), ValueError("why"))]
 )
-def test_what_cannot_be_taken_ends_the_walk(finds: tuple[Look | Exception, ...]) -> None:
+def test_what_cannot_be_taken_ends_the_walk(finds: tuple[CheckResult | Exception, ...]) -> None:
     last = Scripted("last", done("x"))
     outcome, said = walked(Scripted("a", *finds), last)
     assert outcome.failed == "a"
@@ -105,7 +116,7 @@ def test_what_cannot_be_taken_ends_the_walk(finds: tuple[Look | Exception, ...])
 def test_a_step_that_came_to_nothing_has_failed() -> None:
     outcome, said = walked(Scripted("a", needed("mount it")))
     assert outcome.failed == "a"
-    assert "yet is needed: mount it" in said[-1]
+    assert "is still needed: mount it" in said[-1]
 
 
 # --- Docker ---------------------------------------------------------------------------------------------------------
@@ -118,22 +129,22 @@ def test_settings_of_docker_are_merged() -> None:
         "node-generic-resources": ["VRAM=24576"],
         "runtimes": {"nvidia": {"path": "n", "args": []}},
     }
-    made = steps_docker.merged(kept, wanted)
+    made = steps_docker.merge_settings(kept, wanted)
     assert made == {
         "log-driver": "local",
         "node-generic-resources": ["SSD=2", "VRAM=24576"],
         "runtimes": {"kata": {"path": "k"}, "nvidia": {"path": "n", "args": []}},
         "no-new-privileges": True,
     }
-    assert steps_docker.merged(made, wanted) == made
+    assert steps_docker.merge_settings(made, wanted) == made
 
 
 def test_what_somebody_set_otherwise_is_theirs_to_change() -> None:
-    with pytest.raises(StepFailed, match="live-restore = true, and the site needs false"):
-        steps_docker.merged({"live-restore": True}, {"live-restore": False})
+    with pytest.raises(StepFailed, match="live-restore = true, and the site requires false"):
+        steps_docker.merge_settings({"live-restore": True}, {"live-restore": False})
 
 
-@pytest.mark.parametrize(("text", "why"), [("{", "no JSON"), ("[]", "no JSON object")])
+@pytest.mark.parametrize(("text", "why"), [("{", "is not JSON"), ("[]", "not a JSON object")])
 def test_settings_that_cannot_be_read_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
@@ -161,7 +172,7 @@ def docker_with(ids: str = "") -> FakeHost:
 
 
 def test_docker_that_knows_its_settings_is_left_alone(docker: Path) -> None:
-    assert steps_docker.Docker().look(case_of(docker_with("c1\nc2\n"))) == done("Docker 20.10.24")
+    assert steps_docker.Docker().check(context_of(docker_with("c1\nc2\n"))) == done("Docker 20.10.24")
 
 
 @pytest.mark.parametrize("name", ["SETTINGS", "_DROP_IN"])
@@ -169,32 +180,32 @@ def test_settings_that_docker_was_not_restarted_for_are_not_done(docker: Path, n
     """Who wrote them was cut off before the restart."""
     later = (docker / "PID_FILE").stat().st_mtime + 1
     os.utime(docker / name, (later, later))
-    found = steps_docker.Docker().look(case_of(docker_with()))
+    found = steps_docker.Docker().check(context_of(docker_with()))
     assert found.state is State.NEEDED
     assert found.changes[-1] == "restart Docker"
 
 
 def test_where_docker_says_nowhere_when_it_started_nothing_is_done_for_that(docker: Path) -> None:
     (docker / "PID_FILE").unlink()
-    assert steps_docker.Docker().look(case_of(docker_with())).state is State.DONE
+    assert steps_docker.Docker().check(context_of(docker_with())).state is State.DONE
 
 
 def test_nobodys_work_is_ended_for_a_setting_unless_that_is_said(docker: Path) -> None:
     (docker / "SETTINGS").write_text('{"node-generic-resources": ["VRAM=1"]}')
-    case = case_of(docker_with("c1\nc2\n"), vram_mib=2)
-    found = steps_docker.Docker().look(case)
-    assert found.state is State.BAD
-    for words in ("node-generic-resources", "ends 2 containers", "commonage node drain gpu-1", "--force"):
-        assert words in found.says
-    forced = steps_docker.Docker().look(case_of(docker_with("c1\nc2\n"), vram_mib=2, force=True))
+    context = context_of(docker_with("c1\nc2\n"), vram_mib=2)
+    found = steps_docker.Docker().check(context)
+    assert found.state is State.BLOCKED
+    for words in ("node-generic-resources", "ends 2 running containers", "commonage node drain gpu-1", "--force"):
+        assert words in found.message
+    forced = steps_docker.Docker().check(context_of(docker_with("c1\nc2\n"), vram_mib=2, force=True))
     assert forced.changes[-1] == "restart Docker, which ends 2 running containers"
-    assert steps_docker.Docker().look(case_of(docker_with(), vram_mib=2)).changes[-1] == "restart Docker"
+    assert steps_docker.Docker().check(context_of(docker_with(), vram_mib=2)).changes[-1] == "restart Docker"
 
 
 def test_simulated_devices_count_as_devices() -> None:
-    assert steps_nvidia.vram_mib(case_of(FakeHost(), gpus="simulated:2x24GiB")) == 2 * 24576
-    assert steps_nvidia.vram_mib(case_of(FakeHost(), gpus="none")) == 0
-    assert steps_nvidia.vram_mib(case_of(FakeHost(), vram_mib=5, gpus="none")) == 5
+    assert steps_nvidia.vram_mib(context_of(FakeHost(), gpus="simulated:2x24GiB")) == 2 * 24576
+    assert steps_nvidia.vram_mib(context_of(FakeHost(), gpus="none")) == 0
+    assert steps_nvidia.vram_mib(context_of(FakeHost(), vram_mib=5, gpus="none")) == 5
 
 
 # --- NVIDIA ---------------------------------------------------------------------------------------------------------
@@ -222,12 +233,12 @@ SMI = {
 
 
 def test_a_device_without_driver_is_shown_first(bus: Path) -> None:
-    found = steps_nvidia.Nvidia().look(case_of(FakeHost(("apt-get",), {"uname": "6.1.0-30-amd64\n"})))
-    assert found.state is State.BAD
-    assert "without a driver and a container toolkit" in found.says
-    assert "--nvidia install" in found.says
+    found = steps_nvidia.Nvidia().check(context_of(FakeHost(("apt-get",), {"uname": "6.1.0-30-amd64\n"})))
+    assert found.state is State.BLOCKED
+    assert "without a driver and a container toolkit" in found.message
+    assert "--nvidia install" in found.message
     for name in ("nvidia-driver, nvidia-smi, libcuda1, nvidia-container-toolkit", "linux-headers-6.1.0-30-amd64"):
-        assert name in found.says
+        assert name in found.message
 
 
 @pytest.mark.parametrize(
@@ -241,11 +252,11 @@ def test_a_device_without_driver_is_shown_first(bus: Path) -> None:
 )
 def test_what_is_installed_is_what_was_shown(bus: Path, kernel: str, headers: str) -> None:
     host = FakeHost(("apt-get",), {"apt-get": "", "uname": f"{kernel}\n", "modprobe": "", "ldconfig": "libcuda.so.1"})
-    case = case_of(host, nvidia="install", driver="nvidia-open")
+    context = context_of(host, nvidia="install", driver="nvidia-open")
     shown = f"{headers}, nvidia-open, nvidia-container-toolkit"
-    assert steps_nvidia.Nvidia().look(case).changes == (f"install {shown}", "load the driver")
+    assert steps_nvidia.Nvidia().check(context).changes == (f"install {shown}", "load the driver")
     with pytest.raises(StepFailed, match="does not load"):
-        steps_nvidia.Nvidia().apply(case)
+        steps_nvidia.Nvidia().apply(context)
     (installed,) = [line for line in host.ran if line.startswith("apt-get install")]
     assert installed.endswith(shown.replace(",", ""))
     assert "modprobe nvidia" in host.ran, "whatever its package is called"
@@ -253,11 +264,11 @@ def test_what_is_installed_is_what_was_shown(bus: Path, kernel: str, headers: st
 
 def test_a_driver_without_cuda_is_no_use_to_containers(bus: Path) -> None:
     host = FakeHost(("apt-get", "nvidia-ctk"), {**SMI, "ldconfig": "\tlibnvidia-ml.so.1 => /usr/lib", "apt-get": ""})
-    case = case_of(host, nvidia="install")
-    assert steps_nvidia.Nvidia().look(case).changes == ("install libcuda1",)
-    assert "libcuda.so.1" in steps_nvidia.Nvidia().look(case_of(host)).says
-    host.says["ldconfig"] = "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib"
-    assert steps_nvidia.Nvidia().look(case).state is State.DONE
+    context = context_of(host, nvidia="install")
+    assert steps_nvidia.Nvidia().check(context).changes == ("install libcuda1",)
+    assert "libcuda.so.1" in steps_nvidia.Nvidia().check(context_of(host)).message
+    host.message["ldconfig"] = "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib"
+    assert steps_nvidia.Nvidia().check(context).state is State.DONE
 
 
 def test_what_debian_has_elsewhere_is_said(bus: Path) -> None:
@@ -269,13 +280,13 @@ def test_what_debian_has_elsewhere_is_said(bus: Path) -> None:
 
     host = Bare(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
     with pytest.raises(StepFailed, match=r"Unable to locate package nvidia-driver.*contrib, non-free"):
-        steps_nvidia.Nvidia().apply(case_of(host, nvidia="install"))
+        steps_nvidia.Nvidia().apply(context_of(host, nvidia="install"))
 
 
 def test_a_driver_that_does_not_load_asks_for_a_restart(bus: Path) -> None:
     host = FakeHost(("apt-get",), {"apt-get": "", "uname": "6.1.0-30-amd64\n"})
     with pytest.raises(StepFailed, match="restart the node, then run the same command again"):
-        steps_nvidia.Nvidia().apply(case_of(host, nvidia="install"))
+        steps_nvidia.Nvidia().apply(context_of(host, nvidia="install"))
 
 
 def test_a_driver_that_was_not_built_for_the_kernel_is_told_apart(bus: Path) -> None:
@@ -287,23 +298,23 @@ def test_a_driver_that_was_not_built_for_the_kernel_is_told_apart(bus: Path) -> 
                 )
             return super().run(*words, **options)
 
-    says = {"apt-get": "", "uname": "6.1.0-30-amd64\n", "dkms status": "nvidia-current/535.261.03: added\n"}
-    with pytest.raises(StepFailed, match=r"not built for the kernel that runs \(nvidia-current/535.261.03: added\)"):
-        steps_nvidia.Nvidia().apply(case_of(Unbuilt(("apt-get",), says), nvidia="install"))
+    message = {"apt-get": "", "uname": "6.1.0-30-amd64\n", "dkms status": "nvidia-current/535.261.03: added\n"}
+    with pytest.raises(StepFailed, match=r"not built for the running kernel \(nvidia-current/535.261.03: added\)"):
+        steps_nvidia.Nvidia().apply(context_of(Unbuilt(("apt-get",), message), nvidia="install"))
 
 
 def test_a_device_that_works_is_given_to_docker(bus: Path) -> None:
-    case = case_of(FakeHost(("nvidia-ctk",), SMI))
-    assert steps_nvidia.Nvidia().look(case).state is State.DONE
-    wanted = steps_docker.wanted_settings(case)
+    context = context_of(FakeHost(("nvidia-ctk",), SMI))
+    assert steps_nvidia.Nvidia().check(context).state is State.DONE
+    wanted = steps_docker.wanted_settings(context)
     assert wanted["node-generic-resources"] == ["VRAM=24576"]
     assert wanted["default-runtime"] == "nvidia"
 
 
 def test_a_device_that_is_to_be_left_alone_is(bus: Path) -> None:
-    case = case_of(FakeHost(("nvidia-ctk",), SMI), nvidia="skip")
-    assert steps_nvidia.Nvidia().look(case).state is State.NOT_HERE
-    assert "default-runtime" not in steps_docker.wanted_settings(case)
+    context = context_of(FakeHost(("nvidia-ctk",), SMI), nvidia="skip")
+    assert steps_nvidia.Nvidia().check(context).state is State.NOT_APPLICABLE
+    assert "default-runtime" not in steps_docker.wanted_settings(context)
 
 
 # --- packages -------------------------------------------------------------------------------------------------------
@@ -330,15 +341,15 @@ def test_only_a_folder_of_the_node_itself_goes_unsigned(mirror: str, line: str) 
 )
 def test_other_package_managers_take_a_mirror_too(manager: str, begin: str) -> None:
     host = FakeHost((manager,), {manager: ""})
-    packages.install(host, packages.names_of(host, ["docker"]), "http://m")
+    packages.install(host, packages.packages_for(host, ["docker"]), "http://m")
     assert host.ran == [begin]
 
 
 def test_what_cannot_be_installed_says_so_and_what_to_do() -> None:
     with pytest.raises(StepFailed, match=r"openssl could not be installed: dnf knows nothing; .* --mirror"):
         packages.install(FakeHost(("dnf",)), ["openssl"])
-    with pytest.raises(StepFailed, match="none of apt-get, dnf and zypper"):
-        packages.names_of(FakeHost(), ["docker"])
+    with pytest.raises(StepFailed, match="apt-get, dnf, zypper"):
+        packages.packages_for(FakeHost(), ["docker"])
 
 
 # --- folders --------------------------------------------------------------------------------------------------------
@@ -367,29 +378,29 @@ def test_our_lines_of_fstab_come_and_go_and_others_stay(tmp_path: Path, monkeypa
     fstab = tmp_path / "fstab"
     fstab.write_text("# by hand\n/dev/sda1 / ext4 defaults 0 1")
     monkeypatch.setattr(steps_storage, "FSTAB", fstab)
-    steps_storage.put_line(Host(), Path("/scratch"), "tmpfs /scratch tmpfs size=1G 0 0")
-    steps_storage.put_line(Host(), Path("/scratch"), "tmpfs /scratch tmpfs size=2G 0 0")
+    steps_storage.add_fstab_line(Host(), Path("/scratch"), "tmpfs /scratch tmpfs size=1G 0 0")
+    steps_storage.add_fstab_line(Host(), Path("/scratch"), "tmpfs /scratch tmpfs size=2G 0 0")
     assert (
         fstab.read_text() == "# by hand\n/dev/sda1 / ext4 defaults 0 1\ntmpfs /scratch tmpfs size=2G 0 0 # commonage\n"
     )
-    assert steps_storage.our_folders(Host()) == ["/scratch"]
-    steps_storage.remove_lines(Host(), Path("/elsewhere"))
-    assert steps_storage.our_folders(Host()) == ["/scratch"]
-    steps_storage.remove_lines(Host(), Path("/scratch"))
+    assert steps_storage.managed_mounts(Host()) == ["/scratch"]
+    steps_storage.remove_fstab_lines(Host(), Path("/elsewhere"))
+    assert steps_storage.managed_mounts(Host()) == ["/scratch"]
+    steps_storage.remove_fstab_lines(Host(), Path("/scratch"))
     assert fstab.read_text() == "# by hand\n/dev/sda1 / ext4 defaults 0 1\n"
-    with pytest.raises(StepFailed, match="has a line for / already"):
-        steps_storage.put_line(Host(), Path("/"), "x / y z 0 0")
+    with pytest.raises(StepFailed, match="has a line for /, but it is not mounted"):
+        steps_storage.add_fstab_line(Host(), Path("/"), "x / y z 0 0")
 
 
 def test_the_shared_folder_is_known_by_its_mark(tmp_path: Path) -> None:
     step = steps_storage.Share()
     join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"shared_dir": str(tmp_path)})
-    case = Case(Host(), join_config, None, Options("gpu-1"))  # type: ignore[arg-type]  # nobody is asked
-    assert "--share SERVER:/FOLDER" in step.look(case).says
+    context = JoinContext(Host(), join_config, None, Options("gpu-1"))  # type: ignore[arg-type]  # nobody is asked
+    assert "--share SERVER:/FOLDER" in step.check(context).message
     (tmp_path / MARK_FILE).write_text("m\n")
-    assert step.look(case).state is State.DONE
+    assert step.check(context).state is State.DONE
     (tmp_path / MARK_FILE).write_text("another\n")
-    assert "another site's folder" in step.look(case).says
+    assert "another site" in step.check(context).message
 
 
 # --- the Swarm ------------------------------------------------------------------------------------------------------
@@ -404,7 +415,7 @@ class SwarmJoinClient:
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return (
             {"swarm": self.state, "taken": ""}
-            if path == "/seen"
+            if path == "/registration"
             else self.join_config.to_json() | {"swarm_token": "SWMTKN-new"}
         )
 
@@ -422,8 +433,8 @@ def test_the_swarms_token_is_the_newest_and_in_no_command_line(monkeypatch: pyte
             join_client.state = "ready"
 
     monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
-    case = Case(host, join_config, join_client, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours
-    steps_swarm.Swarm().apply(case)
+    context = JoinContext(host, join_config, join_client, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours
+    steps_swarm.Swarm().apply(context)
     assert asked == [("away:2377", "SWMTKN-new", "10.0.0.7"), ("h:2", "SWMTKN-new", "10.0.0.7")]
     assert not [command for command in host.ran if "SWMTKN" in command]
 
@@ -435,29 +446,31 @@ def test_a_refusal_of_the_swarm_is_said_in_the_daemons_own_text(monkeypatch: pyt
 
     monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
     host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
-    case = Case(host, JOIN_CONFIG, SwarmJoinClient(JOIN_CONFIG), Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]
+    context = JoinContext(host, JOIN_CONFIG, SwarmJoinClient(JOIN_CONFIG), Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]
     with pytest.raises(StepFailed, match="remote CA does not match fingerprint"):
-        steps_swarm.Swarm().apply(case)
+        steps_swarm.Swarm().apply(context)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
 def test_an_image_that_cannot_be_had_now_keeps_nobody_and_changes_nothing() -> None:
-    case = case_of(FakeHost(("docker",)))
-    case.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
+    context = context_of(FakeHost(("docker",)))
+    context.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
     said: list[str] = []
-    outcome = walk([Images()], case, plan=False, tell=said.append)
+    outcome = run_steps([Images()], context, plan=False, print_line=said.append)
     assert (outcome.changed, outcome.failed) == ((), "")
-    assert "0 of 1 images are here" in said[-1]
-    assert case.notes == ["lab/torch:1 could not be pulled now (docker knows nothing); it is when somebody needs it"]
+    assert "0 of 1 images are present" in said[-1]
+    assert context.notes == [
+        "lab/torch:1 could not be pulled now (docker knows nothing); it is pulled when a workload needs it"
+    ]
 
 
 def test_an_image_that_is_here_is_not_asked_for() -> None:
     host = FakeHost(("docker",), {"docker image inspect": "sha256:1\n"})
-    case = case_of(host)
-    case.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
-    assert Images().look(case) == done("1 of 1 images are here")
+    context = context_of(host)
+    context.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
+    assert Images().check(context) == done("1 of 1 images are present")
     assert not [command for command in host.ran if command.startswith("docker pull")]
 
 
@@ -468,21 +481,30 @@ def test_all_that_is_wrong_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(steps_checks.platform, "release", lambda: "3.10.0-1160.el7")
     monkeypatch.setattr(steps_checks, "_unreachable", lambda place: "timed out")
     monkeypatch.setattr(steps_checks, "_free_gib", lambda path: 2.0)
-    case = Case(Host(), JOIN_CONFIG, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
-    said = steps_checks.Checks().look(case).says
-    for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "many nodes are called", "h:2", "timed out"):
+    context = JoinContext(Host(), JOIN_CONFIG, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
+    said = steps_checks.Preflight().check(context).message
+    for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "is not unique", "h:2", "timed out"):
         assert words in said
 
 
 @pytest.mark.parametrize(
     ("programs", "expected"),
     [
-        (("openssl", "iptables"), done("openssl and iptables are there")),
-        (("openssl", "iptables", "dockerd", "docker"), done("openssl and iptables are there")),
+        (("openssl", "iptables"), done("openssl and iptables are installed")),
+        (("openssl", "iptables", "dockerd", "docker"), done("openssl and iptables are installed")),
         (("openssl", "iptables", "dockerd"), needed("install docker-cli")),
         ((), needed("install openssl, iptables")),
     ],
 )
-def test_a_daemon_without_its_command_is_given_it(programs: tuple[str, ...], expected: Look) -> None:
+def test_a_daemon_without_its_command_is_given_it(programs: tuple[str, ...], expected: CheckResult) -> None:
     """Debian has them apart since 13."""
-    assert steps_checks.Tools().look(case_of(FakeHost(programs))) == expected
+    assert steps_checks.Tools().check(context_of(FakeHost(programs))) == expected
+
+
+@pytest.mark.parametrize("verb", ["status", "stop"])
+def test_init_script_calls_only_what_it_defines(tmp_path: Path, verb: str) -> None:
+    """Without systemd a script keeps the agent running. Nothing runs here, so its status is 1."""
+    script = tmp_path / "commonage-agent"
+    script.write_text(service._SCRIPT.replace("/run/", f"{tmp_path}/"), encoding="utf-8")
+    ran = subprocess.run(["sh", str(script), verb], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (1 if verb == "status" else 0, "")
