@@ -24,7 +24,7 @@ from commonage.server.settings.show import reference
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-_COMMON_FROM = 20  # verbs
+_COMMON_FROM = 8  # commands
 NOTE = "<!-- Made from the code by `make docs`; change the code, not this page. -->\n"
 
 
@@ -34,25 +34,23 @@ def openapi() -> str:
 
 
 def command_line() -> str:
-    """Return a page with the help of every verb, as the terminal shows it at 100 columns.
+    """Return a page with the help of every command, as the terminal shows it at 100 columns.
 
-    An option that many verbs share is described once, at the top, and named by its verbs.
+    Options of many commands are described once, at the top.
     """
     commands = list(_commands(("commonage",), commonage))
-    uses = Counter(_meaning(option) for _, command in commands for option in command.params)
+    options = (one for _, command in commands for one in command.params if isinstance(one, click.Option))
+    uses = Counter(_meaning(option) for option in options)
     common = {meaning for meaning, count in uses.items() if count >= _COMMON_FROM}
     parts = [
         NOTE,
         "# Command line\n",
-        "Every command has `--help`. These options are the same wherever a command has them:\n",
+        "Every command has `--help`. The options in this table are common to many commands and not repeated below:\n",
     ]
     parts += ["| option | what it does |", "|---|---|"]
     parts += [f"| `{name}` | {_cell(text)} |" for name, text in sorted(common)]
     for path, command in commands:
         parts.append(f"\n## {' '.join(path)}\n\n```text\n{_help(path, command, common)}\n```")
-        named = [f"`{option.opts[0]}`" for option in command.params if _meaning(option) in common]
-        if named:
-            parts.append(f"\nAlso {', '.join(named)}.")
     return "\n".join(parts) + "\n"
 
 
@@ -61,7 +59,7 @@ def _meaning(option: click.Parameter) -> tuple[str, str]:
 
 
 def _help(path: tuple[str, ...], command: click.Command, common: set[tuple[str, str]]) -> str:
-    """The help of a verb without the options that are described at the top."""
+    """The help of a command without the options that are described at the top."""
     own = copy(command)
     own.params = [option for option in command.params if _meaning(option) not in common]
     own.add_help_option = False

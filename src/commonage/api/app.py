@@ -1,6 +1,6 @@
-"""The application: the API under its prefix, beside whatever pages and endpoints the server brings along.
+"""The ASGI application: the API below its prefix, with the portal and further routes. Called by the server's bootstrap.
 
-Called once by the server's bootstrap. Wires routes, guard and failures; the routes stand in a file for each noun.
+Mounts the routes, the limits and the error handlers, and completes the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute, Mount, Router
 
 from commonage import __version__
-from commonage.api import (
+from commonage.api import failures
+from commonage.api.auth import Auth
+from commonage.api.body_limit import BodyLimit
+from commonage.api.routes import (
     bundles,
     environments,
     events,
     execs,
-    failures,
-    health,
     images,
-    info,
+    installation,
     joining,
-    launch,
+    logs,
+    metrics,
     nodes,
     registry,
     reservations,
@@ -31,23 +34,33 @@ from commonage.api import (
     tokens,
     usage,
     volumes,
-    workload_parts,
     workloads,
 )
-from commonage.api import node_pools as node_pools
-from commonage.api.auth import Auth
-from commonage.api.body_limit import BodyLimit
-from commonage.api.openapi import complete
 from commonage.api.routing import Context
 from commonage.control.control import Control
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
+from commonage.wire.images import ImageIn, ImageNameIn, PrepullIn
+from commonage.wire.installation import TokenIn
+from commonage.wire.joining import JoinTokenIn
+from commonage.wire.reasons import Problem
+from commonage.wire.tenants import ReservationIn
+from commonage.wire.workloads import StopIn, SubmitIn
 
-_ROUTERS = (
-    workloads, workload_parts, execs, nodes, joining, node_pools, environments, images, registry, volumes, tenants,
-    reservations, events, usage, info, launch, bundles, tokens, health,
+_NOUNS = (
+    workloads, logs, metrics, execs, nodes, joining, environments, images, registry, volumes, tenants, reservations,
+    events, usage, installation, bundles, tokens,
 )  # fmt: skip
+# FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
+_BODIES = (SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn)
+_SECURITY_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A hub token: `Authorization: Bearer TOKEN`, or `token TOKEN` as JupyterHub writes it.",
+    }
+}
 
 
 def create_app(
@@ -58,11 +71,10 @@ def create_app(
     nodes: Joining | None = None,
     images: Registry | None = None,
 ) -> FastAPI:
-    """The whole application. `portal_router` has the portal's pages, `routes` what else there is (`/metrics`).
+    """The whole application. `portal_router` has the portal's pages, `routes` further ones such as `/metrics`.
 
-    `nodes` is how others join, `images` the registry, where there is one.
-
-    Before the server stops, call `end_streams(app)`: a stream that is open would keep it from stopping.
+    `nodes` lets nodes join, `images` is the image registry; both are optional. Call `end_streams(app)` before the
+    server stops, because an open stream would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + bundles.PATH}))
@@ -70,7 +82,7 @@ def create_app(
     api = _api()
     api.state.context = app.state.context
     mount = Mount(API_PATH, app=api, name="api")
-    # Whatever comes behind the prefix is the API's to answer, also a path with a line break in it.
+    # The API answers every path below the prefix, even one with a line break.
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
     app.router.routes.extend(routes)
@@ -82,17 +94,17 @@ def create_app(
 
 
 def end_streams(app: FastAPI) -> None:
-    """End all streams of the application now; their clients come back to the next server and resume."""
+    """End all open streams of the application now; their clients reconnect to the next server and resume."""
     cast(Context, app.state.context).streams.close()
 
 
 def describe() -> dict[str, Any]:
-    """The API's OpenAPI description, without a control plane behind it."""
+    """The OpenAPI description of the API."""
     return _api().openapi()
 
 
 def _api() -> FastAPI:
-    """The API alone, at the root. Swagger's pages are left out: they would fetch their scripts from elsewhere."""
+    """The API alone, at the root. Without Swagger's pages, which load their scripts from another site."""
     api = FastAPI(
         title="Commonage",
         version=__version__,
@@ -103,9 +115,35 @@ def _api() -> FastAPI:
         servers=[{"url": API_PATH}],
         root_path_in_servers=False,
     )
-    for module in _ROUTERS:
-        # As they are: nothing is to be added to them, and an included router would be one more to ask each time.
-        api.router.routes.extend(module.router.routes)
+    for noun in _NOUNS:
+        # Added directly, because an included router would slow down every request.
+        api.router.routes.extend(noun.router.routes)
     failures.install(api)
-    complete(api)
+    plain = api.openapi
+
+    def openapi() -> dict[str, Any]:
+        if api.openapi_schema is None:
+            _complete(plain())
+        return plain()
+
+    api.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
     return api
+
+
+def _complete(schema: dict[str, Any]) -> None:
+    """Add to FastAPI's description: bodies, problem documents, and authentication."""
+    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    _, definitions = models_json_schema(
+        [*((model, "validation") for model in _BODIES), (Problem, "serialization")],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas.update(definitions["$defs"])
+    # FastAPI's own validation errors do not occur: routes declare problem documents instead.
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    for methods in schema["paths"].values():
+        for operation in methods.values():
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
+    schema["components"]["securitySchemes"] = _SECURITY_SCHEMES
+    schema["security"] = [{"bearer": []}]

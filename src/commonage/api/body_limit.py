@@ -1,8 +1,7 @@
-"""No request's body is larger than 1 MiB, whatever reads it: JSON, forms, and what nobody reads at all.
+"""Limits the body of every request to 1 MiB, portal included. Installed by `app`.
 
-Put in front of the whole application, portal included, by `app`. Nothing is parsed or written to disk before: the
-error is raised where the application asks for the body, so that each answers it in its own way (413). Starlette's own
-middleware does the same, but answers in plain text, without the limit.
+The error is raised where the application reads the body, before anything is parsed or written to disk, so that each
+route answers in its own format (413). Starlette's own middleware answers in plain text and does not name the limit.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ MAX_BODY_BYTES = 1024 * 1024
 
 
 class BodyLimit:
-    """Counts what comes. `unlimited` are the paths that keep a limit of their own."""
+    """Counts the bytes of a body. Paths in `unlimited` enforce their own limit."""
 
     def __init__(self, app: ASGIApp, unlimited: Collection[str] = ()) -> None:
         self._app = app
         self._unlimited = unlimited
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application; its `receive` raises TooLarge before more is read than may be."""
+        """Call the application with a `receive` that raises TooLarge above the limit."""
         if scope["type"] != "http" or scope["path"] in self._unlimited:
             await self._app(scope, receive, send)
             return
@@ -33,7 +32,7 @@ class BodyLimit:
 
         async def bounded() -> Message:
             nonlocal size
-            # Answered before the client is asked for the body.
+            # Before the client is asked to send the body.
             if announced > MAX_BODY_BYTES:
                 raise _too_large()
             message = await receive()
@@ -52,6 +51,6 @@ def _announced(scope: Scope) -> int:
 
 def _too_large() -> TooLarge:
     return TooLarge(
-        "Body too large: at most 1 MiB is allowed. Send files along as a bundle (`commonage run --files`), "
+        "Body too large: at most 1 MiB is allowed. Upload files as a bundle (`commonage run --files`), "
         "and keep data in a volume."
     )

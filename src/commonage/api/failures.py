@@ -1,6 +1,6 @@
-"""How what goes wrong becomes a problem document: our own errors, bad input, wrong addresses, and what nobody expected.
+"""Turns errors into problem documents: CommonageError, invalid input, unknown paths, and unexpected exceptions.
 
-Installed on the API by `app`. The table of codes stands in `problems`.
+Installed on the API by `app`. `problems` has the table of codes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commonage.api.problems import MEDIA_TYPE, PROBLEMS, problem, problem_of
 from commonage.domain.errors import CommonageError, TooMany
-from commonage.wire.workloads import Problem
+from commonage.wire.reasons import Problem
 
 log = logging.getLogger(__name__)
 
-# What a body's field is about decides the code where it does not even have the right shape.
+# The code for a field that has the wrong type or form.
 _CODE_OF_FIELD = {
     "memory_mib": "invalid-memory",
     "vram_mib": "invalid-memory",
@@ -49,16 +49,16 @@ _RETRY_AFTER_S = "1"
 
 
 def install(api: FastAPI) -> None:
-    """Have every failure of this application answered with a problem document."""
-    api.add_exception_handler(CommonageError, _ours)
-    api.add_exception_handler(ValidationError, _bad_input)
-    api.add_exception_handler(RequestValidationError, _bad_input)
-    api.add_exception_handler(HTTPException, _http)
+    """Answer every failure of this application with a problem document."""
+    api.add_exception_handler(CommonageError, _commonage_error)
+    api.add_exception_handler(ValidationError, _invalid_input)
+    api.add_exception_handler(RequestValidationError, _invalid_input)
+    api.add_exception_handler(HTTPException, _http_error)
     api.add_middleware(Unexpected)
 
 
 def answer(document: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The response that carries this problem."""
+    """The response for this problem."""
     content = document.model_dump_json(exclude_none=True).encode()
     kept = {"Cache-Control": "no-store", **(headers or {})}
     if document.status == 401:
@@ -69,35 +69,33 @@ def answer(document: Problem, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def of_error(error: CommonageError) -> Response:
-    """The response to one of our errors."""
+    """The response for this error."""
     wait_s = error.retry_after_s if isinstance(error, TooMany) else None
     return answer(problem_of(error), None if wait_s is None else {"Retry-After": str(math.ceil(wait_s))})
 
 
-async def _ours(_request: Request, error: Exception) -> Response:
+async def _commonage_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, CommonageError)
     return of_error(error)
 
 
-async def _bad_input(_request: Request, error: Exception) -> Response:
+async def _invalid_input(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError | RequestValidationError)
     return answer(of_validation(error.errors()))
 
 
 def of_validation(found: Sequence[Mapping[str, Any]]) -> Problem:
-    """The problem document of what pydantic found: the first culprit's code, and all of them in `errors`."""
-    culprits: list[dict[str, Any]] = []
-    for one in found:
-        culprit = _culprit(one)
-        # A field that may be of several types has a complaint from each; one is enough.
-        if all((culprit["field"], culprit["code"]) != (known["field"], known["code"]) for known in culprits):
-            culprits.append(culprit)
-    first = culprits[0]
-    return problem(PROBLEMS[first["code"]], first["detail"], field=first["field"], errors=culprits[:20])
+    """The problem document for pydantic's errors: the code of the first one, and all of them in `errors`."""
+    # A field of several types has an error for each of them; one per field and code is enough.
+    errors: dict[tuple[str | None, str], dict[str, Any]] = {}
+    for one in map(_field_error, found):
+        errors.setdefault((one["field"], one["code"]), one)
+    first, *_ = every = list(errors.values())
+    return problem(PROBLEMS[first["code"]], first["detail"], field=first["field"], errors=every[:20])
 
 
-def _culprit(found: Mapping[str, Any]) -> dict[str, Any]:
-    """One thing wrong with the input: its field (None for the whole), code and sentence."""
+def _field_error(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The field of one error (None for the whole body), its code and its text."""
     kind, location = str(found["type"]), list(found["loc"])
     if kind == _NOT_JSON:
         why = found.get("ctx", {}).get("error", found["msg"])
@@ -105,12 +103,12 @@ def _culprit(found: Mapping[str, Any]) -> dict[str, Any]:
     in_url = bool(location) and location[0] in ("query", "header", "path")
     if in_url or (location and location[0] == "body"):
         location = location[1:]
-    # A union names its members behind the field; the field is what the caller knows.
+    # pydantic appends the member of a union to the field; the client knows only the field.
     field = ".".join(str(part) for part in location if not _names_a_type(part)) or None
     head = str(location[0]) if location else ""
     if kind == "extra_forbidden":
-        what = "parameter" if in_url else "field"
-        return {"field": field, "code": "unknown-field", "detail": f"there is no {what} {_short(head)!r}"}
+        kind_of_name = "parameter" if in_url else "field"
+        return {"field": field, "code": "unknown-field", "detail": f"unknown {kind_of_name} {_short(head)!r}"}
     code = _CODE_OF_FIELD.get(head) or ("invalid-parameter" if in_url else "invalid-input")
     if code in _QUANTITIES:
         return {
@@ -122,12 +120,12 @@ def _culprit(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_a_type(part: object) -> bool:
-    """True for what pydantic adds to a location that is no part of the input."""
+    """True for parts that pydantic adds to a location, which are not in the input."""
     return part in ("str", "int", "float", "constrained-str", "constrained-int", "[key]")
 
 
 def _sentence(kind: str, found: Mapping[str, Any]) -> str:
-    """What is wrong, with numbers where pydantic leaves them out."""
+    """The text of the error, with the numbers that pydantic leaves out."""
     context = found.get("ctx") or {}
     value = found.get("input")
     if kind == "string_too_long" and isinstance(value, str):
@@ -135,7 +133,7 @@ def _sentence(kind: str, found: Mapping[str, Any]) -> str:
     if kind == "too_long":
         return f"{context.get('actual_length', 'too many')} entries; at most {context['max_length']} are allowed"
     if kind == "string_pattern_mismatch":
-        return f"{_short(value)!r} has characters that are not allowed, or not the right form"
+        return f"{_short(value)!r} has characters that are not allowed, or the wrong form"
     if kind in _PLAIN:
         return _PLAIN[kind]
     shown = "" if isinstance(value, dict | list) or value is None else f", not {_short(value)!r}"
@@ -148,20 +146,20 @@ def _short(value: object) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-async def _http(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: an address that leads nowhere, a method that is not there."""
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Errors of the router: an unknown path or method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         methods = _methods_at(request)
-        detail = f"{request.method[:20]} cannot be done here; there is {', '.join(methods)}"
+        detail = f"the method {request.method[:20]} is not allowed here; allowed: {', '.join(methods)}"
         return answer(problem(PROBLEMS["method-not-allowed"], detail), {"Allow": ", ".join(methods)})
     if error.status_code == 404:
-        return answer(problem(PROBLEMS["not-found"], f"there is nothing at {_short(request.url.path)}"))
+        return answer(problem(PROBLEMS["not-found"], f"unknown path: {_short(request.url.path)}"))
     return answer(problem(PROBLEMS["invalid-input"], str(error.detail)))
 
 
 def _methods_at(request: Request) -> list[str]:
-    """All methods of the routes at this address."""
+    """All methods of the routes at this path."""
     methods: set[str] = set()
     for route in request.app.routes:
         match, _ = route.matches(request.scope)
@@ -171,7 +169,7 @@ def _methods_at(request: Request) -> list[str]:
 
 
 class Unexpected:
-    """The outermost layer: what nobody expected is logged under an id, and answered with that id and no more."""
+    """The outermost layer: logs an unexpected exception under an id, and answers only with that id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -187,10 +185,10 @@ class Unexpected:
 
         try:
             await self._app(scope, receive, sending)
-        except Exception:  # whatever it is, the caller gets an answer and the log gets the rest
+        except Exception:  # the client gets only the id
             fault = secrets.token_hex(6)
-            log.exception("fault %s at %s %s", fault, scope.get("method"), scope.get("path"))
+            log.exception("internal error %s at %s %s", fault, scope.get("method"), scope.get("path"))
             if begun:
-                raise  # too late for an answer: the connection breaks, and the client sees that
-            detail = f"this is a fault of the server; its admin finds it in the log under {fault}"
+                raise  # too late for a response: the connection breaks
+            detail = f"internal error of the server; an admin finds it in the server's log under {fault}"
             await answer(problem(PROBLEMS["internal"], detail))(scope, receive, send)

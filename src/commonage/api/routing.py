@@ -1,4 +1,4 @@
-"""What all routes share: the way to control, the guard at the door, reading a body, writing an answer."""
+"""Shared by all routes: the context, authentication, reading a body, writing a response, documented problems."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
-from commonage.wire.workloads import Problem
+from commonage.wire.reasons import Problem
 
 _NO_STORE = {"Cache-Control": "no-store"}
-_WHO = "commonage.who"
+_PRINCIPAL = "commonage-principal"
+
+# Problems of routes that read a body, and of routes with query parameters.
+BODY = ("invalid-json", "invalid-encoding", "unsupported-media-type", "too-large", "unknown-field", "invalid-input")
+QUERY = ("invalid-parameter", "unknown-field")
 
 Message = TypeVar("Message", bound=BaseModel)
 
 
 @dataclass(slots=True)
 class Context:
-    """What the routes stand on. One for each application, at `app.state.context`."""
+    """Dependencies of the routes. One per application, at `app.state.context`."""
 
     control: Control
     auth: Auth
@@ -45,23 +49,25 @@ class Context:
         self.failed = FailedTokens(self.control.clock, self.control.settings.limits.failed_tokens_per_s)
 
     async def identify(self, connection: HTTPConnection, header: str | None = None) -> Principal:
-        """Who asks, by the Authorization header (or this one in its place).
+        """The caller, by the Authorization header, or by `header` in its place.
 
-        Raises Unauthenticated, Forbidden, Unavailable, TooMany. The hub's spawner asks for everybody, without limits.
+        Raises Unauthenticated, Forbidden, Unavailable, TooMany. The hub's spawner acts for all users, without limits.
         """
         header = header or connection.headers.get("authorization")
         with self.failed.counted(header, client_address(connection)):
-            who = await self.auth.identify(header)
-        if not self.auth.is_spawner(who):
-            self.control.requests.take(who.name)
-        return who
+            principal = await self.auth.identify(header)
+        if not self.auth.is_spawner(principal):
+            self.control.requests.take(principal.name)
+        return principal
 
-    def hold(self, kind: Connection, connection: HTTPConnection, who: Principal) -> AbstractAsyncContextManager[None]:
-        """The connection is a long one: counted, and cancelled when its token no longer holds. See `Connections`."""
-        if self.auth.is_spawner(who):
+    def hold(
+        self, kind: Connection, connection: HTTPConnection, principal: Principal
+    ) -> AbstractAsyncContextManager[None]:
+        """Counts a long connection, and cancels it when its token is no longer valid. See `Connections`."""
+        if self.auth.is_spawner(principal):
             return nullcontext()
         header = connection.headers.get("authorization")
-        return self.control.connections.hold(kind, who, lambda: self.auth.identify(header))
+        return self.control.connections.hold(kind, principal, lambda: self.auth.identify(header))
 
 
 class BadEncoding(InvalidInput):
@@ -70,25 +76,25 @@ class BadEncoding(InvalidInput):
     code = "invalid-encoding"
 
 
-class NotJson(InvalidInput):
-    """A body that is not announced as JSON."""
+class UnsupportedMediaType(InvalidInput):
+    """A body with the wrong Content-Type."""
 
     code = "unsupported-media-type"
 
 
 def context(request: HTTPConnection) -> Context:
-    """Where this request came in."""
+    """The dependencies of the application that got this request."""
     return cast(Context, request.app.state.context)
 
 
 def client_address(connection: HTTPConnection) -> str:
-    """The address that it comes from; the proxy's word where it comes from the proxy."""
+    """The client's address; behind the proxy, the one that the proxy reports."""
     return connection.client.host if connection.client is not None else "an unknown address"
 
 
 def caller(request: Request) -> Principal:
-    """Who asks; set by Guarded."""
-    return cast(Principal, request.scope[_WHO])
+    """The authenticated principal of a `Guarded` route."""
+    return cast(Principal, request.scope[_PRINCIPAL])
 
 
 async def expiry(request: Request) -> float | None:
@@ -97,45 +103,45 @@ async def expiry(request: Request) -> float | None:
 
 
 class Guarded(APIRoute):
-    """A route for those who are known. The token is looked at first, before anything that was asked."""
+    """A route that needs a token. The token is checked before the request is read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Wrap FastAPI's handler; a dependency would do the same more slowly."""
+        """Wrap FastAPI's handler, which is faster than a dependency."""
         handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            request.scope[_WHO] = await context(request).identify(request)
+            request.scope[_PRINCIPAL] = await context(request).identify(request)
             return await handle(request)
 
         return guarded
 
 
 async def read_json(request: Request, message: type[Message], *, optional: bool = False) -> Message:
-    """The body as this message; `optional`: an empty body stands for one without fields.
+    """The body as this message; `optional`: an empty body is the message without fields.
 
     Raises TooLarge (see `body_limit`), BadEncoding, NotJson, and pydantic's ValidationError.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise NotJson(f"the body must be sent as application/json, not {kind[:60]!r}")
+        raise UnsupportedMediaType(f"the body must be sent as application/json, not {kind[:60]!r}")
     body = await request.body()
     if optional and not body:
         return message()
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        raise BadEncoding(f"the body is not UTF-8: byte {error.start} cannot be read") from None
-    # Strict: JSON has its own types, "5" is not a number.
+        raise BadEncoding(f"the body is not UTF-8: byte {error.start} is invalid") from None
+    # Strict: a string such as "5" is not a number.
     return message.model_validate_json(body, strict=True)
 
 
 def answer(message: BaseModel, status: int = 200) -> Response:
-    """This message as JSON."""
+    """A JSON response."""
     return Response(message.model_dump_json().encode(), status, _NO_STORE, "application/json")
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may answer with these codes, besides those that every route may."""
+    """The `responses` of a route: these problem codes, and those of every route."""
     by_status: dict[int, list[str]] = {}
     for code in ("unauthenticated", "scope-missing", "too-many-requests", "internal", "unavailable", *codes):
         by_status.setdefault(PROBLEMS[code].status, []).append(code)

@@ -1,7 +1,7 @@
-"""Server-sent events: a source of items becomes a response that lives until the source, the client or the server ends.
+"""Streaming responses of server-sent events and text, until the source, the client or the server ends.
 
-Used by the routes of events and logs. What the items are is theirs to say; this knows only how to send them: with a
-sign of life while nothing happens, many at once when much does, and never faster than the client reads.
+Used by the routes of events and logs. Streams send heartbeats while idle, batch frequent items, and never send faster
+than the client reads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, suppress
 from typing import Any
 
+from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
@@ -25,12 +26,17 @@ log = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
 HEARTBEAT_S = 15.0
 _HEARTBEAT = b": still here\n\n"
-_GATHER_S, _GATHER_AT_MOST_S = 0.0005, 0.05  # for each stream that is open
-_MOST_WAITING = 1000
+_BATCH_S, _MAX_BATCH_S = 0.0005, 0.05  # per open stream, and at most
+_MAX_QUEUED = 1000
 _CHUNK_BYTES = 64 * 1024
-_LAST_WORDS_S = 5.0
-# no-transform and X-Accel-Buffering keep proxies from collecting a stream before they pass it on.
+_CLOSE_TIMEOUT_S = 5.0
+# no-transform and X-Accel-Buffering keep proxies from buffering the stream.
 HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+
+
+def wants_stream(request: Request) -> bool:
+    """True if the client accepts server-sent events."""
+    return EVENT_STREAM in request.headers.get("accept", "").lower()
 
 
 def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes:
@@ -41,7 +47,7 @@ def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes
 
 
 Hold = Callable[[], AbstractAsyncContextManager[None]]
-"""The connection, counted and watched while it is open; raises errors of ours (see `control.connections`)."""
+"""Counts and checks the connection while it is open; may raise CommonageError (see `control.tenants.connections`)."""
 
 
 def _as_event(error: CommonageError) -> bytes:
@@ -53,7 +59,7 @@ def _as_line(error: CommonageError) -> bytes:
 
 
 class Stream(StreamingResponse):
-    """A response that holds its connection while it is sent. `last_words` tell why the connection is ended."""
+    """A streaming response. `last_words` encodes the error if the connection is ended early."""
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class Stream(StreamingResponse):
         self._chunks, self._hold, self._last_words = chunks, hold, last_words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; one connection too many is answered with its problem document instead."""
+        """Send it, or a problem document if the connection is refused."""
         has_begun = False
 
         async def noted(message: Message) -> None:
@@ -81,15 +87,15 @@ class Stream(StreamingResponse):
             if not has_begun:
                 await failures.of_error(error)(scope, receive, send)
                 return
-            with suppress(TimeoutError):  # a client that reads nothing is not waited for
-                async with asyncio.timeout(_LAST_WORDS_S):
+            with suppress(TimeoutError):  # the client may not read
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                     await send({"type": "http.response.body", "body": self._last_words(error)})
         finally:
             await self._chunks.aclose()
 
 
 class Streams:
-    """All streams that are open, so that a server that goes down can end them instead of waiting for them."""
+    """All open streams, which a stopping server ends."""
 
     def __init__(self, heartbeat_s: float = HEARTBEAT_S) -> None:
         self._heartbeat_s = heartbeat_s
@@ -101,14 +107,14 @@ class Streams:
         return len(self._readers)
 
     def close(self) -> None:
-        """End all streams now, and those to come at once. Their clients come back and resume."""
+        """End all open streams now, and new ones at once. Their clients reconnect and resume."""
         self._closed = True
         for reader in [*self._readers, *self._held]:
             reader.cancel()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """The task that is in here ends like a stream; it is no stream of events."""
+        """`close` also cancels the task in this context, which is no stream of events."""
         task: asyncio.Task[Any] | None = asyncio.current_task()
         assert task is not None
         self._held.add(task)
@@ -120,20 +126,20 @@ class Streams:
             self._held.discard(task)
 
     def events(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
-        """A response of events, made by `sse`. An error of ours becomes the event `error` with its problem document."""
+        """A response of events encoded by `sse`. A CommonageError becomes the event `error` with a problem document."""
         return Stream(self._pump(source, self._heartbeat_s), EVENT_STREAM, hold, _as_event)
 
     def text(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
-        """A response of plain text, as it comes."""
+        """A response of plain text."""
         return Stream(self._pump(source, None), "text/plain", hold, _as_line)
 
     async def _pump(self, source: AsyncGenerator[bytes], heartbeat_s: float | None) -> AsyncGenerator[bytes]:
-        """What the source gives, in chunks. A task of its own reads it, so that waiting can be cut short.
+        """The source in chunks. A separate task reads it, so that waiting can be interrupted.
 
-        Without a heartbeat there are no events either: an error of the source then just ends it.
+        `heartbeat_s` None: plain text, which an error of the source just ends.
         """
-        items: asyncio.Queue[bytes | None] = asyncio.Queue(_MOST_WAITING)
-        reader = asyncio.create_task(_read(source, items, tell=heartbeat_s is not None))
+        items: asyncio.Queue[bytes | None] = asyncio.Queue(_MAX_QUEUED)
+        reader = asyncio.create_task(_read(source, items, as_event=heartbeat_s is not None))
         self._readers.add(reader)
         reader.add_done_callback(self._readers.discard)
         reader.add_done_callback(lambda _: _mark_end(items))
@@ -142,31 +148,31 @@ class Streams:
         try:
             while (chunk := await _next(items, reader, heartbeat_s)) is not None:
                 yield chunk
-                # A busy server writes dozens of events a second to each stream: the more there are, the longer they
-                # gather, so that whoever submits is not slowed by those who look on.
-                await asyncio.sleep(min(_GATHER_AT_MOST_S, _GATHER_S * len(self)))
+                # A busy server writes dozens of events per second to each stream. The more streams are open, the longer
+                # events are batched, so that followers do not slow down submissions.
+                await asyncio.sleep(min(_MAX_BATCH_S, _BATCH_S * len(self)))
         finally:
             reader.cancel()
             with suppress(asyncio.CancelledError):
                 await reader
 
 
-async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None], *, tell: bool) -> None:
-    """Move everything from the source to the queue."""
+async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None], *, as_event: bool) -> None:
+    """Copy the source to the queue."""
     try:
         async with aclosing(source):
             async for item in source:
                 await items.put(item)
     except CommonageError as error:
         log.info("a stream ends: %s", error)
-        if tell:
+        if as_event:
             await items.put(_as_event(error))
-    except Exception:  # the answer has begun: all that is left is to end it and to say why in the log
+    except Exception:  # the response has begun, so it can only end, and the log gets the error
         log.exception("a stream broke")
 
 
 def _mark_end(items: asyncio.Queue[bytes | None]) -> None:
-    """Wake whoever waits for more. When the queue is full nobody does, and the end is seen by the task being done."""
+    """Wake the reader of the queue. If the queue is full, none waits, and the reader sees that the task is done."""
     with suppress(asyncio.QueueFull):
         items.put_nowait(None)
 
@@ -174,7 +180,7 @@ def _mark_end(items: asyncio.Queue[bytes | None]) -> None:
 async def _next(
     items: asyncio.Queue[bytes | None], reader: asyncio.Task[None], heartbeat_s: float | None
 ) -> bytes | None:
-    """All that waits, up to a chunk; a heartbeat when nothing came for so long; None at the end."""
+    """The queued items, up to a chunk; a heartbeat after `heartbeat_s` without an item; None at the end."""
     if items.empty() and reader.done():
         return None
     try:

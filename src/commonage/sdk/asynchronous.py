@@ -1,48 +1,35 @@
 """The client for programs that use asyncio, such as the hub's spawner.
 
-It has the same calls as `synchronous.Client`. Both take their requests from `calls`, so that the two cannot differ.
+`scripts/sdk.py` generates `synchronous.py` from it. Functions with a blocking form of their own are named `async_…`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import httpx2
 
-from commonage.sdk import bundles, calls, transport
-from commonage.sdk.calls import Answer, Call, Executed, Patience, Which, given, may_repeat
+from commonage.sdk import bundles, calls, transport, waiting
+from commonage.sdk.calls import Answer, Backoff, Call, Executed, WorkloadFilter, given, may_repeat
 from commonage.sdk.errors import ApiError
+from commonage.wire.environments import EnvironmentOut, LaunchOptions
+from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
 from commonage.wire.execs import TerminalIn
-from commonage.wire.images import ImageIn, ImageNameOut, ImageOut, RemovedOut
+from commonage.wire.images import CollectedOut, ImageIn, ImageNameOut, ImageOut, RegistryOut, RemovedOut
+from commonage.wire.installation import HealthOut, InfoOut, TokenIn, TokenOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
-from commonage.wire.node_pools import NodePoolOut
-from commonage.wire.platform import (
-    EnvironmentOut,
-    HealthOut,
-    InfoOut,
-    LaunchOptions,
-    NodeOut,
-    TokenIn,
-    TokenOut,
-    UsageOut,
-)
-from commonage.wire.registry import CollectedOut, RegistryOut
+from commonage.wire.nodes import NodeOut, NodePoolOut
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
+from commonage.wire.usage import UsageOut
 from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
-    TERMINAL_STATES,
     AttemptOut,
     BundleOut,
-    EventOut,
-    EventPage,
     ExplanationOut,
-    LogLineOut,
-    MetricsOut,
     SubmitIn,
     SubmitOut,
     WorkloadOut,
@@ -58,7 +45,7 @@ class AsyncClient:
 
     Every call raises ApiError: a refusal with its `code`, or Unreachable after `reconnect_timeout_s` seconds of
     retries.
-    Only calls that may safely be sent twice are retried. Use it as `async with`, or call `aclose` at the end.
+    Only calls that may safely be sent twice are retried. Use it as a context manager, or close it at the end.
     """
 
     def __init__(
@@ -99,7 +86,7 @@ class AsyncClient:
         """One workload in its current state."""
         return await self._call(calls.workload(workload_id))
 
-    async def workloads(self, **which: Unpack[Which]) -> AsyncGenerator[WorkloadOut]:
+    async def workloads(self, **which: Unpack[WorkloadFilter]) -> AsyncGenerator[WorkloadOut]:
         """All workloads that match, newest first, page by page."""
         cursor: str | None = None
         while True:
@@ -111,7 +98,7 @@ class AsyncClient:
                 return
 
     async def workload_page(
-        self, *, limit: int = 100, cursor: str | None = None, counts: bool = False, **which: Unpack[Which]
+        self, *, limit: int = 100, cursor: str | None = None, counts: bool = False, **which: Unpack[WorkloadFilter]
     ) -> WorkloadPage:
         """One page of the workloads that match; `counts` adds the number in each state."""
         return await self._call(calls.workload_page(which, limit, cursor, counts))
@@ -128,24 +115,13 @@ class AsyncClient:
         """
         from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
 
-        return execs.connected(self._place(workload_id), command, terminal)
+        return execs.connected(transport.place_of(self._http, workload_id), command, terminal)
 
     async def execute(self, workload_id: str, command: Sequence[str], *, stdin: bytes = b"") -> Executed:
-        """Run a command in a running workload and wait until it ends."""
+        """Run a command in a running workload and wait until it ends. For an interactive one: `AsyncClient.exec`."""
         from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
 
-        return await execs.execute(self._place(workload_id), command, stdin)
-
-    def _place(self, workload_id: str) -> transport.Place:
-        path = calls.workload_path(workload_id, "exec")
-
-        async def why() -> ApiError:
-            try:
-                return transport.why_not(await self._http.get(path))
-            except httpx2.TransportError as error:
-                return transport.failure(error, self._http.base_url)[0]
-
-        return transport.place_of(self._http, path, why)
+        return await execs.async_execute(transport.place_of(self._http, workload_id), command, stdin)
 
     async def explain(self, workload_id: str) -> ExplanationOut:
         """Explain why the workload waits, and when it is expected to start."""
@@ -167,17 +143,7 @@ class AsyncClient:
 
     async def wait(self, workload_id: str, timeout_s: float | None = None) -> WorkloadOut:
         """Wait until the workload has ended and return it. Raises TimeoutError."""
-        async with asyncio.timeout(timeout_s):
-            workload = await self.workload(workload_id)
-            if workload.state in TERMINAL_STATES:
-                return workload
-            async with aclosing(self.events(workload_id, after=0)) as events:
-                async for event in events:
-                    if event.state in TERMINAL_STATES:
-                        workload = await self.workload(workload_id)
-                    if workload.state in TERMINAL_STATES:
-                        break
-            return workload
+        return await waiting.async_wait(self, workload_id, timeout_s)
 
     # --- output and events --------------------------------------------------------------------------------------
 
@@ -210,9 +176,9 @@ class AsyncClient:
         last_id = None if after is None else str(after)
         async with aclosing(self._stream(calls.events_path(workload_id), {}, last_id)) as stream:
             async for event in stream:
-                happening = transport.happening(event)
-                if happening is not None:
-                    yield happening
+                item = transport.event_in(event)
+                if item is not None:
+                    yield item
 
     async def event_page(self, workload_id: str | None = None, *, after: int = 0, limit: int = 500) -> EventPage:
         """Past events after the event number `after`, oldest first."""
@@ -308,7 +274,7 @@ class AsyncClient:
         return (await self._call(calls.tenants())).items
 
     async def node_pools(self) -> Sequence[NodePoolOut]:
-        """The node pools (clusters): nodes rented while work waits for them, and their cost. For admins."""
+        """The node pools: nodes rented while work waits for them, and their cost. For admins."""
         return (await self._call(calls.node_pools())).items
 
     async def reservations(self) -> Sequence[ReservationOut]:
@@ -347,10 +313,9 @@ class AsyncClient:
         """
         return await self._call(calls.launch_options(user, groups))
 
-    async def bundle(self, files: str | PathLike[str] | Mapping[str, str | PathLike[str]]) -> BundleOut:
+    async def bundle(self, files: bundles.Files) -> BundleOut:
         """Upload a folder, a file, or files by their names in the bundle; submit with its `digest`."""
-        with await asyncio.to_thread(bundles.pack, files) as archive:
-            content = await asyncio.to_thread(archive.read)
+        content = await bundles.async_content(files)
         return await self._retry(
             Call("POST", "/bundles", BundleOut),
             {"method": "POST", "url": "/bundles", "content": content, "headers": bundles.HEADERS},
@@ -368,7 +333,7 @@ class AsyncClient:
         return await self._retry(call, transport.request(call))
 
     async def _retry(self, call: Call[Answer], request: dict[str, Any]) -> Answer:
-        patience = Patience(self._reconnect_timeout_s)
+        backoff = Backoff(self._reconnect_timeout_s)
         while True:
             reached = True
             try:
@@ -380,13 +345,13 @@ class AsyncClient:
                 problem = error
             if not may_repeat(call.repeatable, problem, reached):
                 raise problem
-            await asyncio.sleep(patience.pause_after(problem))
+            await asyncio.sleep(backoff.pause_after(problem))
 
     async def _stream(
         self, path: str, query: dict[str, Any], last_id: str | None
     ) -> AsyncGenerator[httpx2.ServerSentEvent]:
         """The events of a stream until the server sends `end`; a broken stream resumes after the last event."""
-        patience = Patience(self._reconnect_timeout_s)
+        backoff = Backoff(self._reconnect_timeout_s)
         while True:
             try:
                 async with self._http.stream(**transport.stream_request(path, query, last_id)) as response:
@@ -396,8 +361,8 @@ class AsyncClient:
                         )
                     async for event in transport.events_of(response):
                         if event.event == "error":
-                            raise transport.told(event)
-                        patience.reset()
+                            raise transport.error_in(event)
+                        backoff.reset()
                         last_id = event.id or last_id
                         if event.data:
                             yield event
@@ -410,4 +375,4 @@ class AsyncClient:
                 problem = error
             if not may_repeat(True, problem, True):
                 raise problem
-            await asyncio.sleep(patience.pause_after(problem))
+            await asyncio.sleep(backoff.pause_after(problem))

@@ -1,17 +1,20 @@
-"""Packs files that are sent along with a workload. The same files always give the same bytes, hence the same digest."""
+"""Packs files to upload. The same files always give the same bytes, hence the same digest."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, cast
+from typing import IO, TypeAlias, cast
+
+Files: TypeAlias = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]
 
 HEADERS = {"Content-Type": "application/gzip"}
-# Nobody wants to upload these when they upload a folder.
+# Not uploaded with a folder.
 LEFT_OUT = frozenset(
     {".git", ".hg", ".venv", "venv", "__pycache__", "node_modules", ".ipynb_checkpoints", ".mypy_cache"}
 )
@@ -19,7 +22,18 @@ LEFT_OUT = frozenset(
 _IN_MEMORY = 8 * 1024 * 1024
 
 
-def pack(files: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -> IO[bytes]:
+async def async_content(files: Files) -> bytes:
+    """`content` in a thread."""
+    return await asyncio.to_thread(content, files)
+
+
+def content(files: Files) -> bytes:
+    """The packed archive."""
+    with pack(files) as archive:
+        return archive.read()
+
+
+def pack(files: Files) -> IO[bytes]:
     """Pack a folder's content, one file, or files by their names in the archive into a tar.gz, opened at its start.
 
     Of a folder, names in LEFT_OUT, links that lead out of it, sockets and devices are left out. Raises OSError for
@@ -40,7 +54,7 @@ def pack(files: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -
     return archive
 
 
-def _listed(files: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]]) -> Iterator[tuple[str, Path]]:
+def _listed(files: Files) -> Iterator[tuple[str, Path]]:
     if isinstance(files, Mapping):
         yield from ((name, Path(path)) for name, path in files.items())
         return

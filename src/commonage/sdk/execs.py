@@ -72,17 +72,17 @@ class Exec:
                 return message.data[0], message.data[1:]
             if message.type is not aiohttp.WSMsgType.TEXT:
                 raise Unreachable(_BROKEN)
-            self._heed(FromCommand.model_validate_json(message.data))
+            self._apply(FromCommand.model_validate_json(message.data))
         return None
 
-    def _heed(self, said: FromCommand) -> None:
-        if said.problem is not None:
-            raise ApiError.of(said.problem.status, said.problem.model_dump_json().encode())
-        if said.taken is not None:
-            self._room += said.taken
+    def _apply(self, message: FromCommand) -> None:
+        if message.problem is not None:
+            raise ApiError.of(message.problem.status, message.problem.model_dump_json().encode())
+        if message.taken is not None:
+            self._room += message.taken
             self._more_room.set()
-        if said.exit is not None:
-            self.exit_code = said.exit
+        if message.exit is not None:
+            self.exit_code = message.exit
 
     async def begin(self, ask: ExecIn) -> None:
         """Start the command."""
@@ -90,7 +90,7 @@ class Exec:
         message = await self._link.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise Unreachable(_BROKEN)
-        self._heed(FromCommand.model_validate_json(message.data))
+        self._apply(FromCommand.model_validate_json(message.data))
 
     @property
     def _is_over(self) -> bool:
@@ -131,40 +131,41 @@ def _notice_silence(link: aiohttp.ClientWebSocketResponse) -> None:
                 plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
+async def async_execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
     """Run a command with this input and wait until it ends."""
-    said = {OUT: bytearray(), ERR: bytearray()}
+    output = {OUT: bytearray(), ERR: bytearray()}
 
-    async def give(made: Exec) -> None:
+    async def write_input(made: Exec) -> None:
         await made.write(stdin)
         await made.close_stdin()
 
     async with connected(place, command, None) as made:
-        giving = asyncio.create_task(give(made))
+        writer = asyncio.create_task(write_input(made))
         try:
-            while (one := await made.read()) is not None:
-                said[one[0]] += one[1]
+            while (chunk := await made.read()) is not None:
+                stream, data = chunk
+                output[stream] += data
         finally:
-            giving.cancel()
-            await asyncio.gather(giving, return_exceptions=True)
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
         assert made.exit_code is not None
-        return Executed(made.exit_code, bytes(said[OUT]), bytes(said[ERR]))
+        return Executed(made.exit_code, bytes(output[OUT]), bytes(output[ERR]))
 
 
-def execute_blocking(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
-    """`execute` in a thread of its own, for callers without an event loop, or with one that must not block."""
+def execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
+    """`async_execute` in a thread of its own, which also works while the caller's thread runs an event loop."""
     result: list[Executed | BaseException] = []
 
     def run() -> None:
         try:
-            result.append(asyncio.run(execute(place, command, stdin)))
+            result.append(asyncio.run(async_execute(place, command, stdin)))
         except BaseException as error:
             result.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join()
-    [monotonic_at] = result
-    if isinstance(monotonic_at, BaseException):
-        raise monotonic_at
-    return monotonic_at
+    [outcome] = result
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

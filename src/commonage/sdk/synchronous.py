@@ -1,49 +1,31 @@
-"""The client for scripts and the command line.
-
-It has the same calls as `asynchronous.AsyncClient`. Both take their requests from `calls`, so that the two cannot
-differ.
-"""
+"""The client for scripts and the command line. Generated from `asynchronous.py` by `scripts/sdk.py`."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
-from os import PathLike
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 import httpx2
 
-from commonage.sdk import bundles, calls, transport
-from commonage.sdk.calls import Answer, Call, Executed, Patience, Which, given, may_repeat
+from commonage.sdk import bundles, calls, transport, waiting
+from commonage.sdk.calls import Answer, Backoff, Call, Executed, WorkloadFilter, given, may_repeat
 from commonage.sdk.errors import ApiError
-from commonage.wire.images import ImageIn, ImageNameOut, ImageOut, RemovedOut
+from commonage.wire.environments import EnvironmentOut, LaunchOptions
+from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
+from commonage.wire.images import CollectedOut, ImageIn, ImageNameOut, ImageOut, RegistryOut, RemovedOut
+from commonage.wire.installation import HealthOut, InfoOut, TokenIn, TokenOut
 from commonage.wire.joining import JoinKitOut, JoinTokenOut
-from commonage.wire.node_pools import NodePoolOut
-from commonage.wire.platform import (
-    EnvironmentOut,
-    HealthOut,
-    InfoOut,
-    LaunchOptions,
-    NodeOut,
-    TokenIn,
-    TokenOut,
-    UsageOut,
-)
-from commonage.wire.registry import CollectedOut, RegistryOut
+from commonage.wire.nodes import NodeOut, NodePoolOut
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
+from commonage.wire.usage import UsageOut
 from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
-    TERMINAL_STATES,
     AttemptOut,
     BundleOut,
-    EventOut,
-    EventPage,
     ExplanationOut,
-    LogLineOut,
-    MetricsOut,
     SubmitIn,
     SubmitOut,
     WorkloadOut,
@@ -56,7 +38,7 @@ class Client:
 
     Every call raises ApiError: a refusal with its `code`, or Unreachable after `reconnect_timeout_s` seconds of
     retries.
-    Only calls that may safely be sent twice are retried. Use it in a `with`, or call `close` at the end.
+    Only calls that may safely be sent twice are retried. Use it as a context manager, or close it at the end.
     """
 
     def __init__(
@@ -97,7 +79,7 @@ class Client:
         """One workload in its current state."""
         return self._call(calls.workload(workload_id))
 
-    def workloads(self, **which: Unpack[Which]) -> Generator[WorkloadOut, None, None]:
+    def workloads(self, **which: Unpack[WorkloadFilter]) -> Generator[WorkloadOut]:
         """All workloads that match, newest first, page by page."""
         cursor: str | None = None
         while True:
@@ -108,7 +90,7 @@ class Client:
                 return
 
     def workload_page(
-        self, *, limit: int = 100, cursor: str | None = None, counts: bool = False, **which: Unpack[Which]
+        self, *, limit: int = 100, cursor: str | None = None, counts: bool = False, **which: Unpack[WorkloadFilter]
     ) -> WorkloadPage:
         """One page of the workloads that match; `counts` adds the number in each state."""
         return self._call(calls.workload_page(which, limit, cursor, counts))
@@ -121,15 +103,7 @@ class Client:
         """Run a command in a running workload and wait until it ends. For an interactive one: `AsyncClient.exec`."""
         from commonage.sdk import execs  # noqa: PLC0415 (its HTTP client takes long to import)
 
-        path = calls.workload_path(workload_id, "exec")
-
-        async def why() -> ApiError:
-            try:
-                return transport.why_not(await asyncio.to_thread(self._http.get, path))
-            except httpx2.TransportError as error:
-                return transport.failure(error, self._http.base_url)[0]
-
-        return execs.execute_blocking(transport.place_of(self._http, path, why), command, stdin)
+        return execs.execute(transport.place_of(self._http, workload_id), command, stdin)
 
     def explain(self, workload_id: str) -> ExplanationOut:
         """Explain why the workload waits, and when it is expected to start."""
@@ -151,14 +125,7 @@ class Client:
 
     def wait(self, workload_id: str, timeout_s: float | None = None) -> WorkloadOut:
         """Wait until the workload has ended and return it. Raises TimeoutError."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        pause = 0.05
-        while (workload := self.workload(workload_id)).state not in TERMINAL_STATES:
-            if deadline is not None and time.monotonic() + pause > deadline:
-                raise TimeoutError(f"workload {workload_id} is still {workload.state} after {timeout_s:g} s")
-            time.sleep(pause)
-            pause = min(0.5, pause * 1.5)
-        return workload
+        return waiting.wait(self, workload_id, timeout_s)
 
     # --- output and events --------------------------------------------------------------------------------------
 
@@ -170,7 +137,7 @@ class Client:
         attempt: int | None = None,
         offset: int | None = None,
         tail: int | None = None,
-    ) -> Generator[LogLineOut, None, None]:
+    ) -> Generator[LogLineOut]:
         """The workload's output, line by line; with `follow` until it ends. Resumes where it was if the connection
         breaks.
         """
@@ -182,7 +149,7 @@ class Client:
                 if line is not None:
                     yield line
 
-    def events(self, workload_id: str | None = None, *, after: int | None = None) -> Generator[EventOut, None, None]:
+    def events(self, workload_id: str | None = None, *, after: int | None = None) -> Generator[EventOut]:
         """A live stream of events, without end: of one workload, or of all workloads of the user.
 
         It starts now, or with the first event after the number `after`. It resumes where it was if the connection
@@ -191,9 +158,9 @@ class Client:
         last_id = None if after is None else str(after)
         with closing(self._stream(calls.events_path(workload_id), {}, last_id)) as stream:
             for event in stream:
-                happening = transport.happening(event)
-                if happening is not None:
-                    yield happening
+                item = transport.event_in(event)
+                if item is not None:
+                    yield item
 
     def event_page(self, workload_id: str | None = None, *, after: int = 0, limit: int = 500) -> EventPage:
         """Past events after the event number `after`, oldest first."""
@@ -287,7 +254,7 @@ class Client:
         return self._call(calls.tenants()).items
 
     def node_pools(self) -> Sequence[NodePoolOut]:
-        """The node pools (clusters): nodes rented while work waits for them, and their cost. For admins."""
+        """The node pools: nodes rented while work waits for them, and their cost. For admins."""
         return self._call(calls.node_pools()).items
 
     def reservations(self) -> Sequence[ReservationOut]:
@@ -326,10 +293,9 @@ class Client:
         """
         return self._call(calls.launch_options(user, groups))
 
-    def bundle(self, files: str | PathLike[str] | Mapping[str, str | PathLike[str]]) -> BundleOut:
+    def bundle(self, files: bundles.Files) -> BundleOut:
         """Upload a folder, a file, or files by their names in the bundle; submit with its `digest`."""
-        with bundles.pack(files) as archive:
-            content = archive.read()
+        content = bundles.content(files)
         return self._retry(
             Call("POST", "/bundles", BundleOut),
             {"method": "POST", "url": "/bundles", "content": content, "headers": bundles.HEADERS},
@@ -347,7 +313,7 @@ class Client:
         return self._retry(call, transport.request(call))
 
     def _retry(self, call: Call[Answer], request: dict[str, Any]) -> Answer:
-        patience = Patience(self._reconnect_timeout_s)
+        backoff = Backoff(self._reconnect_timeout_s)
         while True:
             reached = True
             try:
@@ -359,13 +325,11 @@ class Client:
                 problem = error
             if not may_repeat(call.repeatable, problem, reached):
                 raise problem
-            time.sleep(patience.pause_after(problem))
+            time.sleep(backoff.pause_after(problem))
 
-    def _stream(
-        self, path: str, query: dict[str, Any], last_id: str | None
-    ) -> Generator[httpx2.ServerSentEvent, None, None]:
+    def _stream(self, path: str, query: dict[str, Any], last_id: str | None) -> Generator[httpx2.ServerSentEvent]:
         """The events of a stream until the server sends `end`; a broken stream resumes after the last event."""
-        patience = Patience(self._reconnect_timeout_s)
+        backoff = Backoff(self._reconnect_timeout_s)
         while True:
             try:
                 with self._http.stream(**transport.stream_request(path, query, last_id)) as response:
@@ -373,8 +337,8 @@ class Client:
                         raise ApiError.of(response.status_code, response.read(), response.headers.get("Retry-After"))
                     for event in transport.events_of(response):
                         if event.event == "error":
-                            raise transport.told(event)
-                        patience.reset()
+                            raise transport.error_in(event)
+                        backoff.reset()
                         last_id = event.id or last_id
                         if event.data:
                             yield event
@@ -387,4 +351,4 @@ class Client:
                 problem = error
             if not may_repeat(True, problem, True):
                 raise problem
-            time.sleep(patience.pause_after(problem))
+            time.sleep(backoff.pause_after(problem))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import httpx2
 
 from commonage import __version__
-from commonage.sdk.calls import JSON, SILENCE_S, STREAM, Call, address
+from commonage.sdk.calls import JSON, STREAM, STREAM_TIMEOUT_S, Call, address, workload_path
 from commonage.sdk.errors import ApiError, Unreachable, Untrusted
-from commonage.wire.workloads import EventOut, LogLineOut
+from commonage.wire.events import EventOut, LogLineOut
 
 # A line of output may be long; this limits the memory that a broken server could make the client use.
 MAX_EVENT_BYTES = 16 * 1024 * 1024
@@ -59,7 +60,7 @@ def stream_request(path: str, query: dict[str, Any], last_id: str | None) -> dic
     headers = {"Accept": STREAM}
     if last_id is not None:
         headers["Last-Event-ID"] = last_id
-    timeout = httpx2.Timeout(10.0, read=SILENCE_S)
+    timeout = httpx2.Timeout(10.0, read=STREAM_TIMEOUT_S)
     return {"method": "GET", "url": path, "params": query, "headers": headers, "timeout": timeout}
 
 
@@ -88,7 +89,7 @@ def broke_off() -> ApiError:
     return Unreachable("the control plane ended the stream")
 
 
-def told(event: httpx2.ServerSentEvent) -> ApiError:
+def error_in(event: httpx2.ServerSentEvent) -> ApiError:
     """The error that a stream ends with."""
     problem = event.json()
     status = problem.get("status", 0) if isinstance(problem, dict) else 0
@@ -100,13 +101,23 @@ def log_line(event: httpx2.ServerSentEvent) -> LogLineOut | None:
     return LogLineOut.model_validate_json(event.data) if event.event == "line" else None
 
 
-def happening(event: httpx2.ServerSentEvent) -> EventOut | None:
+def event_in(event: httpx2.ServerSentEvent) -> EventOut | None:
     """The event in a message of the event stream, if it carries one."""
     return EventOut.model_validate_json(event.data) if event.event != "end" else None
 
 
-def place_of(http: httpx2.Client | httpx2.AsyncClient, path: str, why: Callable[[], Awaitable[ApiError]]) -> Place:
-    """The address of the WebSocket at this path of the client's server."""
+def place_of(http: httpx2.Client | httpx2.AsyncClient, workload_id: str) -> Place:
+    """The WebSocket that runs commands in this workload."""
+    path = workload_path(workload_id, "exec")
+
+    async def why() -> ApiError:
+        try:
+            if isinstance(http, httpx2.AsyncClient):
+                return why_not(await http.get(path))
+            return why_not(await asyncio.to_thread(http.get, path))
+        except httpx2.TransportError as error:
+            return failure(error, http.base_url)[0]
+
     headers = {name: http.headers[name] for name in ("User-Agent", "Authorization") if name in http.headers}
     return Place(f"{str(http.base_url).rstrip('/')}{path}", headers, why)
 

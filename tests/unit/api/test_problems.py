@@ -11,13 +11,13 @@ def test_no_problem_has_a_status_that_the_proxy_replaces_by_its_own_page() -> No
     assert not [one.code for one in PROBLEMS.values() if one.status in (502, 504)]
 
 
-def test_who_may_try_again_is_told_when_and_nobody_else() -> None:
+def test_only_retryable_problems_have_retry_after() -> None:
     kind = PROBLEMS["engine-failure"]
     assert answer(problem(kind, "the daemon is away", retryable=True)).headers["Retry-After"]
     assert "Retry-After" not in answer(problem(kind, "no such image")).headers
 
 
-def test_an_engines_own_text_goes_to_the_log_and_not_to_the_user(caplog: pytest.LogCaptureFixture) -> None:
+def test_engine_message_goes_only_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
     document = problem_of(EngineFailure("the Docker daemon refuses the command", native="Docker: OCI runtime failed"))
     assert document.detail == "the Docker daemon refuses the command"
     assert "Docker: OCI runtime failed" in caplog.text

@@ -18,12 +18,12 @@ async def chunks(response: object) -> list[bytes]:
     return [chunk async for chunk in response.body_iterator]  # type: ignore[attr-defined]
 
 
-def test_an_event_as_the_standard_wants_it() -> None:
+def test_event_has_standard_format() -> None:
     assert sse('{"a":1}', event="line", id_=7) == b'id: 7\nevent: line\ndata: {"a":1}\n\n'
     assert sse("x") == b"data: x\n\n"
 
 
-async def test_what_comes_at_once_goes_at_once() -> None:
+async def test_concurrent_items_are_sent_together() -> None:
     async def source() -> AsyncGenerator[bytes]:
         for number in range(500):
             yield b"%d;" % number
@@ -50,7 +50,7 @@ async def test_a_source_is_not_read_faster_than_it_is_sent() -> None:
     await body.aclose()
 
 
-async def test_silence_is_filled_for_events_and_left_for_text() -> None:
+async def test_only_event_streams_send_heartbeats() -> None:
     async def source() -> AsyncGenerator[bytes]:
         await asyncio.sleep(0.05)
         yield b"late"
@@ -62,7 +62,7 @@ async def test_silence_is_filled_for_events_and_left_for_text() -> None:
     assert await chunks(streams.text(source(), nullcontext)) == [b"late"]
 
 
-async def test_an_error_of_the_source_is_told_where_there_is_a_way() -> None:
+async def test_error_of_source_becomes_error_event() -> None:
     async def source() -> AsyncGenerator[bytes]:
         yield b"first\n"
         raise NotFound("it is gone", code="log-not-found")
@@ -73,7 +73,7 @@ async def test_an_error_of_the_source_is_told_where_there_is_a_way() -> None:
     assert await chunks(Streams().text(source(), nullcontext)) == [b"first\n"]
 
 
-async def test_a_fault_of_the_source_ends_the_stream_and_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_of_source_ends_stream_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def source() -> AsyncGenerator[bytes]:
         yield b"first\n"
         raise RuntimeError("broken inside")
@@ -82,7 +82,7 @@ async def test_a_fault_of_the_source_ends_the_stream_and_stands_in_the_log(caplo
     assert "broken inside" in caplog.text
 
 
-async def test_closing_ends_all_that_are_open_and_those_to_come() -> None:
+async def test_close_ends_open_and_future_streams() -> None:
     closed = 0
 
     async def source() -> AsyncGenerator[bytes]:
@@ -106,7 +106,7 @@ async def test_closing_ends_all_that_are_open_and_those_to_come() -> None:
     assert len(streams) == 0
 
 
-async def test_a_reader_that_leaves_closes_the_source() -> None:
+async def test_disconnected_reader_closes_the_source() -> None:
     closed = asyncio.Event()
 
     async def source() -> AsyncGenerator[bytes]:

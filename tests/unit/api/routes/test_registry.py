@@ -1,10 +1,10 @@
-"""What of the registry must not be thrown out: images of the catalogue, and removed ones that work still needs."""
+"""Images that the registry must keep: those of the catalogue, and removed ones that live workloads use."""
 
 import pytest
 from tests.unit.control.catalogue.test_images import ADA, REGISTRY, image, lab
 from tests.unit.control.world import FOREVER, job
 
-from commonage.api.registry import images_in_use
+from commonage.api.routes.registry import images_in_use
 from commonage.domain.images import Kernel
 from commonage.domain.workloads import Dependency
 from commonage.testing import factories as make
@@ -13,16 +13,16 @@ pytestmark = pytest.mark.anyio
 KERNELS = (Kernel("old", "Old", "/opt/old"), Kernel("new", "New", "/opt/new"))
 
 
-async def test_what_was_removed_is_kept_while_work_needs_it() -> None:
+async def test_removed_image_is_kept_while_workloads_use_it() -> None:
     site = lab()
     site.engine.behave(FOREVER, command=("true",))
     async with site.open() as control:
         for name, digit in (("lab/idle", "1"), ("lab/runs", "2"), ("lab/waits", "3"), ("lab/many", "4")):
             kernels = KERNELS if name == "lab/many" else ()
             await control.images.add(ADA, image(name, digit, kernels=kernels), REGISTRY)
-        (runs,) = (await control.work.submit(ADA, job(environment="lab/runs"))).workloads
-        await control.work.submit(ADA, job(environment="lab/many/new"))
-        await control.work.submit(ADA, job(environment="lab/waits", depends_on=(Dependency(runs.id),)))
+        (runs,) = (await control.workloads.submit(ADA, job(environment="lab/runs"))).workloads
+        await control.workloads.submit(ADA, job(environment="lab/many/new"))
+        await control.workloads.submit(ADA, job(environment="lab/waits", depends_on=(Dependency(runs.id),)))
         await site.clock.advance(5)
         for name in ("lab/runs", "lab/waits", "lab/many"):
             await control.images.remove(ADA, name)
@@ -31,12 +31,12 @@ async def test_what_was_removed_is_kept_while_work_needs_it() -> None:
         await control.images.remove(ADA, "lab/idle")
         assert images_in_use(control) == {one for one in kept if "/idle@" not in one}
         for workload in list(control.live_state):
-            await control.work.stop(ADA, workload.id)
+            await control.workloads.stop(ADA, workload.id)
         await site.clock.advance(60)
         assert not images_in_use(control)
 
 
-async def test_what_took_the_place_of_another_is_kept_and_so_is_what_the_settings_hide() -> None:
+async def test_replacement_and_image_hidden_by_settings_are_kept() -> None:
     site = lab()
     async with site.open() as control:
         hidden = make.image("base", "lab", reference=f"{REGISTRY}/lab/base@sha256:{'9' * 64}")

@@ -1,4 +1,4 @@
-"""When a call is sent again, when a stream is taken up again, and when not."""
+"""Retries of calls, and resumed streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from commonage.sdk import ApiError, AsyncClient, Client, SubmitIn, Unreachable
-from commonage.sdk.calls import Patience, may_repeat
+from commonage.sdk.calls import Backoff, may_repeat
 
 INFO = {
     "name": "Commonage", "version": "1", "user": "ann", "admin": False, "scopes": [], "simulated_gpus": False,
@@ -63,14 +63,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waited
 
 
-def test_what_only_reads_is_asked_again_until_it_is_answered(quick: list[float]) -> None:
+def test_retries_reads_until_answered(quick: list[float]) -> None:
     script = Script(refused, gateway, busy, broken, info)
     assert client(script, reconnect_timeout_s=10).info().user == "ann"
     assert len(script.asked) == 5
     assert quick == [0.1, 0.2, 0.4, 0.8]
 
 
-def test_patience_ends_with_the_last_error() -> None:
+def test_raises_last_error_after_retries() -> None:
     with pytest.raises(Unreachable) as caught:
         client(Script(*[refused] * 100)).info()
     assert caught.value.code == "unreachable"
@@ -81,14 +81,14 @@ def test_patience_ends_with_the_last_error() -> None:
 
 
 @pytest.mark.parametrize("answer", [broken, gateway, busy])
-def test_a_submit_without_a_key_is_not_sent_twice(answer: Answer) -> None:
+def test_submit_without_key_is_not_retried(answer: Answer) -> None:
     script = Script(answer)
     with pytest.raises(ApiError):
         client(script).submit(SubmitIn(command=["x"]))
     assert len(script.asked) == 1
 
 
-def test_a_submit_that_cannot_have_arrived_is_sent_again() -> None:
+def test_retries_submit_that_cannot_have_arrived() -> None:
     script = Script(refused, busy)
     with pytest.raises(ApiError) as caught:
         client(script).submit(SubmitIn(command=["x"]))
@@ -96,7 +96,7 @@ def test_a_submit_that_cannot_have_arrived_is_sent_again() -> None:
     assert len(script.asked) == 2
 
 
-def test_a_submit_with_a_key_is_sent_again() -> None:
+def test_retries_submit_with_key() -> None:
     script = Script(broken, gateway, lambda _: httpx2.Response(422, json={"code": "unschedulable", "detail": "no"}))
     with pytest.raises(ApiError) as caught:
         client(script).submit(SubmitIn(command=["x"], key="k"))
@@ -105,14 +105,14 @@ def test_a_submit_with_a_key_is_sent_again() -> None:
     assert script.asked[0].content == script.asked[2].content
 
 
-def test_a_refusal_is_final() -> None:
+def test_refusal_is_not_retried() -> None:
     script = Script(lambda _: httpx2.Response(403, json={"code": "scope-missing", "detail": "no"}))
     with pytest.raises(ApiError):
         client(script).info()
     assert len(script.asked) == 1
 
 
-def test_an_answer_of_something_else_says_so() -> None:
+def test_foreign_response_raises_not_commonage() -> None:
     with pytest.raises(ApiError, match="is the address right") as caught:
         client(Script(lambda _: httpx2.Response(200, text="<html>"))).info()
     assert caught.value.code == "not-commonage"
@@ -134,7 +134,7 @@ COMPLETED = {"code": "Completed", "params": {}, "message": "Exit code 0."}
 END = f"event: end\ndata: {json.dumps({'state': 'succeeded', 'exit_code': 0, 'reason': COMPLETED})}\n\n"
 
 
-def test_a_log_is_taken_up_behind_its_last_whole_line() -> None:
+def test_log_resumes_after_last_whole_line() -> None:
     half = line("two", 8)[:-5]
     script = Script(stream(line("one", 4), ": still here\n\n", half), refused, stream(line("two", 8), END))
     assert [one.text for one in client(script).logs("w", follow=True)] == ["one", "two"]
@@ -142,7 +142,7 @@ def test_a_log_is_taken_up_behind_its_last_whole_line() -> None:
     assert script.asked[0].url.params["follow"] == "true"
 
 
-def test_a_stream_that_is_refused_is_not_asked_again() -> None:
+def test_refused_stream_is_not_retried() -> None:
     missing = {"code": "workload-not-found", "detail": "there is none"}
     script = Script(lambda _: httpx2.Response(404, json=missing))
     with pytest.raises(ApiError) as caught:
@@ -151,7 +151,7 @@ def test_a_stream_that_is_refused_is_not_asked_again() -> None:
     assert len(script.asked) == 1
 
 
-def test_an_error_within_a_stream_is_raised() -> None:
+def test_error_event_in_stream_is_raised() -> None:
     problem = json.dumps({"code": "log-not-found", "detail": "it is gone", "status": 404})
     script = Script(stream(line("one", 4), f"event: error\ndata: {problem}\n\n"))
     got: list[str] = []
@@ -161,7 +161,7 @@ def test_an_error_within_a_stream_is_raised() -> None:
 
 
 @pytest.mark.anyio
-async def test_events_go_on_behind_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_resume_after_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(_: float) -> None:
         pass
 
@@ -185,22 +185,22 @@ async def test_events_go_on_behind_the_last_one(monkeypatch: pytest.MonkeyPatch)
     assert script.asked[0].headers["authorization"] == "Bearer t"
 
 
-def test_patience_doubles_up_to_two_seconds_and_begins_anew() -> None:
-    patience, error = Patience(6.0), Unreachable("x")
-    assert [patience.pause_after(error) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+def test_retry_pause_doubles_up_to_two_seconds_and_resets() -> None:
+    backoff, error = Backoff(6.0), Unreachable("x")
+    assert [backoff.pause_after(error) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
     with pytest.raises(Unreachable):
-        patience.pause_after(error)
-    patience.reset()
-    assert patience.pause_after(error) == 0.1
+        backoff.pause_after(error)
+    backoff.reset()
+    assert backoff.pause_after(error) == 0.1
 
 
-def test_a_refusal_that_names_a_time_is_waited_out_and_one_that_does_not_is_told() -> None:
+def test_waits_for_retry_after_and_raises_without_it() -> None:
     def too_many(retry_after: str | None) -> ApiError:
         return ApiError.of(429, b'{"code": "too-many-requests", "retryable": true}', retry_after)
 
-    patience = Patience(3.0)
+    backoff = Backoff(3.0)
     assert may_repeat(False, too_many("2"), True)
-    assert patience.pause_after(too_many("2")) == 2.0
+    assert backoff.pause_after(too_many("2")) == 2.0
     assert not may_repeat(True, too_many(None), True)
     with pytest.raises(ApiError):
-        Patience(3.0).pause_after(too_many("60"))
+        Backoff(3.0).pause_after(too_many("60"))

@@ -1,7 +1,7 @@
-"""Routes of the registry of images: where it is, the tokens its clients ask for, throwing out what nobody needs.
+"""Routes of the image registry: its address, tokens for its clients, and the deletion of unused images.
 
-`GET /registry/token` is the realm that the registry names to clients. They know one way to say who they are, a name and
-a password; the password is a token of the hub's here. A problem is told in their words, too (`details`).
+The registry sends its clients to `GET /registry/token`. They authenticate with a user name and a password, which is a
+hub token here. Problem documents also have the field `details`, which these clients show.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from commonage import messages
 from commonage.api import failures
+from commonage.api.fill import fill
 from commonage.api.routing import Guarded, answer, caller, context, problems
 from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
@@ -28,44 +29,43 @@ from commonage.domain.images import scope_of
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.registry import Rights, granted, parse_access, rights_of_member
 from commonage.ports.registry import Registry
-from commonage.wire.registry import CollectedOut, RegistryOut, RegistryTokenOut
+from commonage.wire.images import CollectedOut, RegistryOut, RegistryTokenOut
 
 router = APIRouter(route_class=Guarded, tags=["images"])
-_open = APIRouter(tags=["images"])
+_public = APIRouter(tags=["images"])
 
 
 @router.get(
     "/registry",
-    summary="The site's registry of images",
+    summary="Show the image registry",
     response_model=RegistryOut,
     responses=problems("registry-not-found"),
 )
 async def about(request: Request) -> Response:
-    """Where it is, and the authority that its certificate is checked by."""
+    """The address of the site's image registry, and the certificate authority that verifies it."""
     caller(request).need(Scope.READ)
-    found = _registry(request).about
-    return answer(RegistryOut(address=found.address, certificate=found.certificate))
+    return answer(fill(RegistryOut, _registry(request).about))
 
 
 @router.post(
     "/registry/collect",
-    summary="Throw out of the registry what nobody needs",
+    summary="Delete unused images from the registry",
     response_model=CollectedOut,
     responses=problems("registry-not-found", "conflict", "engine-failure"),
 )
 async def collect(request: Request) -> Response:
-    """Images that are old and not in the catalogue, and layers without an image. Nothing can be pushed meanwhile.
+    """Delete old images that are not in the catalogue, and layers without an image. For admins.
 
-    It happens every day by itself. For admins.
+    Pushes are refused meanwhile. This also happens automatically every day.
     """
     caller(request).need(Scope.ADMIN)
     found = await _registry(request).collect(images_in_use(context(request).control))
-    return answer(CollectedOut(images=list(found.images), freed_bytes=found.freed_bytes))
+    return answer(fill(CollectedOut, found))
 
 
-@_open.get(
+@_public.get(
     "/registry/token",
-    summary="A token for the registry",
+    summary="Get a token for the registry",
     response_model=RegistryTokenOut,
     responses=problems("registry-not-found", "invalid-input", "invalid-parameter"),
 )
@@ -73,14 +73,14 @@ async def token(
     request: Request,
     scope: Annotated[
         list[str] | None,
-        Query(description="What it is to allow: `repository:TENANT/NAME:pull,push`; as much is granted as may be."),
+        Query(description="Requested access: `repository:TENANT/NAME:pull,push`. The token grants the allowed part."),
     ] = None,
-    account: Annotated[str | None, Query(description="As clients send it; it is not looked at.")] = None,
-    service: Annotated[str | None, Query(description="Likewise: there is one registry.")] = None,
+    account: Annotated[str | None, Query(description="Sent by clients; ignored.")] = None,
+    service: Annotated[str | None, Query(description="Sent by clients; ignored.")] = None,
 ) -> Response:
-    """By name and password (`Authorization: Basic`), the password being a token of the hub's; or by such a token alone.
+    """Authenticate with `Authorization: Basic`, the password being a hub token, or with the hub token alone.
 
-    Members pull and push what begins with their tenant's name, everybody pulls what begins with `public/`.
+    Members of a tenant may pull and push images below the tenant's name; everyone may pull images below `public/`.
     """
     try:
         subject, rights = await _rights(request, context(request).registry)
@@ -91,24 +91,24 @@ async def token(
     return answer(RegistryTokenOut(token=made.text, access_token=made.text, expires_in=made.lasts_s, issued_at=issued))
 
 
-router.routes.extend(_open.routes)
+router.routes.extend(_public.routes)
 
 
 def images_in_use(control: Control) -> set[str]:
-    """The names of all images of the catalogue, and of those that were removed from it but that live work is in.
+    """References of all images of the catalogue, and of removed images that live workloads use.
 
-    What waits may still get them, and what runs be started anew on a node that does not have its image yet. One that
-    another took the place of is no longer among them: the registry keeps for a while what was needed lately.
+    A queued workload may still need its image, and a requeued one may start on a node that does not have it yet.
+    Replaced images are not included: the registry keeps images that were used recently.
     """
-    there = {one.environment.image for one in control.node_pool.environments() if one.environment.image}
+    used = {one.environment.image for one in control.environments.views() if one.environment.image}
     # An environment of the settings may have the name of one of these.
-    there |= {one.reference for one in control.catalogue.images()}
+    used |= {one.reference for one in control.catalogue.images()}
     removed = (control.catalogue.removed(workload.spec.environment) for workload in control.live_state)
-    return there | {one.reference for one in removed if one is not None}
+    return used | {one.reference for one in removed if one is not None}
 
 
 def _refused(error: CommonageError) -> Response:
-    """The problem, with the sentence where clients of registries look for it."""
+    """The problem document, with its text also in `details`, which registry clients show."""
     found = failures.of_error(error)
     document = {**json.loads(bytes(found.body)), "details": messages.of_error(error)}
     headers = {name: value for name, value in found.headers.items() if name != "content-length"}
@@ -118,29 +118,28 @@ def _refused(error: CommonageError) -> Response:
 
 
 async def _rights(request: Request, registry: Registry | None) -> tuple[str, Rights]:
-    """Who asks, and what they may. Raises Unauthenticated, Forbidden, Unavailable."""
-    header, at = request.headers.get("authorization"), context(request)
+    """The caller's name and rights. Raises Unauthenticated, Forbidden, Unavailable."""
+    header, api = request.headers.get("authorization"), context(request)
     user, password = _basic(header)
     if password is not None:
         if registry is not None and await asyncio.to_thread(registry.is_node, user, password):
             return user, Rights(pulls_all=True)
         header = f"token {password}"
-    who = await at.identify(request, header)
-    if password is not None and user != who.name:
-        raise Unauthenticated(f"the token given as password is that of {who.name}, and not of {user[:60]!r}")
-    return who.name, rights_of(who, at.control.settings)
+    principal = await api.identify(request, header)
+    if password is not None and user != principal.name:
+        raise Unauthenticated(f"the password is a token of {principal.name}, not of {user[:60]!r}")
+    return principal.name, _rights_of(principal, api.control.settings)
 
 
-def rights_of(who: Principal, settings: ControlSettings) -> Rights:
-    """What this one may do in the registry."""
-    if who.is_admin:
+def _rights_of(principal: Principal, settings: ControlSettings) -> Rights:
+    if principal.is_admin:
         return Rights(everything=True)
-    scopes = [scope_of(tenant.name) for tenant in tenants_of(who.groups, settings)]
-    return rights_of_member(scopes, reads=Scope.READ in who.scopes, writes=Scope.SUBMIT in who.scopes)
+    scopes = [scope_of(tenant.name) for tenant in tenants_of(principal.groups, settings)]
+    return rights_of_member(scopes, reads=Scope.READ in principal.scopes, writes=Scope.SUBMIT in principal.scopes)
 
 
 def _basic(header: str | None) -> tuple[str, str | None]:
-    """Name and password of a Basic header; no password where it is of another kind. Raises Unauthenticated."""
+    """Name and password of a Basic header; password None for another scheme. Raises Unauthenticated."""
     scheme, _, rest = (header or "").strip().partition(" ")
     if scheme.lower() != "basic":
         return "", None
@@ -149,9 +148,9 @@ def _basic(header: str | None) -> tuple[str, str | None]:
     except (binascii.Error, UnicodeDecodeError):
         user = colon = password = ""
     if colon and not password:
-        raise Unauthenticated("the password is a token of the hub's, and none was given; `commonage login` gets one")
+        raise Unauthenticated("the password is missing: use a hub token, which `commonage login` gets")
     if not colon:
-        raise Unauthenticated("the Authorization header is not of the form 'Basic', then NAME:TOKEN in base 64")
+        raise Unauthenticated("the Authorization header must be 'Basic ' and NAME:TOKEN in base64")
     return user, password
 
 
@@ -159,6 +158,6 @@ def _registry(request: Request) -> Registry:
     found = context(request).registry
     if found is None:
         raise NotFound(
-            "there is no registry of images here; an admin sets `registry = true`", code="registry-not-found"
+            "this installation has no image registry; an admin can set `registry = true`", code="registry-not-found"
         )
     return found

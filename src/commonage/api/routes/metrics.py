@@ -1,0 +1,96 @@
+"""Routes of metrics: measurements of workloads, nodes and GPUs over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from commonage.api.fill import fill
+from commonage.api.routes.nodes import find_node
+from commonage.api.routes.workloads import WORKLOAD, check_id
+from commonage.api.routing import QUERY, Guarded, answer, caller, context, problems
+from commonage.domain.errors import InvalidInput
+from commonage.domain.principals import Scope
+from commonage.wire.events import MetricsOut, MetricsQuery, PointOut, SeriesOut
+from commonage.wire.usage import UsageQuery
+
+router = APIRouter(route_class=Guarded)
+
+HOUR_S = 3600.0
+_OF_ATTEMPTS = ("cpu_cores", "memory_mib", "gpu_memory_mib", "gpu_utilisation")
+_OF_NODES = ("allocated_cpu_cores", "allocated_memory_mib", "disk_free_mib")
+_OF_DEVICES = ("gpu_memory_mib", "gpu_utilisation", "power_w", "temperature_c")
+_UNITS = {
+    "cpu_cores": "cores",
+    "memory_mib": "MiB",
+    "gpu_memory_mib": "MiB",
+    "gpu_utilisation": "ratio",
+    "power_w": "W",
+    "temperature_c": "°C",
+    "allocated_cpu_cores": "cores",
+    "allocated_memory_mib": "MiB",
+    "disk_free_mib": "MiB",
+}
+
+
+@router.get(
+    WORKLOAD + "/metrics",
+    tags=["workloads"],
+    summary="Show the metrics of a workload",
+    response_model=MetricsOut,
+    responses=problems("workload-not-found", *QUERY),
+)
+async def workload_metrics(request: Request, workload_id: str, query: Annotated[MetricsQuery, Query()]) -> Response:
+    """CPU, memory, VRAM and GPU utilisation of the newest attempt. Default: the last hour."""
+    workload = await context(request).control.queries.workload(caller(request), check_id(workload_id))
+    subjects = {} if workload.attempt is None else {f"attempt:{workload.attempt.id}": _OF_ATTEMPTS}
+    return await _answer_metrics(request, query, subjects)
+
+
+@router.get(
+    "/nodes/{site}/{name}/metrics",
+    tags=["nodes"],
+    summary="Show the metrics of a node and its GPUs",
+    response_model=MetricsOut,
+    responses=problems("node-not-found", *QUERY),
+)
+async def node_metrics(request: Request, site: str, name: str, query: Annotated[MetricsQuery, Query()]) -> Response:
+    """Default: the last hour. The subjects are `node:NAME` and `device:UUID`."""
+    caller(request).need(Scope.READ)
+    view = find_node(request, site, name)
+    devices = {f"device:{one.device.uuid}": _OF_DEVICES for one in view.devices}
+    return await _answer_metrics(request, query, {f"node:{name}": _OF_NODES, **devices})
+
+
+async def _answer_metrics(request: Request, query: MetricsQuery, subjects: Mapping[str, Sequence[str]]) -> Response:
+    """Answer with these metrics, by subject."""
+    control, principal = context(request).control, caller(request)
+    since, until = time_span(query, control.clock.now())
+    series: list[SeriesOut] = []
+    for subject, names in subjects.items():
+        found = await control.queries.metrics(
+            principal, subject, metrics=names, since=since, until=until, points=query.points
+        )
+        series += [
+            SeriesOut(
+                metric=metric,
+                subject=subject,
+                unit=_UNITS.get(metric, ""),
+                points=[fill(PointOut, point) for point in points],
+            )
+            for metric, points in found.items()
+        ]
+    return answer(MetricsOut(since=since, until=until, series=series))
+
+
+def time_span(query: MetricsQuery | UsageQuery, now: float, *, default_s: float = HOUR_S) -> tuple[float, float]:
+    """[since, until) of a query; by default the last `default_s` seconds. Raises InvalidInput."""
+    until = now if query.until is None else query.until
+    since = max(0.0, until - default_s) if query.since is None else query.since
+    if since > until:
+        raise InvalidInput(f"since {since:.0f} is after until {until:.0f}", field="since", code="invalid-parameter")
+    return since, until

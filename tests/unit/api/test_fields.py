@@ -1,0 +1,171 @@
+"""Each noun is described once: messages have the fields of their source classes, except for declared differences."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields, is_dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pytest
+from pydantic import BaseModel
+
+from commonage import wire
+from commonage.control.catalogue.images import ImageView
+from commonage.control.catalogue.prepulls import OnNode
+from commonage.control.queries.launch import GpuChoice, LaunchView
+from commonage.control.queries.node_views import DeviceView, NodeView
+from commonage.control.queries.tenant_views import TenantView
+from commonage.control.queries.volumes import VolumeView
+from commonage.control.queries.workloads import StateDetails
+from commonage.control.usage.attribution import UnattributedProcess
+from commonage.control.usage.homes import HomeView
+from commonage.control.workloads.submission import Submission
+from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.events import Event
+from commonage.domain.explanations import Explanation, Holder, JobsAhead
+from commonage.domain.images import Image, Kernel, Provenance, SourceFile
+from commonage.domain.node_pools import MachineKind, NodePoolPolicy, NodePoolView
+from commonage.domain.nodes import Device, Node, NodeReport, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.requests import Request
+from commonage.domain.statuses import LogLine
+from commonage.domain.suggestions import Suggestion
+from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
+from commonage.domain.usage import Usage
+from commonage.domain.usage_reports import Figures, UsageReport
+from commonage.domain.volumes import Volume
+from commonage.domain.workloads import Attempt, Spec, Workload
+from commonage.ports.devices import DeviceSample
+from commonage.ports.joining import JoinKit, JoinToken
+from commonage.ports.metrics import Point
+from commonage.ports.registry import Collected, RegistryAbout
+from commonage.wire import environments, events, images, joining, nodes, reasons, tenants, usage, volumes, workloads
+
+MODULES = [import_module(one.name) for one in iter_modules(wire.__path__, "commonage.wire.")]
+
+
+@dataclass(frozen=True)
+class Description:
+    """Sources of a message, its own fields (made by a route), and source fields that it does not show."""
+
+    sources: tuple[type, ...]
+    own: str = ""
+    hidden: str = ""
+
+
+DESCRIPTIONS: dict[type[BaseModel], Description] = {
+    environments.EnvironmentOut: Description(
+        (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables least_vram_mib site"
+    ),
+    environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
+    environments.SizeChoice: Description((GpuChoice,)),
+    environments.TenantChoice: Description((Tenant,), hidden="weight quota sites environments max_workloads"),
+    events.EventOut: Description((Event,), hidden="tenant"),
+    events.LogLineOut: Description((LogLine,)),
+    events.PointOut: Description((Point,)),
+    images.CollectedOut: Description((Collected,)),
+    images.ImageOnNodeOut: Description((OnNode,)),
+    images.ImageOut: Description(
+        (ImageView, Image),
+        own="environments vram_mib",
+        hidden="image server_prefix path variables least_vram_mib removed",
+    ),
+    images.KernelOut: Description((Kernel,), own="environment"),
+    images.ProvenanceOut: Description((Provenance,)),
+    images.RegistryOut: Description((RegistryAbout,)),
+    images.SourceFileOut: Description((SourceFile,)),
+    joining.JoinKitOut: Description((JoinKit,)),
+    joining.JoinTokenOut: Description((JoinToken,), own="script_sha256 user_data"),
+    nodes.DeviceOut: Description(
+        (DeviceView, Device),
+        own="measured",
+        hidden="device holders sample parent_memory_mib context_mib",
+    ),
+    nodes.MeasuredOut: Description((DeviceSample,), hidden="uuid memory_used_mib utilisation processes"),
+    nodes.NodeOut: Description(
+        (NodeView, Node, NodeReport), hidden="node report drained_by disk_free_mib faults tight gone undecided"
+    ),
+    nodes.NodePoolOut: Description(
+        (NodePoolView, NodePoolPolicy, MachineKind),
+        own="min max cpus nodes reason currency",
+        hidden="policy kind site engine least most wait_s join_s join_options labels cpus_milli machines why",
+    ),
+    nodes.UnattributedProcessOut: Description((UnattributedProcess,)),
+    reasons.ReasonOut: Description((Reason,), own="params message"),
+    tenants.AmountsOut: Description((Amounts,)),
+    tenants.BoundsOut: Description((Bounds,)),
+    tenants.ReservationOut: Description((Reservation,), own="reason"),
+    tenants.TenantOut: Description((TenantView, Tenant, Quota), hidden="tenant quota max_workloads"),
+    usage.SuggestionOut: Description((Suggestion,)),
+    usage.UsageReportOut: Description(
+        (UsageReport, Figures),
+        own="final summary gpu_idle_share",
+        hidden="attempt_id workload_id owner likeness began_at ended_at device_mib gpu_milli whole figures "
+        "memory_mib_s vram_s vram_mib_s gpu_s gpu_busy_s gpu_idle_s energy_s energy_j",
+    ),
+    usage.UsageRow: Description((Usage,), own="cost"),
+    volumes.HomeOut: Description((HomeView,), own="over measured_at text", hidden="at"),
+    volumes.VolumeOut: Description((VolumeView, Volume), own="in_memory", hidden="volume source per target memory"),
+    workloads.AttemptOut: Description((Attempt,), own="node shares allocated_at", hidden="workload_id allocation url"),
+    workloads.ExplanationOut: Description((Explanation,), own="state summary suggestion", hidden="at is_queued site"),
+    workloads.HolderOut: Description((Holder,)),
+    workloads.JobsAheadOut: Description((JobsAhead,), own="text"),
+    workloads.RequestOut: Description((Request,), own="gpus text on", hidden="gpu labels on_full_disk"),
+    workloads.ShareOut: Description((Share,), own="device index", hidden="device_uuid device_index device_memory_mib"),
+    workloads.SubmitIn: Description(
+        (Submission,),
+        own="cpus gpus retries backoff_s array nodes on",
+        hidden="cpus_milli gpu retry array_size gang labels",
+    ),
+    workloads.WorkloadOut: Description(
+        (Workload, Spec, StateDetails),
+        own="started_at ended_at exit_code node shares retries stopping url usage_report internal_url",
+        hidden="spec stop attempt not_before warned retried version secrets dropped_secrets retry",
+    ),
+}
+# Messages without a class of the domain: envelopes (lists, pages), queries, requests with their own form.
+ENVELOPES = ("List", "Page", "Query")
+WITHOUT_SOURCE = {
+    "BundleOut", "DependencyIn", "DoneOut", "ExecIn", "FromCommand", "HealthOut", "HubSettings",
+    "ImageIn", "ImageNameIn", "ImageNameOut", "InfoOut", "JoinTokenIn", "KernelIn", "LogEndOut", "MetricsOut",
+    "PeerOut", "PoolNodeOut", "PrepullIn", "Problem", "ProvenanceIn", "RegistryTokenOut", "RemovedOut",
+    "ReservationIn", "ReservedOut", "SeriesOut", "SizeIn", "SourceFileIn", "StopIn", "Strict", "SubmitOut",
+    "TerminalIn", "ToCommand", "TokenIn", "TokenOut", "UnavailableOut", "UsageOut",
+}  # fmt: skip
+
+
+def readable(source: type) -> set[str]:
+    """Names that `fill` reads from an object of this class."""
+    properties = {name for name, _ in inspect.getmembers(source, lambda value: isinstance(value, property))}
+    return (
+        properties
+        | ({field.name for field in fields(source)} if is_dataclass(source) else set())
+        | ({"code"} if source is Reason else set())
+    )
+
+
+@pytest.mark.parametrize("model", DESCRIPTIONS, ids=lambda model: model.__name__)
+def test_every_field_comes_from_a_source_or_is_declared(model: type[BaseModel]) -> None:
+    description = DESCRIPTIONS[model]
+    own, shown = set(description.own.split()), set(model.model_fields)
+    available = set().union(*map(readable, description.sources))
+    assert shown - available == own, "fields that a route makes itself"
+
+
+@pytest.mark.parametrize("model", DESCRIPTIONS, ids=lambda model: model.__name__)
+def test_every_field_of_a_source_is_shown_or_declared_hidden(model: type[BaseModel]) -> None:
+    description = DESCRIPTIONS[model]
+    stored = {field.name for source in description.sources if is_dataclass(source) for field in fields(source)}
+    assert stored - set(model.model_fields) == set(description.hidden.split())
+
+
+def test_every_message_has_a_source_or_a_reason_for_none() -> None:
+    messages = {
+        model
+        for module in MODULES
+        for model in vars(module).values()
+        if inspect.isclass(model) and issubclass(model, BaseModel) and model.__module__ == module.__name__
+    }
+    others = {model.__name__ for model in messages - set(DESCRIPTIONS) if not model.__name__.endswith(ENVELOPES)}
+    assert others == WITHOUT_SOURCE
