@@ -1,7 +1,6 @@
-"""The data folder: its layout, the lock that keeps a second server out, and checks of its state.
+"""The data folder: its layout, the lock against a second server, its checks, and the loopback ports.
 
-Prepared by `commonage up` before anything else; the other server commands read it with `running_server`. The
-content of `secrets/`, `hub/` and `proxy/` belongs to their own modules.
+`commonage up` prepares it first; other server commands read it with `running_server`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _FOLDERS = ("logs", "runs", "environments", "workspaces", "bundles")
 
 
 class DataDirError(Exception):
-    """The folder cannot be used; the message says what is wrong with it and what to do."""
+    """The folder cannot be used; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +121,22 @@ def prepare(path: Path) -> DataDir:
 
 
 def sentence(error: OSError, path: Path) -> str:
-    """An error of the file system as a sentence for the person who starts the server."""
+    """The message for an error of the file system."""
     culprit = error.filename or path
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            return f"the disk of {culprit} is full; free some space, or give another folder with --data-dir"
+            return f"The disk of {culprit} is full. Free some space, or set another folder with --data-dir."
         case errno.EROFS:
-            return f"{culprit} is on a read-only file system; give another folder with --data-dir"
+            return f"{culprit} is on a read-only file system. Set another folder with --data-dir."
         case errno.EACCES | errno.EPERM:
             return (
-                f"{culprit} may not be written by this user (uid {os.geteuid()}); "
-                "change its owner, or give another folder with --data-dir"
+                f"This user (uid {os.geteuid()}) may not write to {culprit}. "
+                "Change its owner, or set another folder with --data-dir."
             )
         case errno.ENOTDIR | errno.EEXIST:
-            return f"{culprit} is there, but it is no folder; give another one with --data-dir"
+            return f"{culprit} is not a folder. Set another one with --data-dir."
         case _:
-            return f"the data folder {path} cannot be used: {error.strerror or error}"
+            return f"Cannot use the data folder {path}: {error.strerror or error}."
 
 
 def running_server(path: Path) -> Running | None:
@@ -181,7 +180,7 @@ def free_port(bind: str = "127.0.0.1") -> int:
         port = _OUR_PORTS[(first + number) % len(_OUR_PORTS)]
         if _is_free(bind, port):
             return port
-    raise DataDirError(f"no port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} is free on {bind}")
+    raise DataDirError(f"No free port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} on {bind}.")
 
 
 def _is_free(bind: str, port: int) -> bool:
@@ -201,7 +200,7 @@ def _still_free(kept: int) -> int:
     if kept and _is_free("127.0.0.1", kept):
         return kept
     if kept:
-        log.warning("port %d of the last start is taken; sessions that run since then may not find the hub", kept)
+        log.warning("port %d of the last start is in use; sessions from before may not reach the hub", kept)
     return free_port()
 
 
@@ -216,7 +215,7 @@ def _kept_ports(file: Path) -> Ports:
 def _take_lock(path: Path) -> IO[str]:
     file = (path / "commonage.lock").open("a+", encoding="utf-8")
     try:
-        _lock_patiently(file)
+        _lock_with_retries(file)
     except BlockingIOError:
         file.seek(0)
         holder = _read(file.read())
@@ -230,7 +229,7 @@ def _take_lock(path: Path) -> IO[str]:
     return file
 
 
-def _lock_patiently(file: IO[str]) -> None:
+def _lock_with_retries(file: IO[str]) -> None:
     """Take the lock. Retries while another process only reads (`running_server`) or is about to end."""
     for _ in range(9):
         with contextlib.suppress(BlockingIOError):
@@ -249,15 +248,15 @@ def _emptied(file: IO[str]) -> IO[str]:
 def _read(text: str) -> Running:
     try:
         return Running(**json.loads(text))
-    except (ValueError, TypeError):  # it holds the lock but has not written the file yet
+    except (ValueError, TypeError):  # the holder of the lock has not written the file yet
         return Running(0, "", 0.0)
 
 
 def _held_by(path: Path, holder: Running) -> str:
-    who = f" (process {holder.pid} on {holder.host}" if holder.pid else " ("
-    where = f", at {holder.url})" if holder.url else ")"
-    shown = f"{who}{where}" if holder.pid or holder.url else ""
-    return f"another server uses {path} already{shown}; stop that one, or give another folder with --data-dir"
+    details = [f"process {holder.pid} on {holder.host}"] if holder.pid else []
+    details += [f"at {holder.url}"] if holder.url else []
+    shown = f" ({', '.join(details)})" if details else ""
+    return f"Another server uses {path}{shown}. Stop it, or set another folder with --data-dir."
 
 
 def _check_version(path: Path) -> None:
@@ -268,11 +267,11 @@ def _check_version(path: Path) -> None:
         file.write_text(f"{LAYOUT_VERSION}\n", encoding="utf-8")
         return
     except ValueError:
-        raise DataDirError(f"{file} does not hold a version number; is {path} the right folder?") from None
+        raise DataDirError(f"{file} has no version number. Check that {path} is a data folder of Commonage.") from None
     if found > LAYOUT_VERSION:
         raise DataDirError(
-            f"{path} was written by a newer Commonage (layout {found}, this one knows up to {LAYOUT_VERSION}); "
-            "start that version, or give another folder with --data-dir"
+            f"A newer Commonage wrote {path} (layout {found}; this version knows up to {LAYOUT_VERSION}). "
+            "Start that version, or set another folder with --data-dir."
         )
 
 

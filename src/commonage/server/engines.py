@@ -1,7 +1,8 @@
-"""Makes the engine of the settings. Called by the bootstrap."""
+"""Makes the engine of the settings, and the agents of its nodes. Called by the bootstrap."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.files.beneath import Beneath
-from commonage.ports.agents import Agents
+from commonage.link import saved_reports
+from commonage.link.agent_connections import AgentConnections
+from commonage.ports.agents import AgentReport, Agents
 from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.registry import RegistryAccount
+from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
 from commonage.server.web.workload_gateway import NO_ACCESS, WorkloadAccess
 
@@ -36,11 +40,11 @@ def make_engine(
     `account`: the credentials to pull images from the site's registry; `agents`: the agents of the site's nodes.
     """
     if settings.engine == "swarm":
-        meant = replace(swarm_settings(settings, access), account=account)
-        return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=meant)
+        swarm = replace(swarm_settings(settings, access), account=account)
+        return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
     if settings.engine == "docker":
-        told = replace(docker_settings(settings, access), account=account)
-        return DockerEngine(SITE, data, devices=devices, settings=told)
+        docker = replace(docker_settings(settings, access), account=account)
+        return DockerEngine(SITE, data, devices=devices, settings=docker)
     return ProcessEngine(SITE, data, devices=devices, settings=process_settings(settings))
 
 
@@ -106,3 +110,26 @@ def swarm_settings(settings: Settings, access: WorkloadAccess = NO_ACCESS) -> Sw
         keep_logs_days=settings.keep_logs_days,
         max_log_mib=settings.max_log,
     )
+
+
+def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> AgentConnections | None:
+    """The agents of the site's nodes, before their listener opens; None for an engine without agents.
+
+    `gateway_port` is the workload gateway's on the loopback. Raises AuthorityError. Blocks briefly when the
+    authority is created.
+    """
+    if settings.engine != "swarm":
+        return None
+    authority, memory = authority_of(data_dir), _agents_file(data_dir)
+    return AgentConnections(
+        authority, reports_file=memory, always_allowed=settings.containers_reach, gateway_port=gateway_port
+    )
+
+
+def stored_reports(data_dir: Path) -> Mapping[str, AgentReport]:
+    """The last stored reports of the agents, by node name. Blocks briefly."""
+    return {one.node: one for one in saved_reports.read(_agents_file(data_dir))}
+
+
+def _agents_file(data_dir: Path) -> Path:
+    return data_dir.absolute() / "agents.json"

@@ -34,7 +34,7 @@ from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
 
 _KNOWN_S = 30.0  # a revoked token works for up to this long
 _UNKNOWN_S = 5.0  # shorter: a token just made must not be refused for long
-_MOST_REMEMBERED = 10_000
+_MOST_CACHED = 10_000
 _SERVER_NAME = re.compile(r"(?=.{1,30}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # the hub's rule
 _SCOPES = frozenset(scope.value for scope in Scope)
 
@@ -42,8 +42,8 @@ _SCOPES = frozenset(scope.value for scope in Scope)
 class HubIdentity:
     """Calls the hub, as its service `commonage`, at `hub_url` (no trailing slash).
 
-    `doubt` returns why the hub may not recognize a valid token at the moment (empty: no reason). The hub records
-    each use of a token, and if it cannot write it recognizes none.
+    `doubt` returns why the hub may not recognize a valid token now (empty: no reason). The hub records each use of a
+    token, and recognizes none if it cannot write.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class HubIdentity:
             timeout=httpx2.Timeout(10, read=30),
             limits=httpx2.Limits(max_connections=50, max_keepalive_connections=10),
         )
-        self._remembered: OrderedDict[bytes, tuple[float, Principal | None]] = OrderedDict()
-        self._asking: dict[bytes, asyncio.Task[Principal | None]] = {}
+        self._cache: OrderedDict[bytes, tuple[float, Principal | None]] = OrderedDict()
+        self._pending: dict[bytes, asyncio.Task[Principal | None]] = {}
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -75,19 +75,19 @@ class HubIdentity:
     async def whois(self, token: str) -> Principal | None:
         """The owner of the token; None if it is not valid. Raises Unavailable."""
         digest = hashlib.sha256(token.encode()).digest()  # the tokens themselves are not kept in memory
-        remembered = self._remembered.get(digest)
-        if remembered is not None and remembered[0] > self._monotonic():
-            return remembered[1]
-        asking = self._asking.get(digest)
-        if asking is None:
-            asking = self._asking[digest] = asyncio.create_task(self._ask(token, digest))
-            asking.add_done_callback(lambda _: self._asking.pop(digest, None))
+        cached = self._cache.get(digest)
+        if cached is not None and cached[0] > self._monotonic():
+            return cached[1]
+        pending = self._pending.get(digest)
+        if pending is None:
+            pending = self._pending[digest] = asyncio.create_task(self._fetch_owner(token, digest))
+            pending.add_done_callback(lambda _: self._pending.pop(digest, None))
         # A caller that is cancelled while it waits must not cancel the answer for the others.
-        return await asyncio.shield(asking)
+        return await asyncio.shield(pending)
 
     def forget(self, token: str) -> None:
         """Drop the token from the cache, because its owner has signed out."""
-        self._remembered.pop(hashlib.sha256(token.encode()).digest(), None)
+        self._cache.pop(hashlib.sha256(token.encode()).digest(), None)
 
     def authorize_url(self, state: str) -> str:
         """The path, below the proxy's address, where a browser signs in."""
@@ -113,15 +113,15 @@ class HubIdentity:
             },
         )
         if response.status_code != httpx2.codes.OK:
-            raise Unauthenticated("this sign-in is no longer valid; sign in again")
+            raise Unauthenticated("The sign-in is no longer valid. Sign in again.")
         return str(response.json()["access_token"])
 
     async def start_session(self, user: str, name: str, options: Mapping[str, Any]) -> None:
         """Start a session through the hub. Raises Conflict if it runs already, InvalidInput with the hub's reason."""
         if name and not _SERVER_NAME.fullmatch(name):
             raise InvalidInput(
-                f"a session cannot be called {name[:60]!r}: its name becomes part of an address, so it has at most 30 "
-                "lower-case letters, digits and single hyphens, with a letter first",
+                f"Invalid session name {name[:60]!r}. It is part of an address: use at most 30 lower-case letters, "
+                "digits and single hyphens, beginning with a letter.",
                 field="name",
                 code="invalid-name",
             )
@@ -130,9 +130,9 @@ class HubIdentity:
             return
         message = _message(response)
         if "already running" in message or "is pending" in message:
-            raise Conflict(f"the session {name or 'default'} of {user} is there already: {message}")
+            raise Conflict(f"Session {name or 'default'} of {user} already exists: {message}")
         if response.status_code == httpx2.codes.NOT_FOUND:
-            raise NotFound(f"the hub knows no user {user}", code="user-not-found")
+            raise NotFound(f"User not found in JupyterHub: {user}.", code="user-not-found")
         if response.status_code == httpx2.codes.TOO_MANY_REQUESTS:  # the control plane's answer to the hub's spawner
             raise TooMany(message, code="too-many-workloads")
         raise InvalidInput(message)
@@ -151,8 +151,8 @@ class HubIdentity:
             owner = response.json()
             path = f"users/{quote(str(owner['name']), safe='')}/tokens/{owner['token_id']}"
             response = await self._call("GET", path)
-        if await self._is_nobodys(response):
-            raise Unauthenticated("the hub does not know this token (any more); get a new one with `commonage login`")
+        if await self._is_unknown_token(response):
+            raise Unauthenticated("The token is unknown or expired. Get a new one with `commonage login`.")
         if not response.is_success:
             raise _refusal(response)
         return _expiry(response.json())
@@ -165,21 +165,21 @@ class HubIdentity:
             json={"note": note, "expires_in": expires_s, "scopes": [scope.value for scope in scopes]},
         )
         if response.status_code == httpx2.codes.FORBIDDEN:  # the control plane may mint for every user of the hub
-            raise NotFound(f"the hub knows no user {user}", code="user-not-found")
+            raise NotFound(f"User not found in JupyterHub: {user}.", code="user-not-found")
         if response.status_code == httpx2.codes.BAD_REQUEST and "must not exceed" in _message(response):
             raise InvalidInput(
-                f"no token lasts {expires_s} seconds here: the setting `token_lifetime` is the limit; ask for a "
-                "shorter one, or set more and start the server again",
+                f"A token cannot last {expires_s} seconds: the setting `token_lifetime` is the limit. Request a "
+                "shorter lifetime, or raise the setting and restart the server.",
                 field="expires_s",
             )
         if response.status_code == httpx2.codes.BAD_REQUEST:
-            raise Forbidden(f"no such token for {user}: {_message(response)}")
+            raise Forbidden(f"JupyterHub refused a token for {user}: {_message(response)}")
         if not response.is_success:
             raise _refusal(response)
         made = response.json()
         expires_at = _expiry(made)
         if expires_at is None:  # the request asked for a token that expires
-            raise Unavailable("the hub made a token that never expires; see its log")
+            raise Unavailable("JupyterHub issued a token that never expires. See its log.")
         return IssuedToken(str(made["id"]), str(made["token"]), expires_at)
 
     async def revoke_token(self, user: str, token_id: str) -> None:
@@ -202,40 +202,42 @@ class HubIdentity:
         response = await self._call("POST", f"users/{quote(user, safe='')}")
         if response.status_code == httpx2.codes.BAD_REQUEST:  # the hub's own message says no more than that
             raise InvalidInput(
-                f"{user[:60]!r} cannot be a user's name here; it takes lower-case letters, digits and . _ @ + -, at "
-                "most 63, or what the authenticator's own rule (username_pattern) says",
+                f"Invalid user name {user[:60]!r}. Use at most 63 lower-case letters, digits and . _ @ + -, or follow "
+                "the authenticator's username_pattern.",
                 field="user",
             )
         if not response.is_success and response.status_code != httpx2.codes.CONFLICT:
             raise _refusal(response)
 
-    async def _ask(self, token: str, digest: bytes) -> Principal | None:
+    async def _fetch_owner(self, token: str, digest: bytes) -> Principal | None:
         response = await self._send("GET", "user", token=token)
-        if await self._is_nobodys(response):
+        if await self._is_unknown_token(response):
             principal = None
         elif response.is_success:
             principal = _principal(response.json())
         else:
-            raise Unavailable(f"the hub answered {response.status_code} when asked whose token this is")
-        self._remembered[digest] = (self._monotonic() + (_KNOWN_S if principal else _UNKNOWN_S), principal)
-        self._remembered.move_to_end(digest)
-        while len(self._remembered) > _MOST_REMEMBERED:
-            self._remembered.popitem(last=False)
+            raise Unavailable(
+                f"JupyterHub answered {response.status_code} to a token check. Try again in a few seconds."
+            )
+        self._cache[digest] = (self._monotonic() + (_KNOWN_S if principal else _UNKNOWN_S), principal)
+        self._cache.move_to_end(digest)
+        while len(self._cache) > _MOST_CACHED:
+            self._cache.popitem(last=False)
         return principal
 
-    async def _is_nobodys(self, response: httpx2.Response) -> bool:
+    async def _is_unknown_token(self, response: httpx2.Response) -> bool:
         """True if the hub does not know the token. Raises Unavailable if the hub cannot tell."""
         if response.status_code not in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:
             return False
         if why := await asyncio.to_thread(self._doubt):
-            raise Unavailable(f"whose token this is cannot be found out now: {why}")
+            raise Unavailable(f"The token cannot be checked now: {why}")
         return True
 
     async def _call(self, method: str, path: str, json: Mapping[str, Any] | None = None) -> httpx2.Response:
         """Call the hub as the service. Raises Unavailable for errors that only time can fix."""
         response = await self._send(method, path, token=self._service_token, json=json)
         if response.status_code in {502, 503, 504}:
-            raise Unavailable(f"the hub is not ready: {_message(response)}")
+            raise Unavailable(f"JupyterHub is not ready: {_message(response)}")
         return response
 
     async def _send(self, method: str, path: str, token: str | None = None, **arguments: Any) -> httpx2.Response:
@@ -243,7 +245,7 @@ class HubIdentity:
         try:
             return await self._client.request(method, path, headers=headers, **arguments)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise Unavailable("the hub does not answer now; try again in a few seconds") from error
+            raise Unavailable("JupyterHub does not answer. Try again in a few seconds.") from error
 
 
 def _server_path(user: str, name: str) -> str:
@@ -274,7 +276,7 @@ def _message(response: httpx2.Response) -> str:
         message = response.json().get("message")
     except (ValueError, AttributeError):
         message = None
-    return str(message or f"the hub answered {response.status_code} {response.reason_phrase}")
+    return str(message or f"JupyterHub answered {response.status_code} {response.reason_phrase}")
 
 
 def _refusal(response: httpx2.Response) -> CommonageError:

@@ -1,6 +1,6 @@
-"""Lets nodes join this installation: the join service and its listener on the network. Made by the bootstrap.
+"""The join service and its listener, with the join config from the settings. Made by the bootstrap.
 
-The main opens it once the agents' listener runs, and closes it again. The join config comes from the settings.
+Main opens it after the agents' listener, and closes it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from commonage.server.processes.listen import PortError
 from commonage.server.settings.settings import Settings
 from commonage.wire.hub import PORTAL_PATH
 
-# Swarm mode refuses the second; the first holds for every container, since services cannot ask for it themselves.
+# Services cannot request no-new-privileges, so the daemon sets it for all containers. Swarm mode refuses live-restore.
 _DAEMON: Mapping[str, Any] = {"no-new-privileges": True, "live-restore": False}
 
 
@@ -81,8 +81,8 @@ def _images(settings: Settings) -> Sequence[str]:
 
 def _agent(settings: Settings) -> Mapping[str, Any]:
     """The settings that differ from an agent's defaults."""
-    said = {"isolation": settings.gpu_isolation, "slots": settings.gpu_slots, "cpu_hold": settings.cpu_hold}
-    return {name: value for name, value in said.items() if value}
+    values = {"isolation": settings.gpu_isolation, "slots": settings.gpu_slots, "cpu_hold": settings.cpu_hold}
+    return {name: value for name, value in values.items() if value}
 
 
 class Joining:
@@ -115,8 +115,8 @@ class Joining:
             await self._join_listener.start(self._plan.bind, self._plan.port, pair.cert_pem, pair.key_pem)
         except OSError as error:
             raise PortError(
-                f"machines that join cannot be listened for at {self._plan.bind}, port {self._plan.port}: "
-                f"{error.strerror or error}; set joining_port or joining_bind"
+                f"Cannot listen for joining machines at {self._plan.bind}, port {self._plan.port}: "
+                f"{error.strerror or error}. Set joining_port or joining_bind."
             ) from error
 
     async def close(self) -> None:

@@ -1,7 +1,6 @@
-"""The server's log: everything into logs/server.log, warnings and errors to the terminal too.
+"""The server's log: all records go to logs/server.log, warnings and errors also to the terminal.
 
-Set up by `commonage up` once it holds the data folder. Lines are text or JSON and carry the fields given as
-`extra`.
+`commonage up` configures it once it holds the lock of the data folder. Lines are text or JSON with the `extra` fields.
 """
 
 from __future__ import annotations

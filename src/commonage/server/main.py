@@ -1,7 +1,7 @@
-"""The life of the server: start everything in order, wait, stop everything in reverse. Called by `commonage up`.
+"""The server process: start all components in order, wait, stop them in reverse. Called by `commonage up`.
 
-The wiring is in `bootstrap`. An error of the node at the start becomes a sentence and exit code 2; a later error
-becomes a log line and exit code 1.
+The wiring is in `bootstrap`. An expected error at the start gives a message and exit code 2, any other error a log line
+and exit code 1.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import httpx2
 import uvloop
 
 from commonage import __version__
-from commonage.api.registry import images_in_use
+from commonage.api.routes.registry import images_in_use
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Loop
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
 from commonage.server import logs
-from commonage.server.agents import listen_for_agents
-from commonage.server.bootstrap import Components, assemble, database_of, hub_plan, registry_of, without_image
+from commonage.server.bootstrap import Components, assemble, database_of, hub_plan, registry_of
+from commonage.server.control_settings import without_image
 from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
 from commonage.server.processes import listen
 from commonage.server.processes.children import ChildFailed, Supervisor
@@ -53,12 +53,12 @@ from commonage.wire.hub import API_PATH
 
 log = logging.getLogger(__name__)
 
-DONE, BROKEN, UNFIT, INTERRUPTED = 0, 1, 2, 130
+STOPPED, FAILED, CANNOT_START, INTERRUPTED = 0, 1, 2, 130
 _STAND_DOWN_S = 20.0
-_FORCED_LOOKS = 50  # a tenth of a second apart
+_KILL_ROUNDS = 50  # a tenth of a second apart
 _PORTAL_WITHIN_S = 30.0
-_APART_WITHIN_S = 180.0  # the components are started by others, perhaps after the server
-_UNFIT = (DataDirError, SecretsError, PortError, ComponentError, ChildFailed, CommonageError)
+_EXTERNAL_WITHIN_S = 180.0  # the components are started by others, perhaps after the server
+_EXPECTED = (DataDirError, SecretsError, PortError, ComponentError, ChildFailed, CommonageError)
 
 
 def serve(settings: Settings, *, stop_workloads: bool) -> int:
@@ -68,50 +68,52 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
     """
     try:
         with contextlib.suppress(OSError):
-            Reserve(settings.data_dir.absolute() / "reserve", settings.disk_reserve).relieve()  # a start writes, too
+            Reserve(
+                settings.data_dir.absolute() / "reserve", settings.disk_reserve
+            ).release()  # the start needs disk space
         with prepare(settings.data_dir) as data:
             logs.set_up(data.logs, settings.log_level, settings.log_format)
             first = not (data.path / "secrets").exists() and settings.password_file is None
             secrets = load_secrets(data.path, settings.password_file)
             server = _Server(settings, data, secrets, first=first, stop_workloads=stop_workloads)
-            raise_file_limit()  # containers' connections take some as well
+            raise_file_limit()  # for sessions, and for connections of containers
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(server.live())
-    except _UNFIT as error:
-        return _say(str(error))
+                return runner.run(server.run())
+    except _EXPECTED as error:
+        return _refuse_start(str(error))
     except OSError as error:
-        log.debug("the start failed", exc_info=error)
+        log.debug("start failed", exc_info=error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
-            return _say(sentence(error, settings.data_dir))
-        return _broke(error)
+            return _refuse_start(sentence(error, settings.data_dir))
+        return _fail(error)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception as error:  # the outermost frame: the terminal gets a sentence, the log gets the rest
-        return _broke(error)
+    except Exception as error:  # the outermost frame: the terminal gets a message, the log the traceback
+        return _fail(error)
 
 
-def _broke(error: Exception) -> int:
-    """An unexpected exception; the terminal shows its message, through the log's own handler."""
-    log.critical("the server broke", exc_info=error)
-    return BROKEN
+def _fail(error: Exception) -> int:
+    """Log an unexpected exception; the log's terminal handler shows its message."""
+    log.critical("server failed", exc_info=error)
+    return FAILED
 
 
-def _say(message: str) -> int:
-    log.info("cannot run: %s", message)
+def _refuse_start(message: str) -> int:
+    log.info("cannot start: %s", message)
     print(f"commonage: {message}", file=sys.stderr)
-    return UNFIT
+    return CANNOT_START
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
-    """The running components: if one of `essential` ends, the server ends too."""
+class _Started:
+    """The running components. The server ends when a task of `essential` ends."""
 
     components: Components
     essential: tuple[asyncio.Task[None], ...]
 
 
 class _Server:
-    """One run of the server, from the first signal handler to the last socket."""
+    """One run of the server."""
 
     def __init__(
         self, settings: Settings, data: DataDir, secrets: Secrets, *, first: bool, stop_workloads: bool
@@ -119,36 +121,38 @@ class _Server:
         self._settings, self._data, self._secrets = settings, data, secrets
         self._first, self._stop_workloads = first, stop_workloads
         self._terminal = Terminal()
-        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stop, self._force = asyncio.Event(), asyncio.Event()
         self._started_at = time.time()
 
-    async def live(self) -> int:
+    async def run(self) -> int:
         """Start, wait, stop. Returns the exit code; raises the errors that make a start impossible."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._told_to_stop, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         self._terminal.welcome(__version__, self._data.path)
-        log.info("starting", extra={"version": __version__, "pid": os.getpid(), "data_dir": str(self._data.path)})
+        log.info(
+            "server is starting", extra={"version": __version__, "pid": os.getpid(), "data_dir": str(self._data.path)}
+        )
         async with AsyncExitStack() as closing:
-            opened = await self._unless_stopped(self._start(closing))
-            if opened is None:
+            started = await self._unless_stopped(self._start(closing))
+            if started is None:
                 return INTERRUPTED
-            code = await self._wait(opened)
+            code = await self._wait(started)
             self._terminal.line("Stopping …")
-            await self._see_to_workloads(opened.components, end=self._stop_workloads and code == DONE)
-        log.info("stopped")
+            await self._handle_workloads(started.components, end=self._stop_workloads and code == STOPPED)
+        log.info("server stopped")
         self._terminal.line("Stopped.")
         return code
 
-    def _told_to_stop(self, number: signal.Signals) -> None:
-        log.info("told to stop by %s", number.name)
+    def _on_signal(self, number: signal.Signals) -> None:
+        log.info("received %s: stopping", number.name)
         if self._stop.is_set():
-            self._hurry.set()
+            self._force.set()
         self._stop.set()
         if number is signal.SIGINT:
             self._stop_workloads = True
 
-    async def _unless_stopped(self, start: Awaitable[_Opened]) -> _Opened | None:
+    async def _unless_stopped(self, start: Awaitable[_Started]) -> _Started | None:
         """The started components; None if the server was stopped before they had started."""
         starting = asyncio.ensure_future(start)
         stopping = asyncio.create_task(self._stop.wait())
@@ -162,7 +166,7 @@ class _Server:
 
     # --- start ----------------------------------------------------------------------------------------------------
 
-    async def _start(self, closing: AsyncExitStack) -> _Opened:
+    async def _start(self, closing: AsyncExitStack) -> _Started:
         settings, data = self._settings, self._data
         if settings.children == "external":
             names = ("port", "control_port", "hub_port", "proxy_api_port")
@@ -179,23 +183,23 @@ class _Server:
         with self._terminal.step("database"):
             await upgrade(database_of(settings, data.path))
         with self._terminal.step("control plane"):
-            opened = await self._open(closing, plan, control_socket)
+            started = await self._open(closing, plan, control_socket)
         with self._terminal.step("sign-in and proxy"):
             await self._start_children(closing, plan)
         self._announce(plan)
-        # Objects made until here stay. Collecting them takes 50 ms, in which no request is answered, and a long
-        # queue makes collections frequent.
+        # The objects made so far stay. A collection over them takes 50 ms without answers to requests, and a long queue
+        # makes collections frequent.
         gc.collect()
         gc.freeze()
         url = plan.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
-        self._terminal.notes(_notes(settings, opened.components))
+        self._terminal.notes(_notes(settings, started.components))
         if sys.stdout.isatty():
             self._terminal.line("Ctrl-C stops everything.")
-        if opened.components.control.settings.origin_warning:
-            log.warning(opened.components.control.settings.origin_warning)
-        log.info("ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
-        return opened
+        if started.components.control.settings.origin_warning:
+            log.warning(started.components.control.settings.origin_warning)
+        log.info("server is ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
+        return started
 
     async def _start_children(self, closing: AsyncExitStack, plan: HubPlan) -> None:
         children = hub_children(plan)
@@ -204,9 +208,9 @@ class _Server:
             await _until_portal_answers(plan, _PORTAL_WITHIN_S)
         else:
             write_components(children, plan.data_dir)
-            await _until_portal_answers(plan, _APART_WITHIN_S)
+            await _until_portal_answers(plan, _EXTERNAL_WITHIN_S)
 
-    async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Opened:
+    async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Started:
         registry = registry_of(self._settings, self._data, self._secrets, plan.port)
         gateway_socket = listen.listen(LOOPBACK, 0, "")
         closing.callback(gateway_socket.close)
@@ -215,18 +219,19 @@ class _Server:
         closing.push_async_callback(components.gateway.close)
         closing.callback(components.devices.devices.close)
         closing.push_async_callback(components.identity.aclose)
-        await _opened(closing, components.store.open, components.store.close)
-        await _opened(closing, components.metrics.open, components.metrics.close)
+        await _enter(closing, components.store.open, components.store.close)
+        await _enter(closing, components.metrics.open, components.metrics.close)
         if components.agents is not None:
-            listening_for = partial(listen_for_agents, self._settings, components.agents, components.control.drains)
-            await _opened(closing, listening_for, components.agents.close)
-        await _opened(closing, components.control.open, components.control.close)
+            bind, port = self._settings.agents_bind, self._settings.agents_port
+            listen_for_agents = partial(components.agents.open, bind, port, components.control.drains)
+            await _enter(closing, listen_for_agents, components.agents.close)
+        await _enter(closing, components.control.open, components.control.close)
         reserve = Reserve(self._data.path / "reserve", self._settings.disk_reserve)
         adapters: list[Loop] = [reserve]
         if components.agents is not None:
             adapters.append(components.agents)
         if registry is not None:
-            await _opened(closing, registry.start, registry.stop)
+            await _enter(closing, registry.start, registry.stop)
             adapters.append(RegistryCollection(registry, lambda: images_in_use(components.control)))
         loops = asyncio.create_task(components.control.run(*adapters), name="control")
         closing.push_async_callback(_cancel, loops)
@@ -236,8 +241,8 @@ class _Server:
         closing.push_async_callback(gateway.stop)
         closing.callback(components.web.end_streams)
         if components.joining is not None:
-            await _opened(closing, partial(components.joining.open, components.agents), components.joining.close)
-        return _Opened(components, (loops, web.start(), gateway.start()))
+            await _enter(closing, partial(components.joining.open, components.agents), components.joining.close)
+        return _Started(components, (loops, web.start(), gateway.start()))
 
     def _announce(self, plan: HubPlan) -> None:
         self._data.announce(
@@ -253,59 +258,59 @@ class _Server:
 
     # --- wait and stop --------------------------------------------------------------------------------------------
 
-    async def _wait(self, opened: _Opened) -> int:
+    async def _wait(self, started: _Started) -> int:
         stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({stopping, *opened.essential}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping, *started.essential}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        for task in opened.essential:
+        for task in started.essential:
             if task.done():
                 error = None if task.cancelled() else task.exception()
                 log.critical(
-                    "%s ended by itself; workloads go on, start the server again", task.get_name(), exc_info=error
+                    "%s ended unexpectedly; workloads continue; restart the server", task.get_name(), exc_info=error
                 )
-                return BROKEN
-        return DONE
+                return FAILED
+        return STOPPED
 
-    async def _see_to_workloads(self, components: Components, *, end: bool) -> None:
-        counts = components.control.look.live_counts()
+    async def _handle_workloads(self, components: Components, *, end: bool) -> None:
+        counts = components.control.queries.live_counts()
         alive = counts.get(State.RUNNING, 0) + counts.get(State.STARTING, 0)
         workloads = f"{alive} workload{'' if alive == 1 else 's'}"
         if alive and end:
-            self._terminal.line(f"Waiting for {workloads} to end; another Ctrl-C ends by force.")
+            self._terminal.line(f"Waiting for {workloads} to end. Press Ctrl-C again to kill them.")
         elif alive:
-            self._terminal.line(f"{workloads} left running; the next start finds them.")
+            self._terminal.line(f"{workloads} left running. The next start takes them over.")
         if end:
             await self._end_workloads(components)
 
     async def _end_workloads(self, components: Components) -> None:
-        """End all running workloads: sessions for good, jobs are requeued. They are killed if it takes too long."""
-        standing_down = asyncio.create_task(components.control.stand_down(_STAND_DOWN_S))
-        hurrying = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait({standing_down, hurrying}, return_when=asyncio.FIRST_COMPLETED)
-        hurrying.cancel()
-        if standing_down.done() and standing_down.result() == 0:
+        """Stop all running workloads: sessions end, jobs are requeued. Kill them after a timeout."""
+        stopping_workloads = asyncio.create_task(components.control.stand_down(_STAND_DOWN_S))
+        forced = asyncio.create_task(self._force.wait())
+        await asyncio.wait({stopping_workloads, forced}, return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        if stopping_workloads.done() and stopping_workloads.result() == 0:
             return
-        await _cancel(standing_down)
-        self._terminal.line("Ending by force what has not ended.")
-        for _ in range(_FORCED_LOOKS):
-            if not await _end_by_force(components):
+        await _cancel(stopping_workloads)
+        self._terminal.line("Killing the remaining workloads.")
+        for _ in range(_KILL_ROUNDS):
+            if not await _kill_attempts(components):
                 break
             await asyncio.sleep(0.1)
 
 
-async def _end_by_force(components: Components) -> int:
+async def _kill_attempts(components: Components) -> int:
     """Kill the attempts that still run. Returns their number."""
-    alive = 0
+    count = 0
     for engine in components.engines:
         for status in await engine.statuses():
             if status.phase is not Phase.ENDED:
-                alive += 1
+                count += 1
                 await engine.stop(status.attempt_id, 0)
-    return alive
+    return count
 
 
 async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
-    """The hub creates the portal's route a moment after it reports that it is ready."""
+    """Wait for the portal's route, which the hub creates shortly after it is ready. Raises ChildFailed."""
     try:
         async with asyncio.timeout(within_s), httpx2.AsyncClient(trust_env=False, timeout=5) as client:
             while True:
@@ -315,31 +320,31 @@ async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise ChildFailed(
-            f"the portal does not answer at {plan.proxy_url}{API_PATH}/health; see {plan.data_dir / 'logs'}"
+            f"The portal does not answer at {plan.proxy_url}{API_PATH}/health. See {plan.data_dir / 'logs'}."
         ) from None
 
 
 def _notes(settings: Settings, components: Components) -> list[str]:
-    bare = ", ".join(one.name for one in without_image(settings))
-    lacking = [
-        f"Not on offer, as they have no image and workloads run in containers here: {bare}. Set docker_image for those "
-        f"that come with us, give others an `image`, or push one ({docs_page('operate/images')})."
+    names = ", ".join(one.name for one in without_image(settings))
+    missing_images = [
+        f"Environments without an image are not available, because workloads run in containers here: {names}. Set "
+        f"docker_image for built-in ones, `image` for others, or push an image ({docs_page('operate/images')})."
     ]
     origin = [components.control.settings.origin_warning] if components.control.settings.origin_warning else []
-    engines = (note for one in components.control.node_pool.capabilities() for note in one.notes)
+    engines = (note for one in components.control.node_views.capabilities() for note in one.notes)
     return [
         *origin,
-        *(lacking if bare else []),
+        *(missing_images if names else []),
         components.devices.said,
         *engines,
         *components.control.volumes.warnings(),
     ]
 
 
-async def _opened(
+async def _enter(
     closing: AsyncExitStack, open_it: Callable[[], Awaitable[None]], close_it: Callable[[], Awaitable[None]]
 ) -> None:
-    """Open something, and close it even if opening is cancelled."""
+    """Open a component, and close it later even if opening is cancelled."""
     closing.push_async_callback(close_it)
     await open_it()
 
@@ -348,4 +353,4 @@ async def _cancel(task: asyncio.Task[object] | asyncio.Task[int] | asyncio.Task[
     task.cancel()
     await asyncio.wait({task})
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.debug("%s had ended with an error", task.get_name(), exc_info=error)
+        log.debug("task %s ended with an error", task.get_name(), exc_info=error)

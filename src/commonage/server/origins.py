@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import InvalidInput
-from commonage.server.settings.origins import AUTO, NONE
+from commonage.server.settings.server import AUTO, NONE
 from commonage.server.settings.settings import Settings
 from commonage.wire.docs import docs_page
 from commonage.wire.origins import session_domain
@@ -42,8 +42,8 @@ def origins_of(settings: Settings, port: int) -> Origins:
     host = parts.hostname or ""
     if host.partition(".")[2] == session_domain(sessions):
         raise InvalidInput(
-            f"session_host = {wildcard} also covers {host}, the name of hub and portal: a user of that name would "
-            f"receive what is meant for them; use *.{host}, or a domain of its own",
+            f"session_host = {wildcard} also matches {host}, the name of hub and portal: a user of that name would "
+            f"receive their requests. Use *.{host}, or a separate domain.",
             field="session_host",
         )
     return Origins(hub, sessions)
@@ -54,9 +54,9 @@ def warning_of(origins: Origins) -> str:
     if origins.sessions:
         return ""
     return (
-        "Sessions share one origin with the hub and the portal: a link to another user's session lets its owner act "
-        "in the sessions of whoever opens it, and over plain HTTP in the portal and the hub too. Set session_host to "
-        f"a wildcard name, *.hub.example.org, and reach the server by HTTPS ({GUIDE})."
+        "Sessions share one origin with hub and portal. A user who opens a link to another user's session lets its "
+        "owner act in their sessions, and over plain HTTP also in portal and hub. Set session_host to a wildcard name "
+        f"such as *.hub.example.org, and serve by HTTPS ({GUIDE})."
     )
 
 
@@ -69,15 +69,15 @@ def _hub_origin(settings: Settings, port: int, wildcard: str) -> str:
         parts = urlsplit(settings.public_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
             raise InvalidInput(
-                f"public_url = {settings.public_url} is not like https://hub.example.org, which session_host needs: "
-                "a scheme and a name, without a path",
+                f"Invalid public_url {settings.public_url}: session_host needs a scheme and a name without a path, for "
+                "example https://hub.example.org.",
                 field="public_url",
             )
         return f"{parts.scheme}://{parts.netloc}".lower()
     if wildcard == _LOCAL and _is_local(settings):
         return f"http://localhost:{port}"
     raise InvalidInput(
-        f"session_host = {wildcard} needs public_url, the address by which people reach hub and portal: set public_url "
-        f"to https://{wildcard.removeprefix('*.')}, say",
+        f"session_host = {wildcard} needs public_url, the address of hub and portal for users. Set public_url, for "
+        f"example to https://{wildcard.removeprefix('*.')}.",
         field="session_host",
     )

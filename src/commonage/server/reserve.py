@@ -1,9 +1,8 @@
-"""Disk space reserved for the platform itself: a file in the data folder that shrinks when the disk is full.
+"""Disk space reserved for the platform: a file in the data folder that shrinks when the disk is full. A loop.
 
-If workloads fill the disk, users cannot sign in any more, nor start a session to delete files, because hub and
-control plane have to write a little for that. So a reserve file exists in normal operation. When the disk is full,
-the file shrinks by a portion, and again when that space is used up, so a process that fills the disk in one go does
-not get all of it. It grows back once there is space. Run by the server; no other file is touched.
+Hub and control plane write a little at every sign-in and start. Without a reserve, users could not sign in on a full
+disk to delete files. The file shrinks by portions, so a process that fills the disk at once does not get all of it. It
+grows back once there is space.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _FULL_BYTES = 256 * 1024
 
 
 def why_full(folder: Path) -> str:
-    """Why nothing can be written in this folder any more; empty if it can, or if that is unknown."""
+    """The reason if the disk of this folder is full; otherwise, or if unknown, empty."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError:
         return ""
     if free >= _FULL_BYTES:
         return ""
-    return f"the disk of {folder} is full; nothing new can be kept until there is room again"
+    return f"the disk of {folder} is full; free some space"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +54,35 @@ class Reserve:
         """Check until cancelled."""
         while True:
             try:
-                await asyncio.to_thread(self.look)
+                await asyncio.to_thread(self.adjust)
             except OSError as error:  # the folder is missing or read-only: others report that
-                log.debug("the reserve cannot be seen to: %s", error)
+                log.debug("disk reserve: cannot adjust: %s", error)
             with self.iterations.rest():
                 await asyncio.sleep(_EVERY_S)
 
-    def look(self) -> None:
+    def adjust(self) -> None:
         """Release a portion, or grow, depending on the free space. Raises OSError."""
-        if self.relieve():
+        if self.release():
             return
-        kept, free = self.kept_mib, shutil.disk_usage(self.path.parent).free // _MIB
+        kept, free = self.size_now_mib, shutil.disk_usage(self.path.parent).free // _MIB
         if kept < self.size_mib and free >= self.size_mib - kept + self.ample_mib:
             self._grow()
-            log.info("there is room on the disk of %s: the reserve is whole again", self.path.parent)
+            log.info("disk reserve restored: %s has space again", self.path.parent)
         elif kept > self.size_mib:
             self._cut(self.size_mib)
 
-    def relieve(self) -> bool:
+    def release(self) -> bool:
         """Release a portion if the disk is full and there is one left. Returns whether it did. Raises OSError."""
-        kept, free = self.kept_mib, shutil.disk_usage(self.path.parent).free // _MIB
+        kept, free = self.size_now_mib, shutil.disk_usage(self.path.parent).free // _MIB
         if free >= self.least_mib or not kept:
             return False
         self._cut(max(0, kept - self.portion_mib))
-        left = format_memory(self.kept_mib) if self.kept_mib else "nothing"
-        log.warning("the disk of %s is full: gave up a part of the reserve, %s is left", self.path.parent, left)
+        left = format_memory(self.size_now_mib) if self.size_now_mib else "nothing"
+        log.warning("disk of %s is full: released a part of the disk reserve, %s left", self.path.parent, left)
         return True
 
     @property
-    def kept_mib(self) -> int:
+    def size_now_mib(self) -> int:
         """The current size of the file."""
         try:
             return self.path.stat().st_size // _MIB

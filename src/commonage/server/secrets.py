@@ -1,7 +1,6 @@
-"""The secrets of an installation: made at the first start, in DATA_DIR/secrets (0700), a file (0600) each.
+"""The secrets of an installation: created at the first start in DATA_DIR/secrets (0700), one file (0600) each.
 
-Called by the server's bootstrap and by the commands that run on the server's own machine. `server.hub` hands them
-to the children: it passes the folder, never a value.
+Used by the bootstrap and by commands on the server's machine. Children get the path of the folder, never a value.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from commonage.link.certificate_authority import CertificateAuthority
 
 _FOLDER = "secrets"
 # JupyterHub's own rules for its shared-password authenticator.
@@ -42,14 +43,14 @@ class Secrets:
         return f"Secrets({self.folder})"  # a log line or a traceback must not show them
 
 
-def _words(groups: int) -> Callable[[], str]:
+def _password_of(groups: int) -> Callable[[], str]:
     """A password that a person can read out and type: groups of four letters."""
     return lambda: "-".join("".join(chance.choice(_LETTERS) for _ in range(4)) for _ in range(groups))
 
 
 _MAKERS: Mapping[str, Callable[[], str]] = {
-    "admin_password": _words(8),  # 39 characters, 158 bits
-    "users_password": _words(4),  # 19 characters, 79 bits
+    "admin_password": _password_of(8),  # 39 characters, 158 bits
+    "users_password": _password_of(4),  # 19 characters, 79 bits
     "hub_service_token": lambda: chance.token_hex(32),
     "spawner_token": lambda: chance.token_hex(32),
     "operator_token": lambda: chance.token_hex(32),
@@ -84,34 +85,34 @@ def read_password_file(path: Path) -> dict[str, str]:
     for number, line in enumerate(_text(path).splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        who, equals, password = line.partition("=")
-        if not equals or who.strip() not in _LEAST_LENGTH:
-            raise SecretsError(f"{path}, line {number}: expected admin=PASSWORD or users=PASSWORD")
-        found[f"{who.strip()}_password"] = password.strip()
+        account, equals, password = line.partition("=")
+        if not equals or account.strip() not in _LEAST_LENGTH:
+            raise SecretsError(f"{path}, line {number}: expected admin=PASSWORD or users=PASSWORD.")
+        found[f"{account.strip()}_password"] = password.strip()
     if not found:
-        raise SecretsError(f"{path} sets no password; write admin=… and users=… into it, a line each")
+        raise SecretsError(f"{path} sets no password. Write the lines admin=… and users=… into it.")
     return found
 
 
 def _check_passwords(values: Mapping[str, str], given: Mapping[str, Path], folder: Path) -> None:
-    for who, least in _LEAST_LENGTH.items():
-        name = f"{who}_password"
+    for account, least in _LEAST_LENGTH.items():
+        name = f"{account}_password"
         length, where = len(values[name]), given.get(name)
         if length < least:
             raise SecretsError(
-                f"the {who} password ({where or folder / name}) has {length} characters, JupyterHub wants {least} or "
-                f"more; {'write' if where else 'give'} a longer one{' there' if where else ' with --password-file'}, "
-                f"or remove {'that line' if where else 'the file'} for a new one"
+                f"The {account} password ({where or folder / name}) has {length} characters. JupyterHub requires at "
+                f"least {least}. Set a longer one{' there' if where else ' with --password-file'}, or remove "
+                f"{'that line' if where else 'the file'} for a new one."
             )
     if values["admin_password"] == values["users_password"]:
-        raise SecretsError("the admin password and the users' password are the same; they must differ")
+        raise SecretsError("The admin password and the users' password are equal. Set different ones.")
 
 
 def _private_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise SecretsError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise SecretsError(f"Cannot create the folder {folder}: {error.strerror}.") from error
     _must_be_private(folder)
 
 
@@ -121,7 +122,7 @@ def _read_or_make(path: Path, make: Callable[[], str]) -> str:
     _must_be_private(path)
     value = _text(path).strip()
     if not value:
-        raise SecretsError(f"{path} is empty; remove it to have a new one made")
+        raise SecretsError(f"{path} is empty. Remove it; the next start creates a new one.")
     return value
 
 
@@ -129,20 +130,22 @@ def _must_be_private(path: Path) -> None:
     try:
         found = path.stat()
     except OSError as error:
-        raise SecretsError(f"cannot read {path}: {error.strerror}") from error
+        raise SecretsError(f"Cannot read {path}: {error.strerror}.") from error
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         wanted = "700" if path.is_dir() else "600"
-        raise SecretsError(f"{path} can be read by others (mode {mode:03o}); run: chmod {wanted} {path}")
+        raise SecretsError(f"Other users can read {path} (mode {mode:03o}). Run: chmod {wanted} {path}")
     if found.st_uid not in {0, os.geteuid()}:  # root may have created it for the server
-        raise SecretsError(f"{path} belongs to another user (uid {found.st_uid}) than the one who starts the server")
+        raise SecretsError(
+            f"{path} belongs to another user (uid {found.st_uid}). Change its owner to the user of the server."
+        )
 
 
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SecretsError(f"cannot read {path}: {error}") from error
+        raise SecretsError(f"Cannot read {path}: {error}") from error
 
 
 def _write(path: Path, value: str) -> None:
@@ -157,3 +160,8 @@ def _write(path: Path, value: str) -> None:
         Path(temporary).replace(path)
     except OSError as error:
         raise SecretsError(f"cannot write {path}: {error.strerror}") from error
+
+
+def authority_of(data_dir: Path) -> CertificateAuthority:
+    """The certificate authority of this data folder, created if it does not exist. Raises AuthorityError."""
+    return CertificateAuthority.open(data_dir.absolute() / "authority")

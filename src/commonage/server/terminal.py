@@ -1,4 +1,4 @@
-"""The terminal output of `commonage up`: the progress of the start, how to sign in, and what is only simulated."""
+"""Terminal output of `commonage up`: progress of the start, sign-in, and notes for the operator."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
     if settings.authenticator_class != "shared-password":
         # `admin` is no user there (see `hub.config`).
         named = ", ".join(name for name in settings.admin_users if name != "admin")
-        admins = named or "nobody yet, unless hub_config names some"
+        admins = named or "none, unless hub_config sets some"
         return [f"Sign in with {settings.authenticator_class}; admins: {admins}."]
     admins = " or ".join(settings.admin_users)
     if not first:
         return [
-            f"Sign in as {admins}, or as anybody else (alice, bob, …).",
+            f"Sign in as {admins}, or as any other user (alice, bob, …).",
             f"Passwords: {secrets.folder}/admin_password, {secrets.folder}/users_password",
         ]
     return [
         f"Sign in as {admins:<22} password {secrets.admin_password}",
-        f"or as anybody (alice, bob, …)     password {secrets.users_password}",
-        f"They are kept in {secrets.folder}/ and are not shown again.",
+        f"or as any user (alice, bob, …)     password {secrets.users_password}",
+        f"The passwords are stored in {secrets.folder}/ and are not shown again.",
     ]

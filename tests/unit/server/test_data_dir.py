@@ -63,10 +63,10 @@ def test_what_runs_is_found_and_what_does_not_is_none(tmp_path: Path) -> None:
 def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
     prepare(tmp_path).close()
     (tmp_path / "layout").write_text("7\n")
-    with pytest.raises(DataDirError, match=r"written by a newer Commonage \(layout 7, this one knows up to 1\)"):
+    with pytest.raises(DataDirError, match=r"A newer Commonage wrote .* \(layout 7; this version knows up to 1\)"):
         prepare(tmp_path)
     (tmp_path / "layout").write_text("x\n")
-    with pytest.raises(DataDirError, match=r"is .* the right folder"):
+    with pytest.raises(DataDirError, match="has no version number"):
         prepare(tmp_path)
     (tmp_path / "layout").write_text("1\n")
     prepare(tmp_path).close()  # the refusals gave the lock back
@@ -74,18 +74,18 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
-    with pytest.raises(DataDirError, match="it is no folder"):
+    with pytest.raises(DataDirError, match="is not a folder"):
         prepare(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (errno.ENOSPC, "the disk of /d is full"),
+        (errno.ENOSPC, "The disk of /d is full"),
         (errno.EDQUOT, "is full"),
         (errno.EROFS, "read-only file system"),
-        (errno.EACCES, f"may not be written by this user (uid {os.geteuid()})"),
-        (errno.EIO, "cannot be used: Input/output error"),
+        (errno.EACCES, f"This user (uid {os.geteuid()}) may not write to /d"),
+        (errno.EIO, "Cannot use the data folder /d: Input/output error"),
     ],
 )
 def test_every_trouble_has_its_sentence(number: int, said: str) -> None:

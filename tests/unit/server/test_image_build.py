@@ -26,23 +26,26 @@ def context(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("-f", "{}/missing"), "{}/missing is not there; -f names the Containerfile"),
-        (("-f", "{}"), "{} is a folder; -f names the Containerfile"),
-        (("{}",), "say what to build from: either -r or --kernel with lists of requirements, or -f Containerfile; in"),
-        (("{}",), "in {} there is one: -f {}/Containerfile"),
-        (("-f", "{}/Containerfile", "-r", "{}/list.txt"), "say what to build from"),
-        (("-f", "{}/Containerfile", "--apt", "git", "--no-server"), "--apt and --no-server would change nothing"),
-        (("-f", "{}/Containerfile", "--base", "x"), "--base would change nothing: what is in the image {}/Container"),
-        (("-f", "{}/Containerfile"), "images are built with buildah, which is not installed; run: apt-get install"),
+        (("-f", "{}/missing"), "{}/missing does not exist. -f takes a Containerfile."),
+        (("-f", "{}"), "{} is a folder. -f takes a Containerfile."),
+        (("{}",), "nothing to build from. Give requirements (-r or --kernel), or a Containerfile (-f). "),
+        (("{}",), "{} has one: -f {}/Containerfile"),
+        (("-f", "{}/Containerfile", "-r", "{}/list.txt"), "nothing to build from"),
+        (
+            ("-f", "{}/Containerfile", "--apt", "git", "--no-server"),
+            "--apt and --no-server has no effect with a Containerfile",
+        ),
+        (("-f", "{}/Containerfile", "--base", "x"), "--base has no effect with a Containerfile. Change {}/Container"),
+        (("-f", "{}/Containerfile"), "buildah is not installed. Run: apt-get install buildah"),
     ],
 )
-def test_what_cannot_be_built_says_why(context: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_build_is_refused(context: Path, arguments: tuple[str, ...], says: str) -> None:
     done = build(context, *(one.replace("{}", str(context)) for one in arguments))
     assert (done.exit_code, done.stdout) == (2, "")
     assert says.replace("{}", str(context)) in done.stderr
 
 
-def test_the_debian_that_a_containerfile_stands_on_is_known() -> None:
+def test_debian_base_of_containerfile_is_found() -> None:
     text = """
     ARG x=1
     FROM --platform=linux/amd64 localhost/commonage/debian:bookworm AS made

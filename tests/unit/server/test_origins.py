@@ -41,7 +41,7 @@ def test_behind_an_edge_sessions_have_names_below_the_wildcard(wildcard: str) ->
 
 
 def test_wildcard_must_not_cover_the_name_of_the_hub() -> None:
-    with pytest.raises(InvalidInput, match=r"also covers hub\.example\.org.*use \*\.hub\.example\.org"):
+    with pytest.raises(InvalidInput, match=r"also matches hub\.example\.org.*Use \*\.hub\.example\.org"):
         origins(public_url="https://hub.example.org", session_host="*.example.org")
 
 

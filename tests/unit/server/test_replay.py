@@ -41,7 +41,7 @@ def test_more_devices_mean_shorter_waits(trace: Path, tmp_path: Path) -> None:
     result = replay("--trace", str(trace), "--cluster", "1x2", "--gpus", "+2", "--chart", str(chart), "--json")
     assert result.exit_code == 0, result.output
     now, then = json.loads(result.stdout)["settings"]
-    assert now["setting"].startswith("as it is (")
+    assert now["setting"].startswith("present (")
     assert then["setting"].endswith("+2 GPUs")
     assert (now["wait_p95_s"], then["wait_p95_s"]) == (3600, 0)
     assert (now["makespan_s"], then["makespan_s"]) == (7200, 3600)
@@ -61,28 +61,28 @@ def test_a_quota_and_several_policies_side_by_side(trace: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "say what to play"),
-        (("--trace", "nothing.csv", "--history"), "say what to play"),
+        ((), "give either --history or --trace FILE"),
+        (("--trace", "nothing.csv", "--history"), "give either --history or --trace FILE"),
         (("--trace", "nothing.csv"), "nothing.csv cannot be read"),
-        (("--trace", "TRACE", "--cluster", "many"), "cluster 'many' is not known"),
+        (("--trace", "TRACE", "--cluster", "many"), "invalid cluster 'many'"),
         (
             ("--trace", "TRACE", "--policy", "magic"),
-            "there is no policy 'magic'; there is best-fit, spread, expected-waste. Write module:name",
+            "unknown policy 'magic'; known policies: best-fit, spread, expected-waste. Write module:name",
         ),
-        (("--trace", "TRACE", "--quota", "be:4"), "write TENANT=gpus:4"),
-        (("--trace", "TRACE", "--quota", "be=cats:4"), "write TENANT=gpus:4"),
-        (("--trace", "TRACE", "--gpus", "-99"), "99 GPUs cannot be taken away"),
+        (("--trace", "TRACE", "--quota", "be:4"), "Write TENANT=gpus:4"),
+        (("--trace", "TRACE", "--quota", "be=cats:4"), "Write TENANT=gpus:4"),
+        (("--trace", "TRACE", "--gpus", "-99"), "cannot remove 99 GPUs"),
         (("--trace", "TRACE", "--last", "soon"), "'soon'"),
-        (("--trace", "TRACE", "--cluster", "1x0"), "there is nothing to play. 4 are left out"),
+        (("--trace", "TRACE", "--cluster", "1x0"), "no workloads to replay. 4 workloads are omitted"),
     ],
 )
-def test_wrong_words_get_an_answer(trace: Path, words: tuple[str, ...], says: str) -> None:
+def test_invalid_options_are_refused(trace: Path, words: tuple[str, ...], says: str) -> None:
     result = replay(*(str(trace) if word == "TRACE" else word for word in words))
     assert result.exit_code == 2
     assert says in " ".join(result.output.split())
 
 
-def test_a_policy_of_the_users_own_is_played(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_policy_is_replayed(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_policy.py").write_text(
         "from commonage.scheduler.policies.best_fit import BestFit\nclass Mine(BestFit): pass\n"
     )
@@ -114,7 +114,7 @@ def test_our_own_history(tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     assert found["settings"][0]["workloads"] == 3
     assert found["then"] == {"wait_p50_s": 10, "wait_p95_s": 20}
-    assert found["notes"] == ["1 that never started are left out: nobody knows how long they take"]
+    assert found["notes"] == ["1 workloads that never started are omitted: their durations are unknown"]
 
 
 async def _remember(folder: Path, node: Node) -> None:

@@ -29,44 +29,44 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 def test_it_is_given_up_in_portions_and_made_anew(disk: Disk) -> None:
     reserve = Reserve(disk.place, 40)
-    reserve.look()
-    assert reserve.kept_mib == 40
+    reserve.adjust()
+    assert reserve.size_now_mib == 40
     kept = []
     for others in (100, 160, 160, 176, 192, 200, 200):
         disk.others_mib = others
-        reserve.look()
-        kept.append(reserve.kept_mib)
+        reserve.adjust()
+        kept.append(reserve.size_now_mib)
     assert kept == [40, 24, 24, 8, 0, 0, 0]
     assert not disk.place.exists()
     for others, expected in ((120, 0), (90, 40)):
         disk.others_mib = others
-        reserve.look()
-        assert reserve.kept_mib == expected
+        reserve.adjust()
+        assert reserve.size_now_mib == expected
 
 
 def test_none_is_kept_where_none_is_wished_or_there_is_no_room(disk: Disk) -> None:
-    Reserve(disk.place, 0).look()
+    Reserve(disk.place, 0).adjust()
     assert not disk.place.exists()
-    Reserve(disk.place, 180).look()
+    Reserve(disk.place, 180).adjust()
     assert not disk.place.exists()
-    Reserve(disk.place, 40).look()
-    Reserve(disk.place, 10).look()
-    assert Reserve(disk.place, 10).kept_mib == 10
-    Reserve(disk.place, 0).look()
-    assert Reserve(disk.place, 0).kept_mib == 0
+    Reserve(disk.place, 40).adjust()
+    Reserve(disk.place, 10).adjust()
+    assert Reserve(disk.place, 10).size_now_mib == 10
+    Reserve(disk.place, 0).adjust()
+    assert Reserve(disk.place, 0).size_now_mib == 0
 
 
 def test_that_nothing_can_be_written_is_said(disk: Disk) -> None:
     folder = disk.place.parent
     assert why_full(folder) == ""
     disk.others_mib = 10_000
-    assert why_full(folder) == f"the disk of {folder} is full; nothing new can be kept until there is room again"
+    assert why_full(folder) == f"the disk of {folder} is full; free some space"
 
 
 def test_a_start_on_a_full_disk_gives_up_a_portion(disk: Disk) -> None:
     reserve = Reserve(disk.place, 40)
-    assert not reserve.relieve()
-    reserve.look()
+    assert not reserve.release()
+    reserve.adjust()
     disk.others_mib = 160
-    assert reserve.relieve()
-    assert reserve.kept_mib == 24
+    assert reserve.release()
+    assert reserve.size_now_mib == 24

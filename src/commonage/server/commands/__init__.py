@@ -1,1 +1,1 @@
-"""The verbs that run on the server's own machine. The command line's table (`commonage.cli.app`) names them."""
+"""Commands that run on the server's machine. The table of the command line (`commonage.cli.app`) names them."""

@@ -1,4 +1,4 @@
-"""What the verbs of the server share: the options that name data folder and settings file, and how they fail."""
+"""Shared by the commands of the server: the options for data folder and settings file, and errors."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Failure(click.ClickException):
-    """What was asked cannot be done; exit code 2, unless said otherwise."""
+    """The command failed. Exit code 2."""
 
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
-        """The sentence on stderr."""
+        """Print the message on stderr."""
         click.echo(f"commonage: {self.format_message()}", file=file, err=file is None)
 
 
 class NotRunning(Failure):
-    """No server answers there."""
+    """No server runs on the data folder."""
 
     exit_code = 3
 
 
-def data_dir_option(verb: F) -> F:
-    """--data-dir."""
-    says = "The server's data folder.  [default: .commonage]"
-    return click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help=says)(verb)
+def data_dir_option(command: F) -> F:
+    """Add --data-dir."""
+    text = "Data folder of the server.  [default: .commonage]"
+    return click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help=text)(command)
 
 
-def config_option(verb: F) -> F:
-    """--config."""
-    says = "Settings file, instead of commonage.toml."
-    return click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help=says)(verb)
+def config_option(command: F) -> F:
+    """Add --config."""
+    text = "Settings file.  [default: commonage.toml]"
+    return click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
 
 
-def as_json(verb: F) -> F:
-    """--json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(verb)
+def as_json(command: F) -> F:
+    """Add --json."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def reads_settings(verb: F) -> F:
-    """Give a verb --data-dir and --config; it gets the `resolved` settings instead of both."""
+def reads_settings(command: F) -> F:
+    """Add --data-dir and --config. The command gets the `resolved` settings instead."""
 
-    @wraps(verb)
+    @wraps(command)
     def with_settings(*args: Any, data_dir: Path | None, config: Path | None, **rest: Any) -> Any:
-        return verb(*args, resolved=settings_of({"data_dir": data_dir}, config), **rest)
+        return command(*args, resolved=settings_of({"data_dir": data_dir}, config), **rest)
 
     return data_dir_option(config_option(with_settings))  # type: ignore[return-value]  # click leaves it callable
 
 
 def settings_of(flags: dict[str, Any], config: Path | None) -> Resolved:
-    """The settings that hold. Raises Failure with the sentence of what is wrong."""
+    """The settings from all sources. Raises Failure if one is invalid."""
     try:
         return resolve(flags, config=config)
     except SettingsError as error:

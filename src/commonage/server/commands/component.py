@@ -1,4 +1,4 @@
-"""`commonage component`: one of the server's components, run apart from it."""
+"""`commonage component`: runs one component of the server as a separate process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from commonage.server.settings.sources import Resolved
 @click.argument("name", metavar="NAME")
 @reads_settings
 def component(resolved: Resolved, name: str) -> None:
-    """Run JupyterHub, the proxy or the registry apart from the control plane: NAME is hub, proxy or registry.
+    """Run one component of the server in its own process: hub, proxy or registry.
 
-    For containers: the control plane runs with `children = "apart"`, and each component in a container that shares
-    the network of the node and the folders of the component. Waits until the control plane has said how the component
-    is to
-    run, and starts it anew when that changes.
+    Use it for containers, with the setting `children = "external"`. Each container shares the network of the node, and
+    the folders of its component. The command waits for the configuration from the control plane, and restarts the
+    component when the configuration changes.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`commonage config`: the settings that hold."""
+"""`commonage config`: shows the settings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from commonage.server.settings.sources import Resolved
 @as_json
 @reads_settings
 def config(resolved: Resolved, as_json: bool) -> None:
-    """Show every setting, its value, and where it came from. Passwords are hidden.
+    """Show every setting with its value and source. Passwords are hidden.
 
     \b
-    Example:
+    Examples:
       commonage config
       COMMONAGE_PORT=9000 commonage config --json
     """

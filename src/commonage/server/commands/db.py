@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @click.group
 def db() -> None:
-    """Check or upgrade the database. `commonage up` upgrades by itself.
+    """Check or upgrade the database. `commonage up` upgrades it automatically.
 
     \b
     Example:
@@ -34,7 +34,7 @@ def db() -> None:
 @as_json
 @reads_settings
 def upgrade(resolved: Resolved, as_json: bool) -> None:
-    """Bring the database to the schema of this program; make it if it is not there.
+    """Upgrade the database to the schema of this version. Creates it if it does not exist.
 
     \b
     Example:
@@ -45,14 +45,14 @@ def upgrade(resolved: Resolved, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"database": shown(database_url(url)), "upgraded": True}))
     else:
-        click.echo(f"{shown(database_url(url))} has the schema of this program.")
+        click.echo(f"{shown(database_url(url))} has the schema of this version.")
 
 
 @db.command
 @as_json
 @reads_settings
 def check(resolved: Resolved, as_json: bool) -> None:
-    """Say how the database differs from what this program needs; changes nothing. Exit code 1 if it does.
+    """List how the database differs from the schema of this version, without changes. Exit code 1 if it differs.
 
     \b
     Example:
@@ -66,7 +66,7 @@ def check(resolved: Resolved, as_json: bool) -> None:
         for difference in differences:
             click.echo(f"- {difference}")
         if not differences:
-            click.echo(f"{shown(database_url(url))} has the schema of this program.")
+            click.echo(f"{shown(database_url(url))} has the schema of this version.")
     sys.exit(1 if differences else 0)
 
 
@@ -76,4 +76,4 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     except CommonageError as error:
         raise Failure(error.message) from None
     except OSError as error:
-        raise Failure(f"the database cannot be used: {error}") from None
+        raise Failure(f"the database cannot be used: {error}. Check `database_url`.") from None

@@ -1,4 +1,4 @@
-"""`commonage doctor`: what may be wrong with this machine and its server."""
+"""`commonage doctor`: checks this machine and its server."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _MARKS = {
 
 
 @click.group(invoke_without_command=True)
-@click.option("--engine", type=click.Choice(_ENGINES), help="As given to `up`.")
+@click.option("--engine", type=click.Choice(_ENGINES), help="Check for this engine.  [default: the setting]")
 @as_json
 @reads_settings
 @click.pass_context
 def doctor(context: click.Context, resolved: Resolved, engine: str | None, as_json: bool) -> None:
-    """Check this machine and the server on its data folder: what is wrong, and what to do. Exit code 1 if something is.
+    """Check this machine and its server, and suggest fixes. Exit code 1 if a check fails.
 
-    `commonage doctor gpu` tries whether shares of the GPUs hold.
+    `commonage doctor gpu` tests whether GPU shares hold.
 
     \b
-    Example:
+    Examples:
       commonage doctor --data-dir .commonage
       commonage doctor --engine docker
     """

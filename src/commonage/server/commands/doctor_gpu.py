@@ -1,4 +1,4 @@
-"""`commonage doctor gpu`: whether shares of this machine's GPUs hold, and what they cost, tried for real."""
+"""`commonage doctor gpu`: tests whether GPU shares hold on this machine, or measures the cost of sharing."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Isolation
 from commonage.gpu.nvml.record import record as record_devices
 from commonage.server.commands.common import Failure, as_json, reads_settings
-from commonage.server.doctor.gpu_doctor import Look, look, measure_all, try_all
+from commonage.server.doctor.gpu_doctor import RealGpus, find_gpus, measure_all, try_all
 from commonage.server.doctor.gpu_trials import Trial
 from commonage.server.settings.sources import Resolved
 
-HELD, BROKEN, NOTHING_TRIED = 0, 1, 2
-MEASURED, NOTHING_MEASURED = 0, 2
+HELD, BROKEN, NOT_TESTED = 0, 1, 2
+MEASURED, NOT_MEASURED = 0, 2
 SECONDS = 10.0
 
 
@@ -30,12 +30,17 @@ SECONDS = 10.0
     "levels",
     multiple=True,
     type=click.Choice([level.value for level in Isolation]),
-    help="Only this level; may be given again.",
+    help="Only this isolation level. Repeatable.",
 )
-@click.option("--record", type=click.Path(path_type=Path), metavar="FILE", help="Also write what the GPUs tell.")
-@click.option("--measure", is_flag=True, help="Measure what sharing costs, instead of trying whether shares hold.")
 @click.option(
-    "--seconds", type=click.FloatRange(0.1, 600), help=f"Time for each figure of --measure.  [default: {SECONDS:g}]"
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the answers of the GPU driver to a file.",
+)
+@click.option("--measure", is_flag=True, help="Measure the cost of sharing instead.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 600), help=f"Seconds for each figure of --measure.  [default: {SECONDS:g}]"
 )
 @as_json
 @reads_settings
@@ -47,17 +52,17 @@ def gpu(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Try on this machine's GPUs, which nobody may use meanwhile, whether a share holds.
+    """Test whether GPU shares hold on this machine. The GPUs must be unused.
 
-    At each level of isolation a program takes memory beyond its share, looks for other GPUs, and tries to escape with
-    an empty environment and in another control group, while a neighbour computes. Exit code 1 if a level does not hold
-    what it promises, 2 if nothing could be tried.
+    At each isolation level a program allocates more memory than its share, looks for other GPUs, and tries to escape
+    with an empty environment and from another control group, while a neighbor computes. Exit code 1 if a level does not
+    hold what it promises, 2 if nothing could be tested.
 
-    With --measure: the throughput of 2, 4 and 8 shares together against one workload alone, and of one share beside a
-    greedy neighbour. Exit code 2 if nothing could be measured.
+    With --measure: the throughput of 2, 4 and 8 shares compared with one workload alone, and of a share next to a
+    greedy neighbor. Exit code 2 if nothing could be measured.
 
     \b
-    Example:
+    Examples:
       commonage doctor gpu
       commonage doctor gpu --level mps --json
       commonage doctor gpu --measure --seconds 20
@@ -65,7 +70,7 @@ def gpu(
     if seconds is not None and not measure:
         raise click.UsageError("--seconds is the time for each figure of --measure. Add --measure, or omit --seconds.")
     try:
-        found = look(resolved.settings.gpus)
+        found = find_gpus(resolved.settings.gpus)
         if record is not None:
             _record(record)
     except CommonageError as error:
@@ -74,13 +79,13 @@ def gpu(
     sys.exit(_measure(found, wanted, seconds or SECONDS, as_json) if measure else _try(found, wanted, as_json))
 
 
-def _try(found: Look, levels: Sequence[Isolation], as_json: bool) -> int:
+def _try(found: RealGpus, levels: Sequence[Isolation], as_json: bool) -> int:
     if not found.devices:
-        click.echo(f"There is no real GPU here, so nothing can be tried. {found.said}", err=True)
-        return NOTHING_TRIED
+        click.echo(f"No real GPU on this machine, so nothing can be tested. {found.summary}", err=True)
+        return NOT_TESTED
     trials = []
     if not as_json:
-        click.echo(found.said)
+        click.echo(found.summary)
     for trial in try_all(found, levels):
         trials.append(trial)
         if not as_json:
@@ -90,42 +95,46 @@ def _try(found: Look, levels: Sequence[Isolation], as_json: bool) -> int:
     return exit_code(trials)
 
 
-def _measure(found: Look, levels: Sequence[Isolation], seconds: float, as_json: bool) -> int:
+def _measure(found: RealGpus, levels: Sequence[Isolation], seconds: float, as_json: bool) -> int:
     measured = measure_all(found, levels, seconds, lambda line: click.echo(line, err=True))
     if not measured:
-        click.echo(f"There is no real GPU here that can be shared, so nothing is measured. {found.said}", err=True)
-        return NOTHING_MEASURED
+        click.echo(f"No real GPU on this machine can be shared, so nothing is measured. {found.summary}", err=True)
+        return NOT_MEASURED
     click.echo(json.dumps(measured, indent=2) if as_json else "\n\n".join(_table(one) for one in measured))
-    return MEASURED if any(one["alone"] for one in measured) else NOTHING_MEASURED
+    return MEASURED if any(one["alone"] for one in measured) else NOT_MEASURED
 
 
 def _table(measured: dict[str, Any]) -> str:
-    """Markdown, which a report can take as it is."""
+    """The figures as Markdown, for a report."""
     alone = f"{measured['alone']:.1f} kernels a second{': ' if measured['error'] else ''}{measured['error']}"
     lines = [
-        f"GPU {measured['device']}, driver {measured['driver']}: one workload alone does {alone}.",
+        f"GPU {measured['device']}, driver {measured['driver']}: one workload alone: {alone}.",
         "",
-        "| level | shares | together, of one alone | slowest | fastest | |",
+        "| level | shares | total, relative to one alone | slowest | fastest | |",
         "|---|---|---|---|---|---|",
     ]
     for one in measured["together"]:
         rates = f"{one['slowest']:.1f}/s | {one['fastest']:.1f}/s"
         lines.append(f"| {one['level']} | {one['count']} | {one['of_one']:.0%} | {rates} | {one['error']} |")
-    lines += ["", "| level | neighbour alone | beside a greedy one | the greedy one got | |", "|---|---|---|---|---|"]
+    lines += [
+        "",
+        "| level | neighbor alone | next to a greedy program | the greedy program got | |",
+        "|---|---|---|---|---|",
+    ]
     for one in measured["beside"]:
         lines.append(
             f"| {one['level']} | {one['alone']:.1f}/s | {one['meanwhile']:.1f}/s | {one['got_mib']} of "
             f"{one['share_mib']} MiB | {one['error']} |"
         )
-    lines += ["", *(f"- {one['level']} was left out: {one['why']}" for one in measured["left_out"])]
+    lines += ["", *(f"- {one['level']} was skipped: {one['why']}" for one in measured["left_out"])]
     return "\n".join(lines).rstrip()
 
 
 def exit_code(trials: Sequence[Trial]) -> int:
-    """0: all that is promised held; 1: something did not; 2: nothing could be tried."""
+    """0: everything promised held; 1: something did not; 2: nothing could be tested."""
     if any(trial.is_broken for trial in trials):
         return BROKEN
-    return HELD if any(trial.held is not None for trial in trials) else NOTHING_TRIED
+    return HELD if any(trial.held is not None for trial in trials) else NOT_TESTED
 
 
 def _print(trial: Trial, before: Trial | None) -> None:
@@ -136,7 +145,7 @@ def _print(trial: Trial, before: Trial | None) -> None:
 
 def _mark(trial: Trial) -> str:
     if trial.held is None:
-        return click.style("not tried   ", fg="yellow")
+        return click.style("not tested  ", fg="yellow")
     if trial.held:
         return click.style("held        ", fg="green")
     if trial.promised:
@@ -145,7 +154,7 @@ def _mark(trial: Trial) -> str:
 
 
 def _record(file: Path) -> None:
-    """Write what the driver tells of the GPUs, for tests elsewhere."""
+    """Write the answers of the GPU driver, for tests on other machines."""
     try:
         written = record_devices(file)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`commonage image build`: an image from lists of requirements or a Containerfile, with buildah, on this machine."""
+"""`commonage image build`: builds an image on this machine, from requirements or a Containerfile, with buildah."""
 
 from __future__ import annotations
 
@@ -25,47 +25,62 @@ from commonage.server.commands.image_steps import Steps
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
-_USUAL = ("Containerfile", "Dockerfile")
+_DEFAULT_FILES = ("Containerfile", "Dockerfile")
 
 isolation_option = click.option(
     "--isolation", type=click.Choice(["chroot", "rootless", "oci"]), default="chroot", show_default=True,
-    help="How buildah keeps what it runs apart from this machine.",
+    help="How buildah isolates the build from this machine.",
 )  # fmt: skip
 
 
 @click.command
-@click.option("-t", "--tag", "name", required=True, metavar="TENANT/NAME[:TAG]", help="What it is called.")
+@click.option("-t", "--tag", "name", required=True, metavar="TENANT/NAME[:TAG]", help="Name of the image.")
 @click.option(
-    "-r", "--requirements", type=_FILE, multiple=True, metavar="FILE", help="What is in the kernel; several add up."
+    "-r",
+    "--requirements",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="Requirements of the default kernel. Repeatable.",
 )
 @click.option(
-    "--kernel", "kernels", multiple=True, metavar="NAME=FILE", help="A further kernel, apart from the others."
+    "--kernel",
+    "kernels",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="An additional kernel with its own packages. Repeatable.",
 )
 @click.option(
-    "-f", "--file", type=click.Path(path_type=Path), metavar="FILE", help="A Containerfile, instead of requirements."
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Build from this Containerfile instead of requirements.",
 )
+@click.option("--base", metavar="IMAGE", default=DEBIAN, show_default=True, help="Base image. `debian` is built here.")
+@click.option("--suite", metavar="NAME", help="Debian release, like bookworm.  [default: that of this machine]")
+@click.option("--mirror", metavar="URL", help="Debian mirror.  [default: that of this machine]")
+@click.option("--apt", "packages", multiple=True, metavar="PACKAGE", help="Additional Debian package. Repeatable.")
 @click.option(
-    "--base", metavar="IMAGE", default=DEBIAN, show_default=True, help="What it stands on; `debian` is made here."
+    "--wheels",
+    type=_FOLDER,
+    multiple=True,
+    metavar="DIR",
+    help="Take Python packages only from this folder, without a network. Repeatable.",
 )
-@click.option("--suite", metavar="NAME", help="Which Debian: bookworm.  [default: this machine's]")
-@click.option("--mirror", metavar="URL", help="Where the Debian base comes from.  [default: this machine's mirror]")
-@click.option("--apt", "packages", multiple=True, metavar="PACKAGE", help="A package of Debian to install, too.")
-@click.option(
-    "--wheels", type=_FOLDER, multiple=True, metavar="DIR", help="Take packages from there alone: no network."
-)
-@click.option("--no-server", is_flag=True, help="For jobs only: sessions cannot run in it.")
-@click.option("--again", is_flag=True, help="Build everything anew, the Debian base as well.")
+@click.option("--no-server", is_flag=True, help="Only for jobs and services: leave out the Jupyter server.")
+@click.option("--again", is_flag=True, help="Rebuild everything, the Debian base included.")
 @isolation_option
 @click.option("-v", "--verbose", is_flag=True, help="Show every line of the build.")
 @click.argument("context", type=_FOLDER, required=False)
 @calls_server
 def build(server: Server, name: str, context: Path | None, **options: Any) -> None:
-    """Build an image on this machine. CONTEXT is the folder that a Containerfile takes files from.
+    """Build an image on this machine. CONTEXT is the folder from which a Containerfile copies files.
 
-    Packages come from where pip and uv take them here; nothing of that stays in the image.
+    Packages come from the indexes that pip and uv use on this machine. This configuration is not stored in the image.
 
     \b
-    Example:
+    Examples:
       commonage image build -t lab/torch -r requirements.txt
       commonage image build -t lab/both --kernel torch=torch.txt --kernel jax=jax.txt
       commonage image build -t lab/special -f Containerfile .
@@ -74,7 +89,7 @@ def build(server: Server, name: str, context: Path | None, **options: Any) -> No
     try:
         image = _build(parse_image_name(name), context, options, server, steps)
     except (ImageError, RecipeError) as error:
-        steps.broken_off()
+        steps.abort()
         raise Failure(str(error)) from None
     except InvalidInput as error:
         raise Failure(error.message) from None
@@ -86,16 +101,16 @@ def build(server: Server, name: str, context: Path | None, **options: Any) -> No
 def _build(name: ImageName, context: Path | None, options: Mapping[str, Any], server: Server, steps: Steps) -> str:
     kernels = _kernels(options["requirements"], options["kernels"])
     if (options["file"] is None) == (not kernels):
-        there = [context / one for one in _USUAL if (context / one).is_file()] if context and not kernels else []
-        hint = f"; in {context} there is one: -f {there[0]}" if there else ""
-        raise Failure(
-            f"say what to build from: either -r or --kernel with lists of requirements, or -f Containerfile{hint}"
+        files = (
+            [context / one for one in _DEFAULT_FILES if (context / one).is_file()] if context and not kernels else []
         )
+        hint = f" {context} has one: -f {files[0]}" if files else ""
+        raise Failure(f"nothing to build from. Give requirements (-r or --kernel), or a Containerfile (-f).{hint}")
     if options["file"] is not None:
         _check_file(options["file"], options)
     empty = next((one for one in options["wheels"] if not has_packages(one)), None)
     if empty is not None:
-        raise Failure(f"there is no package in {empty}; --wheels takes a folder with .whl or .tar.gz files")
+        raise Failure(f"no package in {empty}. --wheels takes a folder with .whl or .tar.gz files.")
     sources = package_sources(os.environ, options["wheels"])
     line = _Lines(steps)
     with registry_access(server, name, needed=False) as access:
@@ -122,15 +137,15 @@ def _debian(suite: str, options: Mapping[str, Any], steps: Steps, line: _Lines) 
 
 
 def _check_file(file: Path, options: Mapping[str, Any]) -> None:
-    """Raise Failure if it is no file, or something was asked that it would have to say itself."""
+    """Raise Failure if it is not a file, or if an option would have no effect with a Containerfile."""
     if not file.is_file():
-        what = "is a folder" if file.is_dir() else "is not there"
-        raise Failure(f"{file.absolute()} {what}; -f names the Containerfile to build from")
+        problem = "is a folder" if file.is_dir() else "does not exist"
+        raise Failure(f"{file.absolute()} {problem}. -f takes a Containerfile.")
     given = {"--suite": options["suite"], "--apt": options["packages"], "--no-server": options["no_server"]}
     given["--base"] = options["base"] != DEBIAN
     idle = [name for name, value in given.items() if value]
     if idle:
-        raise Failure(f"{' and '.join(idle)} would change nothing: what is in the image {file} itself says")
+        raise Failure(f"{' and '.join(idle)} has no effect with a Containerfile. Change {file} instead.")
 
 
 def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tuple[Path, ...]]:
@@ -139,17 +154,17 @@ def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tu
     for one in named:
         name, equals, files = one.partition("=")
         if not equals or not files:
-            raise Failure(f"{one!r} is no kernel; write NAME=FILE, like torch=torch.txt")
+            raise Failure(f"{one!r} is not a kernel. Write NAME=FILE, like torch=torch.txt.")
         paths = tuple(Path(file) for file in files.split(","))
         missing = next((path for path in paths if not path.is_file()), None)
         if missing is not None:
-            raise Failure(f"there is no file {missing}, which is to say what is in the kernel {name}")
+            raise Failure(f"the requirements {missing} of the kernel {name} do not exist")
         found[check_kernel(name)] = (*found.get(name, ()), *paths)
     return found
 
 
 class _Lines:
-    """Turns lines of buildah, uv and debootstrap into steps and their details."""
+    """Turns the output of buildah, uv and debootstrap into steps and details."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps

@@ -1,4 +1,4 @@
-"""`commonage image push`: bring an image of this machine to the site's registry and into the catalogue."""
+"""`commonage image push`: pushes an image of this machine to the registry, and adds it to the catalogue."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from commonage.server.commands.image_steps import Steps
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageOut, KernelIn, ProvenanceIn, SourceFileIn
 
-_MOST_FILES = 200
+_MAX_FILES = 200
 _MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
 
 @click.command
 @click.argument("name", metavar="TENANT/NAME[:TAG]")
-@click.option("--from", "source", metavar="IMAGE", help="The image on this machine.  [default: what build made]")
-@click.option("--title", default="", metavar="TEXT", help="As people see it where they choose.")
-@click.option("--description", default="", metavar="TEXT", help="What it is for.")
-@click.option("--needs-gpu", is_flag=True, help="Nothing runs in it without a GPU.")
-@click.option("--vram", metavar="MEM", help="The least VRAM it runs with: 6GiB; 6144 is MiB.")
+@click.option("--from", "source", metavar="IMAGE", help="Image on this machine.  [default: the result of build]")
+@click.option("--title", default="", metavar="TEXT", help="Title in the catalogue.")
+@click.option("--description", default="", metavar="TEXT", help="Description in the catalogue.")
+@click.option("--needs-gpu", is_flag=True, help="The image needs a GPU.")
+@click.option("--vram", metavar="MEM", help="Smallest VRAM with which it runs: 6GiB; a plain number is MiB.")
 @isolation_option
 @click.option("-v", "--verbose", is_flag=True, help="Show every line of the push.")
 @as_json
 @calls_server
 def push(server: Server, name: str, source: str | None, as_json: bool, **options: Any) -> None:
-    """Push an image to the site's registry, and offer it to the members of its tenant.
+    """Push an image to the registry, and offer it to the members of its tenant.
 
-    Its digest pins what runs: who pushes the same name again changes nothing for work that runs.
+    Workloads run the image by digest. A new push of the same name does not change running workloads.
 
     \b
-    Example:
+    Examples:
       commonage image push lab/torch
       commonage image push public/cuda --from localhost/mine:2 --needs-gpu
     """
@@ -60,7 +60,7 @@ def push(server: Server, name: str, source: str | None, as_json: bool, **options
     except InvalidInput as error:
         raise Failure(error.message) from None
     except ImageError as error:
-        steps.broken_off()
+        steps.abort()
         raise Failure(str(error)) from None
     if as_json:
         click.echo(made.model_dump_json(indent=2))
@@ -72,17 +72,17 @@ def push(server: Server, name: str, source: str | None, as_json: bool, **options
 def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], steps: Steps) -> ImageOut:
     if not buildah.exists(image):
         raise ImageError(
-            f"there is no image {image} on this machine; build it with `commonage image build -t {name}`, or name "
-            "another one with --from; `buildah images` shows those there are"
+            f"no image {image} on this machine. Build it with `commonage image build -t {name}`, or name another "
+            "one with --from. `buildah images` lists all."
         )
     with registry_access(server, name) as access:
-        with steps.step("looking into the image"):
+        with steps.step("inspecting the image"):
             found = inspect_image(image, options["isolation"])
         with steps.step(f"pushing to {access.address}"), tempfile.TemporaryDirectory() as folder:
             target = f"{access.address}/{name.tagged}"
             digest = buildah.push(image, target, access.options, Path(folder), steps.detail)
         reference = f"{access.address}/{name.repository}@{digest}"
-        with steps.step("registering it"):
+        with steps.step("adding it to the catalogue"):
             entry = described(name, reference, found, options, _size(server, access, name, digest))
             with connect(server) as client:
                 return client.register_image(entry)
@@ -91,7 +91,7 @@ def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], 
 def described(
     name: ImageName, reference: str, found: ImageContents, options: dict[str, Any], size_bytes: int | None
 ) -> ImageIn:
-    """The catalogue entry of an image in which this was found."""
+    """The catalogue entry of an image with these contents."""
     known = provenance(found.labels, found.annotations)
     return ImageIn(
         name=str(name),
@@ -110,7 +110,7 @@ def described(
             builder=known.builder,
             base=known.base,
             base_digest=known.base_digest or None,
-            files=[SourceFileIn(path=one.path, digest=one.digest) for one in known.files[:_MOST_FILES]],
+            files=[SourceFileIn(path=one.path, digest=one.digest) for one in known.files[:_MAX_FILES]],
             commit=known.commit,
             dirty=known.dirty,
         ),
@@ -118,7 +118,7 @@ def described(
 
 
 def _size(server: Server, access: Access, name: ImageName, digest: str) -> int | None:
-    """What its layers are, as they are fetched; None where the registry does not say."""
+    """The compressed size of the layers; None if the registry does not report it."""
     context = ssl.create_default_context(cadata=access.certificate)
     scope = {"scope": f"repository:{name.repository}:pull"}
     try:

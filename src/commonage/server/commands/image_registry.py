@@ -1,4 +1,4 @@
-"""How the verbs of images reach the site's registry: its address, its authority, the token of whoever asks."""
+"""Access of the image commands to the registry: its address, its certificate, and the credentials of the user."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from pathlib import Path
 
 from commonage.cli.connection import connect
 from commonage.cli.credentials import Server
-from commonage.cli.failures import Failure
+from commonage.cli.errors import Failure
 from commonage.domain.images import ImageName
 from commonage.sdk.errors import ApiError
 
-_OF_THE_NAME = ("invalid-image", "unknown-tenant", "not-a-member", "not-admin", "not-yours")
+_NAME_ERRORS = ("invalid-image", "unknown-tenant", "not-a-member", "not-admin", "not-yours")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`address` is `HOST:PORT`, empty where no registry is known. `options` let buildah in there.
-
-    `certificate` (PEM) is that of its authority.
-    """
+    """`address` is `HOST:PORT`; empty without a registry. `options` are for buildah. `certificate` is the CA in PEM."""
 
     address: str = ""
     options: tuple[str, ...] = ()
@@ -33,16 +30,16 @@ class Access:
 
 @contextmanager
 def registry_access(server: Server, name: ImageName, *, needed: bool = True) -> Iterator[Access]:
-    """The way into the registry, while the block lasts. Not `needed`: none, where no server or no registry is.
+    """Access to the registry during the block. If it is not `needed`, empty without a server or registry.
 
-    Raises ApiError if no image may be pushed under that name: before one is built, or brought there.
+    Raises ApiError if the user may not push an image of this name, so that nothing is built in vain.
     """
     try:
         with connect(server, reconnect_timeout_s=0) as client:
             client.check_image_name(str(name))
-            found, who = client.registry(), client.info().user
+            found, user = client.registry(), client.info().user
     except (ApiError, Failure) as error:
-        if needed or (isinstance(error, ApiError) and error.code in _OF_THE_NAME):
+        if needed or (isinstance(error, ApiError) and error.code in _NAME_ERRORS):
             raise
         yield Access()
         return
@@ -50,8 +47,8 @@ def registry_access(server: Server, name: ImageName, *, needed: bool = True) -> 
         folder = Path(made)
         (folder / "certs").mkdir()
         (folder / "certs" / "ca.crt").write_text(found.certificate, encoding="ascii")
-        known = base64.b64encode(f"{who}:{server.token}".encode()).decode()
-        # A file, and 0600 by its folder: arguments can be read by everybody on the node.
+        known = base64.b64encode(f"{user}:{server.token}".encode()).decode()
+        # In a private folder, because all users of the machine can read command lines.
         auth = folder / "auth.json"
         auth.write_text(json.dumps({"auths": {found.address: {"auth": known}}}), encoding="ascii")
         options = ("--authfile", str(auth), "--cert-dir", str(folder / "certs"))

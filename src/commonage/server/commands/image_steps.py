@@ -1,4 +1,4 @@
-"""How building and pushing show how far they are: a line for each step with its time, the details as they come."""
+"""Shows the progress of build and push: a line for each step with its time, and the details."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 100
 
 
 class Steps:
-    """Says on stderr what is being done. `verbose`: every line of the programs that do it, too."""
+    """Reports steps on stderr. `verbose` prints every line of output."""
 
     def __init__(self, verbose: bool, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._verbose = verbose
@@ -24,35 +24,35 @@ class Steps:
         self._began = 0.0
 
     def begin(self, title: str) -> None:
-        """A step begins; the one before is done."""
+        """Start a step, and end the one before."""
         self.done()
         self._title, self._began = title, self._monotonic()
         if self._live or self._verbose:
             self._show(f"  {title} …")
 
     def detail(self, text: str) -> None:
-        """A line of what does it."""
+        """Show a line of output of the step."""
         if self._verbose:
             click.echo(f"    {text}", err=True)
         elif self._live and text.strip():
             self._show(f"  {self._title:<{_WIDTH}} {text.strip()}"[:_SHOWN])
 
     def done(self) -> None:
-        """The step is done."""
+        """End the step."""
         if self._title:
             self._clear()
-            click.echo(f"  {self._title:<{_WIDTH}} ready after {self._monotonic() - self._began:.1f} s", err=True)
+            click.echo(f"  {self._title:<{_WIDTH}} done after {self._monotonic() - self._began:.1f} s", err=True)
         self._title = ""
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
-        """One step, from its begin to its end."""
+        """Run the block as one step."""
         self.begin(title)
         yield
         self.done()
 
-    def broken_off(self) -> None:
-        """Nothing more comes of it: what was shown last must not stand before the complaint."""
+    def abort(self) -> None:
+        """Clear the step that failed, before the error is printed."""
         self._clear()
 
     def _show(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""`commonage node mig`: split a GPU of this machine into MIG instances, or make it one again.
+"""`commonage node mig`: splits a GPU of this machine into MIG instances, or reverts that.
 
-Runs on the node itself, as root, beside the server or without it; never under running work.
+Runs on the node, as root, with or without a running server. Refused while workloads use the GPU.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from commonage.store.sql_store import SqlStore
 @click.argument("name")
 @click.argument("gpu")
 @click.argument("profiles")
-@click.option("--yes", is_flag=True, help="Do it; without this the plan is only shown.")
+@click.option("--yes", is_flag=True, help="Apply the plan. Without this option it is only shown.")
 @reads_settings
 def mig(resolved: Resolved, name: str, gpu: str, profiles: str, yes: bool) -> None:
     """Split a GPU of this machine into MIG instances.
 
-    GPU is its index or uuid. PROFILES are those of the instances; `off` makes it one GPU again. The node must be
-    drained, and nothing may run on the GPU. The server sees the change by itself.
+    GPU is an index or a UUID. PROFILES are the profiles of the instances; `off` reverts the split. The node must be
+    drained, and no workload may use the GPU. The server detects the change automatically.
 
     \b
-    Example:
+    Examples:
       commonage node drain gpu-1
       commonage node mig gpu-1 0 1g.10gb,2g.20gb,3g.40gb
       commonage node mig gpu-1 0 off --yes
@@ -49,24 +49,24 @@ def mig(resolved: Resolved, name: str, gpu: str, profiles: str, yes: bool) -> No
         now = ", ".join(found.profiles) or ("MIG mode without instances" if found.is_split else "one GPU")
         click.echo(f"GPU {found.index} ({found.model}) is now: {now}; it becomes: {', '.join(wanted) or 'one GPU'}.")
         if not commands:
-            click.echo("Nothing is to be done.")
+            click.echo("Nothing to do.")
             return
         for command in commands:
             click.echo(f"  {' '.join(command)}")
         _check_idle(resolved.settings, name, found)
         if not yes:
-            click.echo("Nothing was done yet: add --yes to do it.")
+            click.echo("Not applied. Add --yes to apply it.")
             return
         carry_out(commands)
     except CommonageError as error:
         raise Failure(error.message) from None
-    click.echo(f"Done. Let the node take work again: commonage node resume {name}")
+    click.echo(f"Done. Resume the node with: commonage node resume {name}")
 
 
 def _gpu(settings: Settings, name: str, gpu: str) -> Gpu:
     here = settings.node_name or socket.gethostname()
     if name != here:
-        raise InvalidInput(f"this machine is {here!r}: run this on {name[:60]!r} itself", field="name")
+        raise InvalidInput(f"this machine is {here!r}. Run the command on {name[:60]!r}.", field="name")
     devices = _devices(here)
     try:
         return gpu_of(devices.inventory(), gpu)
@@ -79,25 +79,25 @@ def _devices(name: str) -> Devices:
 
 
 def _check_idle(settings: Settings, name: str, gpu: Gpu) -> None:
-    """Raises Conflict unless the node is drained and none of its attempts holds a part of the GPU."""
+    """Raises Conflict unless the node is drained and no attempt uses the GPU."""
     if settings.data_dir.exists():
         node = asyncio.run(_node(settings, name))
         if node is not None and not node.drain:
-            raise Conflict(f"{name} takes work: drain it first (commonage node drain {name})")
+            raise Conflict(f"{name} is not drained. Run `commonage node drain {name}` first.")
     runs = Runs(settings.data_dir / "runs")
     folders = [runs.folder(attempt_id) for attempt_id in runs.all()] if runs.root.is_dir() else []
     requests = [whole[0] for folder in folders if folder.exit() is None and (whole := folder.request()) is not None]
-    holding = [
+    workloads = [
         request.workload_id
         for request in requests
         if any(share.device_uuid in gpu.uuids for share in request.allocation.shares)
     ]
-    if holding:
-        raise Conflict(f"there is work on GPU {gpu.index}: {', '.join(holding)}; wait for its end, or stop it")
+    if workloads:
+        raise Conflict(f"workloads use GPU {gpu.index}: {', '.join(workloads)}. Wait until they end, or stop them.")
 
 
 async def _node(settings: Settings, name: str) -> Node | None:
-    """The node as the control plane's database has it; None where there is no database yet."""
+    """The node in the database of the control plane; None if the database does not exist."""
     if settings.database_url is None and not (settings.data_dir / "commonage.db").exists():
         return None
     store = SqlStore(database_of(settings, settings.data_dir))

@@ -1,4 +1,4 @@
-"""`commonage token`: a token for a user, made on the server's own machine."""
+"""`commonage token`: creates a token for a user, on the server's machine."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from commonage.server.identity import HubIdentity
 from commonage.server.secrets import SecretsError, load_secrets
 from commonage.server.settings.sources import Resolved
 
-_STARTS_WITHIN_S = 60.0
+_START_TIMEOUT_S = 60.0
 
 
 @click.command
-@click.option("--user", required=True, metavar="NAME", help="Whose token; the hub gets to know them if it does not.")
-@click.option("--admin", is_flag=True, help="May also do what admins may. For those alone who are admins already.")
-@click.option("--expires", metavar="TIME", help="How long it is good for: 30d, 12h.  [default: token_lifetime]")
-@click.option("--note", default="made by `commonage token`", metavar="TEXT", help="What it is for.")
+@click.option("--user", required=True, metavar="NAME", help="User of the token. Created in JupyterHub if unknown.")
+@click.option("--admin", is_flag=True, help="Include admin rights. Only for users who are admins.")
+@click.option("--expires", metavar="TIME", help="Lifetime of the token: 30d, 12h.  [default: token_lifetime]")
+@click.option("--note", default="created by `commonage token`", metavar="TEXT", help="Purpose of the token.")
 @as_json
 @reads_settings
 def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note: str, as_json: bool) -> None:
-    """Make a token for a user, on the node of a running server. It makes nobody an admin: `admin_users` does.
+    """Create a token for a user, on the machine of a running server.
+
+    A token does not make its user an admin. Use the setting `admin_users` for that.
 
     \b
-    Example:
+    Examples:
       commonage token --user alice --expires 30d --data-dir .commonage
       commonage token --user admin --admin --json
     """
@@ -57,15 +59,15 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
 
 
 def _ready_server(data_dir: Path) -> Running:
-    """The server on this folder; one that is just starting is waited for. Raises NotRunning, DataDirError."""
-    give_up = time.monotonic() + _STARTS_WITHIN_S
+    """The server on this folder. Waits for one that is starting. Raises NotRunning, DataDirError."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
     while (running := running_server(data_dir)) is not None:
         if running.hub_url:
             return running
-        if time.monotonic() > give_up:
-            raise NotRunning(f"the server on {data_dir} is still starting; see {data_dir / 'logs' / 'server.log'}")
+        if time.monotonic() > deadline:
+            raise NotRunning(f"the server on {data_dir} is still starting. See {data_dir / 'logs' / 'server.log'}")
         time.sleep(0.1)
-    raise NotRunning(f"no server runs on {data_dir}; start it with: commonage up --data-dir {data_dir}")
+    raise NotRunning(f"no server runs on {data_dir}. Start it with: commonage up --data-dir {data_dir}")
 
 
 async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expires_s: int | None) -> IssuedToken:
@@ -73,9 +75,9 @@ async def _mint(identity: HubIdentity, user: str, admin: bool, note: str, expire
     try:
         if admin and not await identity.is_admin(user):
             raise InvalidInput(
-                f"{user} is no admin, and a token makes nobody one: others may have signed in under that name. Add it "
-                "to `admin_users` and start the server again, which ends its earlier sign-ins and tokens; or leave "
-                "--admin out",
+                f"{user} is not an admin, and a token does not make one: somebody else may have signed in with that "
+                "name. Add the user to `admin_users` and restart the server, which revokes the earlier sign-ins and "
+                "tokens of that name. Or omit --admin.",
                 field="user",
             )
         await identity.ensure_user(user)

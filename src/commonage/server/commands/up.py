@@ -1,4 +1,4 @@
-"""`commonage up`: the server."""
+"""`commonage up`: starts the server."""
 
 from __future__ import annotations
 
@@ -8,32 +8,36 @@ from typing import Any
 
 import click
 
-from commonage.server.commands.common import config_option, data_dir_option, settings_of
+from commonage.server.commands.common import F, config_option, settings_of
+from commonage.server.settings.settings import FLAGS
+from commonage.server.settings.show import flag_help
+
+
+def _setting_options(command: F) -> F:
+    """Add an option for each setting that has a flag. The values are strings or None, as `resolve` takes them."""
+    for flag, name in reversed(FLAGS.items()):
+        metavar = flag.rpartition("-")[2].upper()
+        command = click.option(flag, name, metavar=metavar, help=flag_help(name))(command)
+    return command
 
 
 @click.command
-@data_dir_option
-@click.option("--bind", metavar="ADDR", help="Address that people reach; 0.0.0.0 for all.  [default: 127.0.0.1]")
-@click.option("--port", metavar="N", help="Port that people reach; 0 for a free one.  [default: 8000]")
-@click.option("--engine", metavar="ENGINE", help="What runs workloads: process or docker.  [default: process]")
-@click.option("--gpus", metavar="WHICH", help="auto, nvml, amd, none or simulated:2x24GiB.  [default: auto]")
-@click.option("--password-file", metavar="FILE", help="File (0600) with admin=… and users=….")
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.  [default: info]")
-@click.option("--log-format", metavar="FORMAT", help="text or json.  [default: text]")
-@click.option("--stop-workloads", is_flag=True, help="End workloads on SIGTERM as well, not only on Ctrl-C.")
+@_setting_options
+@click.option("--stop-workloads", is_flag=True, help="On SIGTERM, end workloads, too. Ctrl-C always ends them.")
 @config_option
 def up(config: Path | None, stop_workloads: bool, **flags: Any) -> None:
     """Start Commonage on this machine, and run until Ctrl-C.
 
-    Makes the data folder at the first start and says how to sign in. Ctrl-C ends everything, workloads too: sessions
-    for good, jobs go back to the queue. SIGTERM ends the server alone; workloads go on and the next start finds them.
+    The first start creates the data folder and prints how to sign in. Ctrl-C ends the server and all workloads:
+    sessions end for good, jobs are requeued. SIGTERM ends only the server: workloads continue, and the next start
+    adopts them.
 
     \b
-    Example:
+    Examples:
       commonage up
       commonage up --data-dir /srv/commonage --bind 0.0.0.0 --gpus simulated:2x24GiB
     """
     resolved = settings_of(flags, config)
-    from commonage.server.main import serve  # noqa: PLC0415 - all the server: not before the settings are known to be right
+    from commonage.server.main import serve  # noqa: PLC0415 - imports the whole server: only once the settings are valid
 
     sys.exit(serve(resolved.settings, stop_workloads=stop_workloads))

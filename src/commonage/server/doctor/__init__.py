@@ -1,1 +1,1 @@
-"""What may be wrong with this machine, its server and its GPUs."""
+"""The checks of `commonage doctor`: this machine, its server and its GPUs."""

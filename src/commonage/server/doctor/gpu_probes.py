@@ -1,4 +1,4 @@
-"""Runs `gpus.cuda.probe` as a workload would run: with the variables of a share, in cgroups of its own.
+"""Runs `gpu.cuda.probe` as a workload would run: with the variables of a share, in cgroups of its own.
 
 Used by `gpu_trials` and `gpu_sharing` (`commonage doctor gpu`). Knows nothing of isolation levels.
 """

@@ -1,6 +1,6 @@
 """Copies the output of a child process line by line into its own log file (rotated by size) and into the server's log.
 
-Used by `server.children` alone.
+Used by `server.processes.children` alone.
 """
 
 from __future__ import annotations

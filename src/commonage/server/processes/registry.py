@@ -26,8 +26,7 @@ import yaml
 from commonage.domain.errors import Conflict, EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.domain.registry import DELETE, PULL, Access
-from commonage.images.needed import last_needed, note_needed
-from commonage.images.registry_storage import Stored, needed, size_bytes, stored, unneeded
+from commonage.images.registry_storage import Stored, last_needed, needed, note_needed, size_bytes, stored, unneeded
 from commonage.images.registry_tokens import ISSUER, LASTS_S, Signer
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.registry import (
@@ -81,7 +80,7 @@ class RegistryPlan:
 
 
 class Runs(Protocol):
-    """Keeps the registry running: a Supervisor here, or an Apart of `server.parts`."""
+    """Keeps the registry running: a Supervisor, or an ExternalComponent."""
 
     async def start(self) -> None:
         """Start it; ready on return. Raises ChildFailed."""
@@ -136,39 +135,39 @@ class PlatformRegistry:
     async def collect(self, keep: Collection[str]) -> Collected:
         """Implements the port's `collect`."""
         if self._collecting.locked():
-            raise Conflict("the registry is being tidied up already; try again when that is done")
+            raise Conflict("Garbage collection of the registry is already running. Try again later.")
         async with self._collecting:
             storage = self._plan.storage
-            doomed = await asyncio.to_thread(self._judge, keep)
+            to_remove = await asyncio.to_thread(self._find_unneeded, keep)
             had = await asyncio.to_thread(size_bytes, storage)
-            await self._delete(doomed)
+            await self._delete(to_remove)
             await self.stop()
             try:
                 await self._run(read_only=True)
-                await self._throw_out_layers()
+                await self._remove_layers()
             except ChildFailed as error:
                 raise EngineFailure(str(error), retryable=True) from error
             finally:
                 await self.stop()
-                await self._back()
+                await self._restart()
             freed = had - await asyncio.to_thread(size_bytes, storage)
-        log.info("the registry was tidied up", extra={"images": len(doomed), "freed_bytes": freed})
-        return Collected(tuple(str(one) for one in doomed), max(freed, 0))
+        log.info("registry garbage collection finished", extra={"images": len(to_remove), "freed_bytes": freed})
+        return Collected(tuple(str(one) for one in to_remove), max(freed, 0))
 
-    def _judge(self, keep: Collection[str]) -> list[Stored]:
+    def _find_unneeded(self, keep: Collection[str]) -> list[Stored]:
         """Find the manifests that nothing needs and nothing has needed for long; record those that are needed now."""
         storage, now, file = self._plan.storage, self._now(), self._plan.folder / "needed.json"
         wanted, noted = needed(storage, self._plan.address, keep), last_needed(file)
-        doomed = unneeded(storage, wanted, now - self._plan.keep_days * _DAY_S, noted)
+        to_remove = unneeded(storage, wanted, now - self._plan.keep_days * _DAY_S, noted)
         note_needed(file, noted, dict.fromkeys(wanted, now), {str(one) for one in stored(storage)})
-        return doomed
+        return to_remove
 
-    async def _back(self) -> None:
+    async def _restart(self) -> None:
         """Run it as before. An error is logged; the next collection tries again."""
         try:
             await self._run(read_only=False)
         except ChildFailed as error:
-            log.critical("the registry does not come back: %s", error)
+            log.critical("registry does not restart: %s", error)
 
     async def _run(self, *, read_only: bool) -> None:
         self._life = chance.token_hex(8)
@@ -184,18 +183,18 @@ class PlatformRegistry:
                 return answer.status_code == httpx2.codes.UNAUTHORIZED and answer.headers.get(_LIFE) == self._life
         return False
 
-    async def _delete(self, doomed: Sequence[Stored]) -> None:
+    async def _delete(self, to_remove: Sequence[Stored]) -> None:
         async with self._client() as client:
-            for one in doomed:
+            for one in to_remove:
                 token = self.token(ISSUER, (Access("repository", one.repository, (PULL, DELETE)),)).text
                 try:
                     answer = await client.delete(
                         f"/v2/{one.repository}/manifests/{one.digest}", headers={"Authorization": f"Bearer {token}"}
                     )
                 except httpx2.TransportError as error:
-                    raise EngineFailure(f"the registry does not answer: {error}", retryable=True) from error
+                    raise EngineFailure(f"The registry does not answer: {error}.", retryable=True) from error
                 if answer.status_code not in (httpx2.codes.ACCEPTED, httpx2.codes.NOT_FOUND):
-                    raise EngineFailure(f"the registry would not remove {one}: {answer.text[:200]}")
+                    raise EngineFailure(f"The registry refused to remove {one}: {answer.text[:200]}")
 
     def _client(self) -> httpx2.AsyncClient:
         context = ssl.create_default_context(cadata=self._authority.certificate)
@@ -203,7 +202,7 @@ class PlatformRegistry:
             base_url=f"https://{self._plan.here}:{self._plan.port}", verify=context, trust_env=False, timeout=30
         )
 
-    async def _throw_out_layers(self) -> None:
+    async def _remove_layers(self) -> None:
         if not (self._plan.storage / "docker" / "registry" / "v2" / "repositories").exists():
             return  # nothing was ever pushed, which the program reports as an error
         process = await asyncio.create_subprocess_exec(
@@ -213,14 +212,14 @@ class PlatformRegistry:
             stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         try:
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
         except asyncio.CancelledError:
             process.kill()
             await process.wait()
             raise
         if process.returncode != 0:
-            words = said.decode("utf-8", "replace").strip().splitlines()[-3:]
-            raise EngineFailure(f"docker-registry could not remove layers: {'; '.join(words)}")
+            words = output.decode("utf-8", "replace").strip().splitlines()[-3:]
+            raise EngineFailure(f"docker-registry failed to remove layers: {'; '.join(words)}")
 
     def _write(self) -> None:
         """Write its settings and certificates. They are new at each start, so none expires."""
@@ -251,7 +250,7 @@ class RegistryCollection:
             try:
                 await self._registry.collect(self._keep())
             except (Conflict, EngineFailure) as error:
-                log.warning("the registry's garbage was not collected: %s", error.message)
+                log.warning("registry garbage collection failed: %s", error.message)
 
 
 def registry_settings(plan: RegistryPlan) -> dict[str, Any]:

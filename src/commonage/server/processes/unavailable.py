@@ -1,9 +1,7 @@
-"""Runs traefik, and serves the page that it shows while hub or control plane do not answer.
+"""Runs traefik, and serves the page that traefik shows while hub or control plane do not answer.
 
-A proxy cannot make a page itself, and the page must be there when everything else is down, so the two live and end
-together: `python -m commonage.server.processes.unavailable RULES_FOLDER ENTRY_POINTS TRAEFIK ARGUMENT...` (see
-`server.hub`).
-This module imports only the standard library.
+traefik cannot make a page, and this page must work when all else is down, so both run in one process group:
+`python -m commonage.server.processes.unavailable RULES_FOLDER ENTRY_POINTS TRAEFIK ARGUMENT...` (see `processes.hub`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The settings of the server: the table, its sections, and where values come from."""
+"""The settings of the server: the table of all settings in sections, the sources of their values, and their display."""

@@ -1,19 +1,15 @@
-"""The settings for people: what holds and where it came from, and the reference page.
-
-Called by `commonage config` and by `scripts/docs`.
-"""
+"""The settings as text: values with their sources for `commonage config`, the reference page for `scripts/docs.py`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from commonage.domain.quantities import format_cpus, format_memory
-from commonage.server.settings.settings import Settings, row_of
-from commonage.server.settings.sources import DEFAULT, TABLES, Resolved, variable_of
+from commonage.server.settings.fields import quantity_of
+from commonage.server.settings.settings import SECTIONS, TABLES, Settings, allowed, entries_of, row_of
+from commonage.server.settings.sources import DEFAULT, Resolved, variable_of
 from commonage.wire.docs import DOCS_PATH
 
 _LINK = re.compile(rf"{DOCS_PATH}([\w/-]+)\.html(#[\w-]+)?")
@@ -21,7 +17,7 @@ _PASSWORD = re.compile(r"(?<=://)([^:/@]*):[^@]*@")
 
 
 class Shown(NamedTuple):
-    """One setting that holds."""
+    """The value of a setting, and its source."""
 
     name: str
     value: Any
@@ -30,7 +26,7 @@ class Shown(NamedTuple):
 
 
 def shown(resolved: Resolved) -> list[Shown]:
-    """Every setting, in the table's order, secrets hidden; values are such as JSON can hold."""
+    """Every setting in the order of the table, without passwords. The values can be written as JSON."""
     plain = resolved.settings.model_dump(mode="json")
     return [
         Shown(name, hide(name, _written(name, value)), resolved.origins.get(name, DEFAULT), variable_of(name))
@@ -39,12 +35,12 @@ def shown(resolved: Resolved) -> list[Shown]:
 
 
 def hide(name: str, value: Any) -> Any:
-    """`value` without the password in it, if it is one of those that may hold one."""
+    """`value` without its password if the setting may hold one."""
     return _PASSWORD.sub(r"\1:***@", value) if row_of(name).secret and isinstance(value, str) else value
 
 
 def reference() -> str:
-    """docs/reference/settings.md, whole."""
+    """The text of docs/reference/settings.md."""
     return "\n".join(_reference()) + "\n"
 
 
@@ -52,60 +48,51 @@ def _reference() -> Iterator[str]:
     yield "# Settings"
     yield ""
     yield (
-        "A setting comes from its flag of `commonage up`, else from its `COMMONAGE_*` variable, else from\n"
-        "`commonage.toml` (in the current folder, else in the data folder, or the file that `--config` names),\n"
-        "else it is the default. `commonage config` shows what holds and where it came from. This page is made\n"
-        "from the code by `make docs`; how to use it is in [the guide](../operate/settings.md)."
+        "A setting has the value of its flag of `commonage up`, else of its `COMMONAGE_*` variable, else of\n"
+        "`commonage.toml`, else its default. The file is searched in the current folder, then in the data folder;\n"
+        "`--config` names another one. `commonage config` shows all values and their sources.\n"
+        "[The guide](../operate/settings.md) explains how to use them."
     )
-    for group, names in groupby(Settings.model_fields, key=lambda name: row_of(name).group):
+    for title, section in SECTIONS.items():
         yield ""
-        yield f"## {group}"
+        yield f"## {title}"
         yield ""
         yield "| setting | variable | flag | default | it takes | what it does |"
         yield "|---|---|---|---|---|---|"
-        for name in names:
-            row = row_of(name)
-            flag = f"`{row.flag}`" if row.flag else ""
+        for name in section.model_fields:
+            flag = f"`{row.flag}`" if (row := row_of(name)).flag else ""
             cells = [f"`{name}`", f"`{variable_of(name)}`" if name not in TABLES else "", flag, _default(name)]
-            text = _LINK.sub(r"[guide](../\1.md\2)", Settings.model_fields[name].description or "")
-            yield f"| {' | '.join(cells)} | {row.allowed} | {text} |"
+            text = _LINK.sub(r"[guide](../\1.md\2)", describe(name))
+            yield f"| {' | '.join(cells)} | {allowed(name)} | {text} |"
 
 
-_MEMORY = ("memory", "default_memory", "max_bundle", "bundle_space_per_user", "bundle_space_per_tenant")
-_CPUS = ("cpus", "default_cpus")
-_DURATIONS = (
-    "warn_before",
-    "half_life",
-    "entry_penalty",
-    "guaranteed_runtime",
-    "head_of_queue_timeout",
-    "keep_bundles",
-)
+def describe(name: str) -> str:
+    """What the setting does; for a list of tables also its fields."""
+    text, tables = Settings.model_fields[name].description or "", entries_of(name)
+    if tables is None:
+        return text
+    return f"{text} Fields of a table: {', '.join(f'`{field}`' for field in tables.model_fields)}."
+
+
+def flag_help(name: str) -> str:
+    """The help of the option of `commonage up` for the setting `name`, in plain text."""
+    default = _default(name).strip("`")
+    text = f"{describe(name)} Takes {allowed(name)}."
+    return f"{text}  [default: {default}]" if default else text
 
 
 def _written(name: str, value: Any) -> Any:
-    """A quantity as one would write it; anything else as it is."""
-    if value is None:
-        return None
-    if name in _MEMORY:
-        return format_memory(value).replace(" ", "")
-    if name in _CPUS:
-        return format_cpus(value)
-    return _duration(value) if name in _DURATIONS else value
-
-
-def _duration(seconds: int) -> str:
-    """`7d`, `10m`, `90s`: in the largest unit that says it whole."""
-    size, unit = next(
-        (size, unit) for size, unit in ((86400, "d"), (3600, "h"), (60, "m"), (1, "s")) if seconds % size == 0
-    )
-    return f"{seconds // size}{unit}" if seconds else "0"
+    """A quantity as a user writes it; other values unchanged."""
+    quantity = quantity_of(Settings.model_fields[name])
+    return value if quantity is None or value is None else quantity.format(value)
 
 
 def _default(name: str) -> str:
     value = _written(name, Settings.model_fields[name].default)
     if value is None or value in ((), "", {}):
         return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
         return f"`{','.join(value)}`"
     return f"`{value if not isinstance(value, Path) else value.as_posix()}`"

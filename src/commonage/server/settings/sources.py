@@ -1,42 +1,42 @@
-"""From where the settings come: flags, then COMMONAGE_* variables, then commonage.toml, then the defaults.
+"""Finds the values of the settings: in flags, then COMMONAGE_* variables, then commonage.toml, then the defaults.
 
-Called by every verb of the server. What settings there are is `settings`' table.
+Called by every command of the server.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from commonage.server.settings.lines import line_of
-from commonage.server.settings.settings import ENV_PREFIX, FLAGS, Settings, row_of
+from commonage.server.settings.settings import ENV_PREFIX, FLAGS, TABLES, Settings, allowed, row_of
 
 FILE_NAME = "commonage.toml"
 CONFIG_VARIABLE = "COMMONAGE_CONFIG"
 DEFAULT = "default"
-# Variables of ours that are no settings of the server: the client's and the hub's.
+# Variables that are not settings of the server: those of the client and of the hub.
 _NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
-_OF_TESTS = "TEST_"
-_IN_A_WORKLOAD = "COMMONAGE_WORKLOAD_ID"  # there, many more are set that are for the workload to read
-# Settings that only a file can hold: lists of tables.
-TABLES = frozenset({"environments", "tenants", "priority_classes", "volumes"})
-_LARGEST_FILE = 1024 * 1024
+_TEST_PREFIX = "TEST_"
+_WORKLOAD_VARIABLE = "COMMONAGE_WORKLOAD_ID"  # set inside a workload, with other variables that are not settings
+_MAX_BYTES = 1024 * 1024
+_HEADER = re.compile(r"\s*(?P<list>\[)?\[\s*(?P<name>[\w.-]+)\s*\]")
+_KEY = re.compile(r"\s*(?P<key>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message names where it stands, what was given, and what is allowed."""
+    """A setting is invalid. The message names its source, the value, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings that hold, and for each where it came from, in words. `file` is the file that was read, if any."""
+    """The settings, and the source of each for people. `file` is the file that was read, if any."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -50,10 +50,11 @@ def resolve(
     folder: Path | None = None,
     config: Path | None = None,
 ) -> Resolved:
-    """Bring all sources together. `flags` are the settings given on the command line (None: not given).
+    """Combine all sources. A flag with the value None is not set.
 
-    `environ` is this process' environment and `folder` its current one if not given. The file is `config`, or what
-    COMMONAGE_CONFIG names, or commonage.toml in `folder` or else in the data folder. Raises SettingsError.
+    `environ` and `folder` default to the environment and the current folder of this process. The file is `config`,
+    else that of COMMONAGE_CONFIG, else commonage.toml in `folder`, else the one in the data folder. Raises
+    SettingsError.
     """
     environ = os.environ if environ is None else environ
     folder = Path.cwd() if folder is None else folder
@@ -71,7 +72,7 @@ def resolve(
     if file is not None:
         take(_from_file(file))
     settings = _validated(values, origins, file)
-    # Relative to where the value was given: a file's to the file, others' to the current folder.
+    # A path in the file is relative to the file; other paths are relative to the current folder.
     anchored = {
         name: (file.parent if file is not None and origins.get(name, "").startswith(str(file)) else folder) / value
         for name in Settings.model_fields
@@ -99,10 +100,10 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
         name = rest.lower()
         if name in Settings.model_fields and variable == variable_of(name):
             found[name] = (value, variable)
-        elif rest not in _NOT_SETTINGS and not rest.startswith(_OF_TESTS) and _IN_A_WORKLOAD not in environ:
-            raise SettingsError(f"the variable {variable} is no setting of the server{_suggest(name, variable_of)}")
+        elif rest not in _NOT_SETTINGS and not rest.startswith(_TEST_PREFIX) and _WORKLOAD_VARIABLE not in environ:
+            raise SettingsError(f"the variable {variable} is not a setting of the server{_suggest(name, variable_of)}")
     for name in TABLES & found.keys():
-        raise SettingsError(f"{name} are tables, which a variable cannot hold; put them into {FILE_NAME}")
+        raise SettingsError(f"{name} is a list of tables, which a variable cannot hold. Write it in {FILE_NAME}.")
     return found
 
 
@@ -110,7 +111,7 @@ def _file(environ: Mapping[str, str], folder: Path, config: Path | None, values:
     named = config or (Path(environ[CONFIG_VARIABLE]) if environ.get(CONFIG_VARIABLE) else None)
     if named is not None:
         if not (folder / named).exists():
-            raise SettingsError(f"there is no settings file {folder / named}")
+            raise SettingsError(f"the settings file {folder / named} does not exist")
         return folder / named
     data_dir = values.get("data_dir", Settings.model_fields["data_dir"].default)
     candidates = [folder / FILE_NAME, folder / Path(data_dir).expanduser() / FILE_NAME]
@@ -119,8 +120,8 @@ def _file(environ: Mapping[str, str], folder: Path, config: Path | None, values:
 
 def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise SettingsError(f"{path} is larger than 1 MiB; that is no settings file")
+        if path.stat().st_size > _MAX_BYTES:
+            raise SettingsError(f"{path} is larger than 1 MiB, which is too large for a settings file")
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from error
@@ -130,13 +131,13 @@ def _from_file(path: Path) -> dict[str, tuple[Any, str]]:
         raise SettingsError(f"the settings file {path} is not valid TOML: {error}") from error
     for name in table:
         if name not in Settings.model_fields:
-            raise SettingsError(f"{path}: {name!r} is no setting of the server{_suggest(name, str)}")
+            raise SettingsError(f"{path}: {name!r} is not a setting of the server{_suggest(name, str)}")
     return {name: (value, str(path)) for name, value in table.items()}
 
 
 def _suggest(name: str, write: Any) -> str:
     close = difflib.get_close_matches(name, list(Settings.model_fields), n=1, cutoff=0.6)
-    return f"; did you mean {write(close[0])}?" if close else "; `commonage config` lists them all"
+    return f"; did you mean {write(close[0])}?" if close else "; `commonage config` lists all settings"
 
 
 def _validated(values: dict[str, Any], origins: Mapping[str, str], file: Path | None) -> Settings:
@@ -158,33 +159,59 @@ def _validated(values: dict[str, Any], origins: Mapping[str, str], file: Path | 
 def _sentence(name: str, value: object, origin: str, error: Any) -> str:
     """`COMMONAGE_PORT: port is 'http', but it takes a port from 1 to 65535 (why)`."""
     row = row_of(name)
-    shown = "what was given" if row.secret else repr(value if len(str(value)) <= 60 else str(value)[:57] + "...")
+    shown = "this value" if row.secret else repr(value if len(str(value)) <= 60 else str(value)[:57] + "...")
     why = str(error["msg"]).removeprefix("Value error, ").removesuffix(".")
-    if error["type"] == "extra_forbidden" and (there := _fields_beside(error["loc"])):
-        why = f"there is no such setting; there are: {', '.join(there)}"
+    if error["type"] == "extra_forbidden" and (known := _fields_at(error["loc"])):
+        why = f"no such setting. Settings here: {', '.join(known)}"
     if name in TABLES or name == "node_labels":
         return f"{origin}: {_where(value, error['loc'])}: {why[0].lower()}{why[1:]}"
-    return f"{origin}: {name} cannot be {shown}; it takes {row.allowed} ({why[0].lower()}{why[1:]})"
+    return f"{origin}: {name} cannot be {shown}; it takes {allowed(name)} ({why[0].lower()}{why[1:]})"
 
 
-def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
-    """What there is in the place of a setting that is none."""
-    there: list[type[BaseModel]] = [Settings]
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    """The settings at the location of an unknown one."""
+    models: list[type[BaseModel]] = [Settings]
     for part in location[:-1]:
         if isinstance(part, str):
-            there = [found for one in there if part in one.model_fields for found in _models_in(one, part)]
-    return [name for one in there for name in one.model_fields]
+            models = [found for one in models if part in one.model_fields for found in _models_in(one, part)]
+    return [name for one in models for name in one.model_fields]
 
 
 def _models_in(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
-    """The tables that this setting holds."""
-    held = model.model_fields[name].annotation
-    return [one for one in (held, *get_args(held)) if isinstance(one, type) and issubclass(one, BaseModel)]
+    """The models of the tables in this setting."""
+    annotation = model.model_fields[name].annotation
+    return [one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)]
 
 
 def _where(value: object, location: tuple[int | str, ...]) -> str:
-    """`tenants.optics.nominal.gpus`: an entry by its name, where it has one."""
+    """`tenants.optics.nominal.gpus`: an entry by its name, if it has one."""
     parts = [str(part) for part in location if not isinstance(part, str) or "-" not in part]
     if isinstance(value, list) and len(parts) > 1 and isinstance(value[int(parts[1])], dict):
         parts[1] = str(value[int(parts[1])].get("name", parts[1]))
     return ".".join(parts)
+
+
+def line_of(text: str, location: Sequence[int | str]) -> int | None:
+    """The line, from 1, of the value at `location` (`("tenants", 0, "nominal", "gpus")`), or of the table around it.
+
+    Reads only headers and keys; None if it finds nothing.
+    """
+    wanted = [str(part) for part in location if isinstance(part, str)]
+    index = next((part for part in location if isinstance(part, int)), None)
+    table: list[str] = []
+    entries = -1
+    found = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header, key = _HEADER.match(line), _KEY.match(line)
+        if header is not None:
+            table = header["name"].split(".")
+            entries += header["list"] is not None and table == wanted[:1]
+            here = table
+        elif key is not None:
+            here = [*table, *(part.strip() for part in key["key"].split("."))]
+        else:
+            continue
+        in_entry = index is None or entries == index or (not table and here == wanted[:1])
+        if in_entry and here == wanted[: len(here)]:
+            found = number
+    return found

@@ -1,22 +1,32 @@
-"""The settings of storage: volumes, and how large a home may be. A part of `settings`' table."""
+"""The settings of storage: volumes, homes, and the registry of images."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from commonage.domain.errors import InvalidInput
 from commonage.domain.volumes import Extent, Volume, VolumeKind, check_volume
-from commonage.server.settings.table import Row, setting
-from commonage.server.settings.types import Mib, MibOrNone, no_empty
+from commonage.server.settings.fields import (
+    UNIQUE_NAMES,
+    Days,
+    DiskMib,
+    DiskMibOrZero,
+    Entry,
+    IpAddress,
+    Mib,
+    OptionalText,
+    Port,
+    check_domain,
+    host_name,
+    no_empty,
+    setting,
+)
 from commonage.wire.docs import docs_page
 
 
-class VolumeEntry(BaseModel):
-    """One `[[volumes]]` table. `mode` is the most that may be asked for: of a folder `ro` if left out, else `rw`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class VolumeEntry(Entry):
+    """One `[[volumes]]` table. `mode` is the most that may be requested; by default `ro` for folders, else `rw`."""
 
     name: str
     title: Annotated[str, Field(max_length=128)] = ""
@@ -32,15 +42,12 @@ class VolumeEntry(BaseModel):
     path: str = ""
 
     @model_validator(mode="after")
-    def _can_be_offered(self) -> VolumeEntry:
-        try:
-            check_volume(self.volume())
-        except InvalidInput as error:
-            raise ValueError(error.message) from error
+    def _check(self) -> VolumeEntry:
+        check_domain(lambda: check_volume(self.volume()))
         return self
 
     def volume(self) -> Volume:
-        """The same as the domain has it."""
+        """The volume in the form of the domain."""
         return Volume(
             name=self.name,
             title=self.title or self.name,
@@ -57,32 +64,46 @@ class VolumeEntry(BaseModel):
         )
 
 
-def _once(entries: tuple[VolumeEntry, ...]) -> tuple[VolumeEntry, ...]:
-    names = [one.name for one in entries]
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None:
-        raise ValueError(f"{doubled!r} stands there twice")
-    return entries
-
-
 class StorageSettings(BaseModel):
-    """What data there is for workloads, and how much of their own people may keep. Sizes are MiB."""
+    """Volumes for workloads, and the size of homes."""
 
-    volumes: Annotated[tuple[VolumeEntry, ...], AfterValidator(_once)] = setting(
-        (),
-        f"Data that workloads may ask for by name ({docs_page('operate/storage')}). Only in the file, as `[[volumes]]` "
-        "tables with `name`, `title`, `description`, `kind`, `source`, `mode`, `tenants`, `per`, `size`, `memory`, "
-        "`always`, `path`.",
-        Row("tables [[volumes]] in the file", "Storage"),
+    volumes: Annotated[tuple[VolumeEntry, ...], UNIQUE_NAMES] = setting(
+        (), f"Volumes that workloads may request by name ({docs_page('operate/storage')})."
     )
-    disk_reserve: MibOrNone = setting(
+    disk_reserve: DiskMibOrZero = setting(
         64,
-        "Room in the data folder that is kept for sign-in, and for sessions to delete in, for when the disk is full.",
-        Row("an amount of space, like 64MiB, or 0", "Storage"),
+        "Disk space in the data folder that is kept free for sign-in and for sessions in which users delete files. "
+        "It is used when the disk is full.",
+        "an amount of disk space, like 64MiB, or 0",
     )
-    home_quota: Annotated[Mib | None, BeforeValidator(no_empty)] = setting(
+    home_quota: Annotated[DiskMib | None, BeforeValidator(no_empty)] = setting(
         None,
-        "How large a home should be. Homes are measured every 10 minutes and a user above the limit sees a warning. "
-        f"The limit is not enforced: only a quota of the file system does that ({docs_page('operate/storage#homes')}).",
-        Row("an amount of space, like 50GiB", "Storage"),
+        "Size of a home above which its user sees a warning. Homes are measured every 10 minutes. The limit is not "
+        f"enforced: for that, use a quota of the file system ({docs_page('operate/storage#homes')}).",
+    )
+
+
+class ImageSettings(BaseModel):
+    """The registry of images that are built on this site."""
+
+    registry: bool = setting(
+        False,
+        "Run a registry of images, with TLS and the access rights of the tenants. Needs the program docker-registry "
+        f"({docs_page('operate/images')}).",
+    )
+    registry_bind: IpAddress = setting("127.0.0.1", "Address at which the registry listens.")
+    registry_port: Port = setting(5000, "Port of the registry. It is part of the name of each image.")
+    registry_host: Annotated[OptionalText, AfterValidator(host_name)] = setting(
+        None,
+        "Name or address at which all nodes reach the registry. It is part of the name of each image. Default: "
+        "`registry_bind`, or this machine's name if the registry listens on all addresses.",
+        "a host name or an IPv4 address",
+    )
+    registry_keep_days: Days = setting(
+        14, "Days for which the registry keeps an image that is not, or no longer, in the catalogue."
+    )
+    prepull: bool = setting(
+        True,
+        "Pull every image of the catalogue on every node in advance. If false, a node pulls an image at its first use "
+        "or on request (`commonage image prepull`).",
     )

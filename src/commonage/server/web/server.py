@@ -1,7 +1,4 @@
-"""Serves the API and the portal inside the server's event loop: uvicorn without its signals and its own log.
-
-Made by the bootstrap. The application is in `api` and `portal`.
-"""
+"""uvicorn inside the server's event loop, without its signal handlers and log. Made by the server's main."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from commonage.server.web.websockets import WEBSOCKETS
 
 _HEAD_BYTES = 64 * 1024  # of the request line and all headers
-_LAST_ANSWERS_S = 1  # live streams never end by themselves; at shutdown they are cut off after this time
+_SHUTDOWN_S = 1  # live streams never end by themselves; at shutdown they are cut off after this time
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -26,9 +23,11 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._head_bytes: int | None = 0  # of the request whose headers are being read
+        self._received = 0  # bytes of the data that are being parsed
 
     def data_received(self, data: bytes) -> None:
         """Refuse a request whose headers exceed the limit."""
+        self._received = len(data)
         super().data_received(data)
         if self._head_bytes is None or self.transport.is_closing():
             return
@@ -42,8 +41,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Count again: the next request may begin."""
-        self._head_bytes = 0
+        """Count again from the next data on: these still hold the end of the body."""
+        self._head_bytes = -self._received
         super().on_message_complete()
 
 
@@ -72,7 +71,7 @@ class Web:
             http=HttpProtocol,
             proxy_headers=behind_proxy,
             forwarded_allow_ips="127.0.0.1",
-            timeout_graceful_shutdown=_LAST_ANSWERS_S,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
             # Longer than the proxy keeps an idle connection (90 s): else it may send on one that is just being closed.
             timeout_keep_alive=120,
             **WEBSOCKETS,

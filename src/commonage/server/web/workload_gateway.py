@@ -1,8 +1,7 @@
-"""The workload gateway: the only paths of the hub and the control plane that containers reach, namely both APIs.
+"""The workload gateway: containers reach the APIs of hub and control plane through it, and no other path.
 
-The relays of the engines and the tunnels of agents lead to its port of the loopback. A caller that comes this way
-never counts as local, and its forwarding headers are ignored. Pages, /metrics and all other paths are only for
-callers that come through the proxy. Made by the bootstrap, served by `web`.
+Relays of the engines and tunnels of agents connect to its loopback port. Its callers never count as local, and their
+forwarding headers are ignored. Made by the bootstrap, served by `web.server`.
 """
 
 from __future__ import annotations
@@ -61,46 +60,46 @@ class WorkloadGateway:
         if _is_below(API_PATH, scope):
             await self._api(_without_forwarding(scope), receive, send)
         elif scope["type"] == "http" and _is_below(HUB_API_PATH, scope):
-            response = await self._ask_hub(Request(scope, receive))
+            response = await self._forward_to_hub(Request(scope, receive))
             await response(scope, receive, send)
         elif scope["type"] == "http":
             await _refuse(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
-    async def _ask_hub(self, request: Request) -> Response:
+    async def _forward_to_hub(self, request: Request) -> Response:
         headers = [(name, value) for name, value in request.scope["headers"] if name in _TO_HUB]
         query = request.scope["query_string"]
         target = request.scope["raw_path"] + (b"?" + query if query else b"")
         has_body = any(name in request.headers for name in ("content-length", "transfer-encoding"))
         try:
-            asked = self._hub.build_request(
+            outgoing = self._hub.build_request(
                 request.method,
                 self._hub_url.copy_with(raw_path=target),
                 headers=headers,
                 content=request.stream() if has_body else None,
             )
-            said = await self._hub.send(asked, stream=True)
+            received = await self._hub.send(outgoing, stream=True)
         except (ClientDisconnect, httpx2.InvalidURL):
-            return answer(problem(PROBLEMS["not-found"], "The request is not whole, or its path is no path."))
+            return answer(problem(PROBLEMS["not-found"], "The request is incomplete, or its path is invalid."))
         except httpx2.TransportError as error:
-            why = f"The hub does not answer: {error}. Try again in a moment."
+            why = f"JupyterHub does not answer: {error}. Try again in a few seconds."
             return answer(problem(PROBLEMS["unavailable"], why, retryable=True))
-        response = StreamingResponse(_body(said), said.status_code)
+        response = StreamingResponse(_body(received), received.status_code)
         response.raw_headers = [
             (name.encode("latin-1"), value.encode("latin-1"))
-            for name, value in said.headers.multi_items()
+            for name, value in received.headers.multi_items()
             if name.lower() not in _OF_ONE_CONNECTION
         ]
         return response
 
 
-async def _body(said: httpx2.Response) -> AsyncIterator[bytes]:
+async def _body(received: httpx2.Response) -> AsyncIterator[bytes]:
     try:
-        async for part in said.aiter_raw():
+        async for part in received.aiter_raw():
             yield part
     finally:
-        await said.aclose()
+        await received.aclose()
 
 
 def _is_below(prefix: str, scope: Scope) -> bool:

@@ -13,7 +13,7 @@ def test_a_taken_port_is_named_with_who_has_it() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PortError) as caught:
             check("127.0.0.1", port, "--port")
-    assert f"port {port} of 127.0.0.1 is taken by " in str(caught.value)
+    assert f"Port {port} of 127.0.0.1 is in use by " in str(caught.value)
     assert f"(process {os.getpid()})" in str(caught.value)
     assert "choose another with --port" in str(caught.value)
     check("127.0.0.1", port, "--port")
@@ -29,5 +29,5 @@ def test_a_port_for_root_only(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "bind", refuse)
-    with pytest.raises(PortError, match="port 80 may not be used by this user"):
+    with pytest.raises(PortError, match="may not use port 80"):
         check("127.0.0.1", 80, "--port")

@@ -105,7 +105,7 @@ class Collections:
             await self._delete(doomed)
 
         patch.setattr(PlatformRegistry, "_delete", delete)
-        patch.setattr(PlatformRegistry, "_throw_out_layers", Nothing.start)
+        patch.setattr(PlatformRegistry, "_remove_layers", Nothing.start)
 
     async def _delete(self, doomed: Sequence[Stored]) -> None:
         self.gone += map(str, doomed)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from commonage.server.processes.unavailable import RETRY_AFTER_S, answer_to, rules
-from commonage.wire.workloads import Problem
+from commonage.wire.reasons import Problem
 
 BROWSER = b"GET /hub/home HTTP/1.1\r\nHost: hub\r\nAccept: text/html,application/xhtml+xml,*/*;q=0.8\r\n\r\n"
 

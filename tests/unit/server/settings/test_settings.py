@@ -1,4 +1,4 @@
-"""Settings: which source wins, and the sentence for everything that is wrong."""
+"""Settings: precedence of the sources, and the error text for each mistake."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.server.settings.settings import Settings, row_of
+from commonage.server.settings.settings import SECTIONS, Settings, allowed
 from commonage.server.settings.show import hide, reference, shown
 from commonage.server.settings.sources import SettingsError, resolve, variable_of
 
 
 def wrong(tmp_path: Path, environ: dict[str, str] | None = None, toml: str | None = None, **flags: str) -> str:
-    """The sentence for a setting that is wrong."""
+    """The error text for an invalid setting."""
     if toml is not None:
         (tmp_path / "commonage.toml").write_text(toml)
     with pytest.raises(SettingsError) as caught:
@@ -20,7 +20,7 @@ def wrong(tmp_path: Path, environ: dict[str, str] | None = None, toml: str | Non
     return str(caught.value)
 
 
-def test_defaults_hold_where_nothing_is_said(tmp_path: Path) -> None:
+def test_defaults_apply_without_any_source(tmp_path: Path) -> None:
     resolved = resolve({}, environ={}, folder=tmp_path)
     assert resolved.settings.port == 8000
     assert resolved.settings.bind == "127.0.0.1"
@@ -34,7 +34,7 @@ def test_defaults_hold_where_nothing_is_said(tmp_path: Path) -> None:
     variable=st.none() | st.integers(0, 65535),
     file=st.none() | st.integers(0, 65535),
 )
-def test_flag_before_variable_before_file_before_default(
+def test_flag_overrides_variable_overrides_file_overrides_default(
     tmp_path_factory: pytest.TempPathFactory, flag: int | None, variable: int | None, file: int | None
 ) -> None:
     folder = tmp_path_factory.mktemp("precedence")
@@ -49,7 +49,7 @@ def test_flag_before_variable_before_file_before_default(
     assert resolved.origins["port"] == origin
 
 
-def test_the_file_of_the_data_folder_is_read_where_the_current_folder_has_none(tmp_path: Path) -> None:
+def test_file_in_data_folder_is_read_if_current_folder_has_none(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "commonage.toml").write_text('name = "Lab"\n')
     assert resolve({"data_dir": "data"}, environ={}, folder=tmp_path).settings.name == "Lab"
@@ -62,7 +62,7 @@ def test_the_file_of_the_data_folder_is_read_where_the_current_folder_has_none(t
     assert by_variable.file == tmp_path / "other.toml"
 
 
-def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
+def test_paths_in_file_are_relative_to_file(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "it.toml").write_text('password_file = "passwords"\n')
     resolved = resolve({"data_dir": "data"}, environ={}, folder=tmp_path, config=tmp_path / "etc" / "it.toml")
@@ -70,7 +70,7 @@ def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
     assert resolved.settings.data_dir == tmp_path / "data"
 
 
-def test_quantities_and_lists_are_read_as_people_write_them(tmp_path: Path) -> None:
+def test_quantities_and_lists_are_parsed(tmp_path: Path) -> None:
     environ = {
         "COMMONAGE_MEMORY": "64GiB",
         "COMMONAGE_CPUS": "1500m",
@@ -92,7 +92,7 @@ def test_quantities_and_lists_are_read_as_people_write_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("value", ["300", '"300"', "5.5"])
-def test_a_duration_without_a_unit_is_refused(tmp_path: Path, value: str) -> None:
+def test_duration_without_unit_is_refused(tmp_path: Path, value: str) -> None:
     (tmp_path / "commonage.toml").write_text(f"warn_before = {value}\n")
     with pytest.raises(SettingsError, match=r"line 1: warn_before .* has no unit\. Write \d+m for minutes or \d+s for"):
         resolve({}, environ={}, folder=tmp_path)
@@ -100,13 +100,13 @@ def test_a_duration_without_a_unit_is_refused(tmp_path: Path, value: str) -> Non
         resolve({}, environ={"COMMONAGE_WARN_BEFORE": "300"}, folder=tmp_path)
 
 
-def test_a_number_of_memory_is_mib_in_the_file_and_in_variables(tmp_path: Path) -> None:
+def test_memory_without_unit_is_mib(tmp_path: Path) -> None:
     (tmp_path / "commonage.toml").write_text("default_memory = 2048\n")
     settings = resolve({}, environ={"COMMONAGE_MEMORY": "4096"}, folder=tmp_path).settings
     assert (settings.default_memory, settings.memory) == (2048, 4096)
 
 
-def test_environments_are_tables_of_the_file(tmp_path: Path) -> None:
+def test_environments_are_tables_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "commonage.toml").write_text(
         '[[environments]]\nname = "torch"\nrequirements = ["torch"]\nkinds = ["session", "job"]\n'
         '[environments.variables]\nHF_HOME = "/data/hf"\n'
@@ -124,7 +124,7 @@ def test_environments_are_tables_of_the_file(tmp_path: Path) -> None:
         ({"COMMONAGE_PORT": "http"}, ["COMMONAGE_PORT", "'http'", "a port from 1 to 65535"]),
         ({"COMMONAGE_PORT": "70000"}, ["COMMONAGE_PORT", "'70000'", "a port from 1 to 65535"]),
         ({"COMMONAGE_PROT": "80"}, ["COMMONAGE_PROT", "did you mean COMMONAGE_PORT?"]),
-        ({"COMMONAGE_NONSENSE_OF_MINE": "1"}, ["COMMONAGE_NONSENSE_OF_MINE", "no setting"]),
+        ({"COMMONAGE_NONSENSE_OF_MINE": "1"}, ["COMMONAGE_NONSENSE_OF_MINE", "not a setting"]),
         ({"COMMONAGE_GPUS": "simulated:2xfoo"}, ["COMMONAGE_GPUS", "simulated:2x24GiB"]),
         ({"COMMONAGE_GPUS": "rocm"}, ["COMMONAGE_GPUS", "'rocm'", "auto, nvml, amd, none"]),
         ({"COMMONAGE_BIND": "example.org"}, ["COMMONAGE_BIND", "an IP address of this machine"]),
@@ -133,10 +133,10 @@ def test_environments_are_tables_of_the_file(tmp_path: Path) -> None:
         ({"COMMONAGE_LOG_LEVEL": "loud"}, ["COMMONAGE_LOG_LEVEL", "debug, info, warning or error"]),
         ({"COMMONAGE_PRICE_CPU_HOUR": "nan"}, ["COMMONAGE_PRICE_CPU_HOUR", "not negative"]),
         ({"COMMONAGE_ENVIRONMENTS": "[]"}, ["tables", "commonage.toml"]),
-        ({"COMMONAGE_CONFIG": "gone.toml"}, ["no settings file", "gone.toml"]),
+        ({"COMMONAGE_CONFIG": "gone.toml"}, ["gone.toml", "does not exist"]),
     ],
 )
-def test_a_wrong_variable_is_named_with_what_is_allowed(
+def test_invalid_variable_is_reported_with_allowed_values(
     tmp_path: Path, environ: dict[str, str], said: list[str]
 ) -> None:
     sentence = wrong(tmp_path, environ)
@@ -154,7 +154,7 @@ def test_a_wrong_variable_is_named_with_what_is_allowed(
         ("admin_users = 3", ["commonage.toml", "admin_users"]),
     ],
 )
-def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, toml: str, said: list[str]) -> None:
+def test_invalid_setting_in_file_is_reported(tmp_path: Path, toml: str, said: list[str]) -> None:
     sentence = wrong(tmp_path, toml=toml)
     assert [part for part in said if part not in sentence] == []
 
@@ -162,49 +162,51 @@ def test_a_wrong_line_of_the_file_is_named(tmp_path: Path, toml: str, said: list
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ('members = ["ann"]', "line 3: tenants.lab.members: there is no such setting; there are: name, title, weight"),
-        ("nominal = { gpu = 1 }", "tenants.lab.nominal.gpu: there is no such setting; there are: cpus, memory, gpus"),
+        ('members = ["ann"]', "line 3: tenants.lab.members: no such setting. Settings here: name, title, weight"),
+        ("nominal = { gpu = 1 }", "tenants.lab.nominal.gpu: no such setting. Settings here: cpus, memory, gpus"),
     ],
 )
-def test_a_line_of_a_table_that_is_no_setting_is_told_what_there_is(tmp_path: Path, line: str, said: str) -> None:
+def test_unknown_setting_in_table_is_reported_with_known_settings(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "commonage.toml").write_text(f'[[tenants]]\nname = "lab"\n{line}\n')
     with pytest.raises(SettingsError) as caught:
         resolve({}, environ={}, folder=tmp_path)
     assert said in str(caught.value)
 
 
-def test_a_flag_is_named_as_it_is_typed(tmp_path: Path) -> None:
+def test_invalid_flag_is_reported_as_typed(tmp_path: Path) -> None:
     assert wrong(tmp_path, data_dir=".", port="x").startswith("flag --port: port cannot be 'x'")
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "commonage.toml").write_bytes(b'name = "\xff"')
     assert "not UTF-8 text (byte 8)" in wrong(tmp_path)
     (tmp_path / "commonage.toml").write_bytes(b"#" * 1_100_000)
     assert "larger than 1 MiB" in wrong(tmp_path)
 
 
-def test_a_password_is_not_repeated(tmp_path: Path) -> None:
+def test_password_is_not_repeated_in_error(tmp_path: Path) -> None:
     assert "sesame" not in wrong(tmp_path, {"COMMONAGE_DATABASE_URL": "mysql://ann:sesame@db/x"})
 
 
-def test_inside_a_workload_its_variables_are_no_settings(tmp_path: Path) -> None:
+def test_variables_of_a_workload_are_not_settings(tmp_path: Path) -> None:
     environ = {"COMMONAGE_WORKLOAD_ID": "x", "COMMONAGE_ARRAY_INDEX": "3", "COMMONAGE_GPU_MEMORY_MIB": "6144"}
     assert resolve({}, environ=environ, folder=tmp_path).settings.port == 8000
 
 
-def test_all_are_shown_with_origin_and_without_passwords(tmp_path: Path) -> None:
+def test_all_settings_are_shown_with_origin_and_without_passwords(tmp_path: Path) -> None:
     url = "postgresql://ann:sesame@db/commonage"
     rows = {row.name: row for row in shown(resolve({}, environ={"COMMONAGE_DATABASE_URL": url}, folder=tmp_path))}
     assert set(rows) == set(Settings.model_fields)
     assert rows["database_url"].value == "postgresql://ann:***@db/commonage"
     assert rows["database_url"].origin == "COMMONAGE_DATABASE_URL"
-    assert rows["default_memory"].value == "1GiB"
+    written = {"default_memory": "1GiB", "max_bundle": "64MiB", "default_cpus": "1", "token_lifetime": "90d"}
+    assert {name: rows[name].value for name in written} == written
     assert hide("name", "a://b:c@d") == "a://b:c@d"
 
 
-def test_the_reference_has_every_setting() -> None:
+def test_reference_has_every_setting() -> None:
     page = reference()
     assert [name for name in Settings.model_fields if f"| `{name}` |" not in page] == []
-    assert all(row_of(name).allowed for name in Settings.model_fields)
+    assert all(allowed(name) for name in Settings.model_fields)
+    assert [name for section in SECTIONS.values() for name in section.model_fields] == list(Settings.model_fields)
     assert variable_of("port") in page

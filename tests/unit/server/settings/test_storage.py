@@ -1,4 +1,4 @@
-"""Volumes as they are declared."""
+"""Volumes in the settings."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.volumes import VolumeKind
-from commonage.server.bootstrap import control_settings
+from commonage.server.control_settings import control_settings
 from commonage.server.settings.settings import Settings
 
 
@@ -15,7 +15,7 @@ def declared(**volume: Any) -> Settings:
     return Settings(volumes=[volume], engine="docker", tenants=[{"name": "lab"}])  # type: ignore[arg-type, list-item]  # as a file has it
 
 
-def test_a_folder_is_read_only_and_the_rest_is_for_writing() -> None:
+def test_folder_is_read_only_by_default_and_other_volumes_are_writable() -> None:
     [folder] = control_settings(declared(name="datasets", source="/srv/datasets", tenants=["lab"])).volumes
     assert (folder.title, folder.writable, folder.tenants) == ("datasets", False, ("lab",))
     [docker] = control_settings(declared(name="results", kind="docker", size="5GiB")).volumes
@@ -33,20 +33,20 @@ def test_a_folder_is_read_only_and_the_rest_is_for_writing() -> None:
         ({"name": "x", "source": "/srv", "quota": "5GiB"}, "not permitted"),
     ],
 )
-def test_what_cannot_be_is_refused(volume: dict[str, Any], why: str) -> None:
+def test_invalid_volume_is_refused(volume: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         declared(**volume)
 
 
-def test_no_name_stands_there_twice() -> None:
+def test_repeated_name_is_refused() -> None:
     twice = [{"name": "x", "source": "/srv"}, {"name": "x", "source": "/data"}]
-    with pytest.raises(ValidationError, match="'x' stands there twice"):
+    with pytest.raises(ValidationError, match="'x' is defined twice"):
         Settings(volumes=twice)  # type: ignore[arg-type]  # as a file has it
 
 
-def test_what_it_names_must_be_there() -> None:
-    with pytest.raises(InvalidInput, match=r"the volume x: tenants: there is no 'lib'; there are: commons, lab"):
+def test_unknown_tenant_or_engine_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"the volume x: tenants: 'lib' does not exist. Known: commons, lab"):
         control_settings(declared(name="x", source="/srv", tenants=["lib"]))
     settings = declared(name="x", kind="docker").model_copy(update={"engine": "process"})
-    with pytest.raises(InvalidInput, match="the volume x is Docker's"):
+    with pytest.raises(InvalidInput, match="Volume x is a Docker volume"):
         control_settings(settings)

@@ -150,7 +150,7 @@ async def test_a_client_that_takes_nothing_for_many_pings_loses_nothing(site: Si
     buffered = protocol.transport.get_write_buffer_size()
     for _ in range(3):
         timer = protocol.ping_timer
-        await until(lambda phase=timer: protocol.ping_timer is not seen)
+        await until(lambda last=timer: protocol.ping_timer is not last)
     assert protocol.transport.get_write_buffer_size() == buffered  # no ping waits behind what is not taken
     taken = 0
     while taken < 16 * MIB:

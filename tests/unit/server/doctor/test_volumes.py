@@ -1,4 +1,4 @@
-"""What `commonage doctor` says of what is mounted below folders that containers get."""
+"""`commonage doctor` checks the folders that containers get."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from commonage.domain.volumes import VolumeKind
 from commonage.server.doctor import checks as doctor
-from commonage.server.doctor.checks import Finding, Patient
+from commonage.server.doctor.checks import Context, Finding
 from commonage.server.settings.settings import Settings
 from commonage.server.settings.storage import VolumeEntry
 
@@ -22,31 +22,29 @@ def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounted: str, engine
     mounts.write_text("".join(f"dev {one} ext4 rw 0 0\n" for one in ("/", "/srv", "/srv/datasets", *mounted)))
     monkeypatch.setattr(doctor, "_MOUNTS", mounts)
     settings = Settings(data_dir=tmp_path, engine=engine, volumes=VOLUMES, docker_mounts=("/opt/tools:/tools",))
-    return doctor._volumes(Patient(settings, None))
+    return doctor._volumes(Context(settings, None))
 
 
-def test_what_is_mounted_below_a_folder_is_named_and_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_mounts_below_a_folder_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     below = ("/srv/datasets/a\\040disk", "/srv/projects/ada/x", "/opt/tools/cuda")
-    said = found(monkeypatch, tmp_path, *below, "/srv/datasets-of-others/x")
-    assert said.verdict == "note"
-    assert said.found.endswith(": /opt/tools/cuda, /srv/datasets/a disk, /srv/projects/ada/x")
-    assert "declare it as a volume of its own" in said.advice
+    finding = found(monkeypatch, tmp_path, *below, "/srv/datasets-of-others/x")
+    assert finding.verdict == "note"
+    assert finding.found.endswith(": /opt/tools/cuda, /srv/datasets/a disk, /srv/projects/ada/x")
+    assert "declare each as a volume" in finding.advice
 
 
 @pytest.mark.parametrize(("engine", "mounted"), [("docker", ()), ("process", ("/srv/datasets/disk",))])
-def test_where_nothing_is_or_nothing_is_mounted_there_is_nothing_to_say(
+def test_folders_without_mounts_below_are_ok(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, mounted: tuple[str, ...]
 ) -> None:
     assert found(monkeypatch, tmp_path, *mounted, engine=engine).verdict == "ok"
 
 
-def test_a_folder_that_others_could_make_lead_elsewhere_is_bad(tmp_path: Path) -> None:
+def test_folder_that_others_can_redirect_is_bad(tmp_path: Path) -> None:
     (tmp_path / "open" / "data").mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
     mounts = (f"{tmp_path}/open/data:/data",)
-    said = doctor._volumes(Patient(Settings(data_dir=tmp_path / "own", engine="docker", docker_mounts=mounts), None))
-    assert said.verdict == "bad"
-    assert "could be made to lead elsewhere" in said.found
-    assert "have it belong to root" in said.advice
+    finding = doctor._volumes(Context(Settings(data_dir=tmp_path / "own", engine="docker", docker_mounts=mounts), None))
+    assert finding.verdict == "bad"
+    assert "could be made to lead elsewhere" in finding.found
+    assert "have it belong to root" in finding.advice

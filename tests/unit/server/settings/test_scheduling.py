@@ -1,4 +1,4 @@
-"""Tenants, quotas, priority classes and labels in the settings: what is read, and the sentence for what is wrong."""
+"""Tenants, quotas, priority classes and labels in the settings: parsing, and the error text for each mistake."""
 
 from pathlib import Path
 
@@ -8,9 +8,8 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
 from commonage.server.bootstrap import control_settings
 from commonage.server.control_settings import priority_classes_of, rules_of, volumes_of
-from commonage.server.settings.lines import line_of
 from commonage.server.settings.settings import Settings
-from commonage.server.settings.sources import SettingsError, resolve
+from commonage.server.settings.sources import SettingsError, line_of, resolve
 
 WHOLE = """
 policy = "best-fit"
@@ -63,7 +62,7 @@ def wrong(tmp_path: Path, toml: str) -> str:
     return str(caught.value).removeprefix(f"{tmp_path}/")
 
 
-def test_rules_as_they_are_written(tmp_path: Path) -> None:
+def test_rules_are_parsed(tmp_path: Path) -> None:
     settings = read(tmp_path, WHOLE)
     rules = rules_of(settings, ["notebook"], ["local"])
     assert rules.tenants == (
@@ -81,14 +80,14 @@ def test_rules_as_they_are_written(tmp_path: Path) -> None:
     assert settings.node_labels == {"zone": "basement", "nvidia.com/nvlink": "yes"}
 
 
-def test_priority_classes_join_ours(tmp_path: Path) -> None:
+def test_priority_classes_extend_built_in_ones(tmp_path: Path) -> None:
     found = priority_classes_of(read(tmp_path, WHOLE))
     assert [one.name for one in found] == ["scavenger", "low", "normal", "high", "deadline", "urgent"]
     assert found[0] == PriorityClass("scavenger", -90, preemptible=True)
     assert found[4] == PriorityClass("deadline", 20, for_admins=True)
 
 
-def test_control_gets_them(tmp_path: Path) -> None:
+def test_control_settings_contain_rules(tmp_path: Path) -> None:
     made = control_settings(read(tmp_path, WHOLE))
     assert [one.name for one in made.rules.tenants] == ["optics", "org:students"]
     assert made.priority_classes[4].name == "deadline"
@@ -103,52 +102,52 @@ def test_control_gets_them(tmp_path: Path) -> None:
          "commonage.toml, line 6: tenants.b.nominal.memory: memory 'lots' is not an amount of memory"),
         ('[[tenants]]\nname = "a"\nweight = 0', "line 3: tenants.a.weight: input should be greater than 0"),
         ('[[tenants]]\ntitle = "a"', "line 1: tenants.0.name: field required"),
-        ('[[tenants]]\nname = "a"\ndevices = 3', "line 3: tenants.a.devices: there is no such setting; there are: name,"),  # noqa: E501
+        ('[[tenants]]\nname = "a"\ndevices = 3', "line 3: tenants.a.devices: no such setting. Settings here: name,"),
         ('[[tenants]]\nname = "a"\n[tenants.borrowing]\ngpus = 1',
-         "line 1: tenants.a: borrowing.gpus is counted from nominal.gpus, which is not there"),
+         "line 1: tenants.a: borrowing.gpus is relative to nominal.gpus, which is not set"),
         ('[[tenants]]\nname = "a"\nnominal.gpus = 1\nlending.gpus = 2',
          "tenants.a: lending.gpus is more than nominal.gpus"),
-        ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"', "tenants: 'a' stands there twice"),
+        ('[[tenants]]\nname = "a"\n[[tenants]]\nname = "a"', "tenants: 'a' is defined twice"),
         ('tenants = "optics"', "line 1: tenants: input should be a valid tuple"),
         ('[[priority_classes]]\nname = "x"\npriority = 101', "line 3: priority_classes.x.priority: input should"),
         ('name = "x"\n[node_labels]\n"a b" = "c"', "line 2: node_labels: it 'a b' is no name of a label"),
-        ('[node_labels]\nsite = "x"', "node_labels: site is a label that every node has of itself"),
+        ('[node_labels]\nsite = "x"', "node_labels: site is a label that every node already has"),
         ('policy = "fastest"', "line 1: policy cannot be 'fastest'; it takes best-fit, spread, expected-waste"),
         ('site_policy = "nearest"', "site_policy cannot be 'nearest'; it takes first-free, least-used or cheapest"),
         ("port = 1\nhalf_life = 0", "line 2: half_life cannot be 0; it takes a duration"),
         ("age_credit = -1", "age_credit cannot be -1"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, toml: str, said: str) -> None:
+def test_invalid_rule_is_reported_with_line(tmp_path: Path, toml: str, said: str) -> None:
     assert said in wrong(tmp_path, toml)
 
 
-def test_labels_of_a_variable(tmp_path: Path) -> None:
+def test_labels_in_a_variable(tmp_path: Path) -> None:
     environ = {"COMMONAGE_NODE_LABELS": "zone=basement, rack=7"}
     assert resolve({}, environ=environ, folder=tmp_path).settings.node_labels == {"rack": "7", "zone": "basement"}
     for wrong_one, words in (("zone", "not of the form zone=basement"), ("zone=", "no label")):
         with pytest.raises(SettingsError, match=f"COMMONAGE_NODE_LABELS: .*{words}"):
             resolve({}, environ={"COMMONAGE_NODE_LABELS": wrong_one}, folder=tmp_path)
-    with pytest.raises(SettingsError, match="tenants are tables, which a variable cannot hold"):
+    with pytest.raises(SettingsError, match="tenants is a list of tables, which a variable cannot hold"):
         resolve({}, environ={"COMMONAGE_TENANTS": "x"}, folder=tmp_path)
 
 
-def test_a_tenant_names_what_is_there(tmp_path: Path) -> None:
+def test_tenant_with_unknown_environment_or_site_is_refused(tmp_path: Path) -> None:
     settings = read(tmp_path, WHOLE)
-    with pytest.raises(InvalidInput, match="the tenant optics: environments: there is no 'notebook'; there are: base"):
+    with pytest.raises(InvalidInput, match="the tenant optics: environments: 'notebook' does not exist"):
         rules_of(settings, ["base"], ["local"])
     settings = read(tmp_path, '[[tenants]]\nname = "a"\nsites = ["moon"]')
-    with pytest.raises(InvalidInput, match="the tenant a: sites: there is no 'moon'; there are: local"):
+    with pytest.raises(InvalidInput, match="the tenant a: sites: 'moon' does not exist"):
         rules_of(settings, ["base"], ["local"])
 
 
-def test_where_nothing_is_found_no_line_is_said() -> None:
+def test_unknown_location_has_no_line() -> None:
     assert line_of("", ("port",)) is None
     assert line_of("# port = 1", ("port",)) is None
     assert line_of("a.b = 1", ("a", "b")) == 1
 
 
-def test_volumes_do_not_lie_in_what_workloads_write_to(tmp_path: Path) -> None:
+def test_volume_below_writable_mount_is_refused(tmp_path: Path) -> None:
     text = """
     engine = "docker"
     docker_mounts = ["/srv/shared/{tenant}:/shared:rw"]

@@ -1,0 +1,169 @@
+"""The settings of scheduling: tenants and quotas, priorities, fair share, placement; and prices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+
+from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
+from commonage.domain.usage import Prices
+from commonage.scheduler.policies import registry
+from commonage.scheduler.queue.sites import SitePolicy
+from commonage.server.settings.fields import (
+    UNIQUE_NAMES,
+    Entry,
+    MibOrZero,
+    MilliOrZero,
+    NotNegative,
+    Seconds,
+    SecondsOrZero,
+    setting,
+)
+from commonage.wire.docs import docs_page
+
+
+def _devices(value: object) -> object:
+    """Thousandths of GPUs for a number of GPUs, such as 2.5."""
+    if value is None or isinstance(value, bool):
+        return value
+    try:
+        devices = float(str(value))
+    except ValueError:
+        raise ValueError("not a number of GPUs; write it like 4 or 2.5") from None
+    if not 0 <= devices <= 1_000_000:
+        raise ValueError("not a number of GPUs from 0 to a million")
+    return round(devices * 1000)
+
+
+DevicesMilli = Annotated[int, BeforeValidator(_devices)]
+
+
+class BoundsEntry(Entry):
+    """A bound on each resource; None is unbounded."""
+
+    cpus: MilliOrZero | None = None
+    memory: MibOrZero | None = None
+    gpus: DevicesMilli | None = None
+    vram: MibOrZero | None = None
+
+    def bounds(self) -> Bounds:
+        """The bounds in the form of the domain."""
+        return Bounds(self.cpus, self.memory, self.gpus, self.vram)
+
+
+class TenantEntry(Entry):
+    """One `[[tenants]]` table."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
+    title: Annotated[str, Field(max_length=128)] = ""
+    weight: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
+    nominal: BoundsEntry = BoundsEntry()
+    borrowing: BoundsEntry = BoundsEntry()
+    lending: BoundsEntry = BoundsEntry()
+    per_user: BoundsEntry = BoundsEntry()
+    sites: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()
+    max_workloads: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> TenantEntry:
+        """Borrowing and lending are relative to the nominal quota, so it must be set."""
+        for what in ("borrowing", "lending"):
+            for resource, bound in getattr(self, what):
+                own = getattr(self.nominal, resource)
+                if bound is not None and own is None:
+                    raise ValueError(f"{what}.{resource} is relative to nominal.{resource}, which is not set")
+                if what == "lending" and bound is not None and bound > own:
+                    raise ValueError(f"lending.{resource} is more than nominal.{resource}")
+        return self
+
+    def tenant(self) -> Tenant:
+        """The tenant in the form of the domain."""
+        bounds = (self.nominal.bounds(), self.borrowing.bounds(), self.lending.bounds(), self.per_user.bounds())
+        quota = Quota(*bounds)
+        return Tenant(self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads)
+
+
+class PriorityClassEntry(Entry):
+    """One `[[priority_classes]]` table."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
+    priority: Annotated[int, Field(ge=-100, le=100)]
+    preemptible: bool = False
+    for_admins: bool | None = None
+
+    def priority_class(self) -> PriorityClass:
+        """The class in the form of the domain. A priority above 0 is for admins by default."""
+        for_admins = self.priority > 0 if self.for_admins is None else self.for_admins
+        return PriorityClass(self.name, self.priority, self.preemptible, for_admins)
+
+
+def _policy(name: str) -> str:
+    if name not in registry.POLICIES:
+        raise ValueError("no such policy")
+    return name
+
+
+class SchedulingSettings(BaseModel):
+    """Who shares the nodes, and in which order and place workloads start."""
+
+    tenants: Annotated[tuple[TenantEntry, ...], UNIQUE_NAMES] = setting(
+        (), f"Tenants that share the nodes, each with a weight and a quota ({docs_page('operate/tenants')})."
+    )
+    priority_classes: Annotated[tuple[PriorityClassEntry, ...], UNIQUE_NAMES] = setting(
+        (),
+        "Priority classes in addition to `scavenger`, `low`, `normal`, `high` and `urgent`. A class with one of these "
+        "names replaces it.",
+    )
+    policy: Annotated[str, AfterValidator(_policy)] = setting(
+        registry.DEFAULT,
+        "Placement policy: chooses among several places in which a workload fits.",
+        ", ".join(registry.POLICIES),
+    )
+    site_policy: SitePolicy = setting(
+        SitePolicy.FIRST_FREE,
+        "Chooses among several sites that could start a workload now.",
+        "first-free, least-used or cheapest",
+    )
+    half_life: Seconds = setting(
+        7 * 86400,
+        "Fair share: time after which past usage counts half. A shorter time forgets past usage sooner.",
+        "a duration, like 7d",
+    )
+    entry_penalty: SecondsOrZero = setting(
+        600,
+        "Fair share: run time that is charged when a workload starts, so that many short workloads gain no advantage.",
+    )
+    age_credit: Annotated[NotNegative, Field(le=1000)] = setting(
+        0.01,
+        "Fair share: credit for an hour of waiting, in hours of usage of the whole cluster. Larger favours workloads "
+        "that wait longer.",
+        "a number from 0 to 1000",
+    )
+    guaranteed_runtime: SecondsOrZero = setting(600, "Time that a workload runs before it can be preempted.")
+    head_of_queue_timeout: SecondsOrZero = setting(
+        600,
+        "How long the head of the queue may wait without a start estimate before a node is reserved for it.",
+    )
+
+
+class PriceSettings(BaseModel):
+    """Prices for the usage of workloads. With 0 no cost is shown."""
+
+    price_gpu_gib_hour: NotNegative = setting(0.0, "Price of 1 GiB of VRAM, allocated for an hour.")
+    price_cpu_hour: NotNegative = setting(0.0, "Price of a core, allocated for an hour.")
+    price_memory_gib_hour: NotNegative = setting(0.0, "Price of 1 GiB of memory, allocated for an hour.")
+    currency: Annotated[str, Field(max_length=12)] = setting(
+        "", "Currency of the prices, as it is shown.", "at most 12 characters, like EUR"
+    )
+
+    @property
+    def prices(self) -> Prices:
+        """The prices in the form of the domain."""
+        return Prices(
+            gpu_gib_h=self.price_gpu_gib_hour,
+            cpu_h=self.price_cpu_hour,
+            memory_gib_h=self.price_memory_gib_hour,
+            currency=self.currency,
+        )

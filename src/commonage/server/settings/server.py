@@ -1,0 +1,162 @@
+"""The settings of the server itself: its addresses and files, users and sign-in, logs."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+
+from commonage.server.settings.fields import (
+    IpAddress,
+    Names,
+    OptionalPath,
+    OptionalText,
+    PortOrFree,
+    Seconds,
+    Takes,
+    no_empty,
+    setting,
+)
+from commonage.wire.docs import docs_page
+
+AUTO, NONE = "auto", "none"
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_WILDCARD = re.compile(rf"\*(\.{_LABEL})+", re.ASCII)
+_MAX_WILDCARD = 253 - 63  # of a DNS name, less the label of a user
+_DATABASES = ("postgresql", "postgres", "postgresql+asyncpg", "sqlite", "sqlite+aiosqlite")
+_MIN_LIFETIME_S = 60
+
+
+def _session_host(value: str) -> str:
+    value = value.strip().lower().rstrip(".") or AUTO  # a compose file passes an empty text
+    if value in (AUTO, NONE):
+        return value
+    if not _WILDCARD.fullmatch(value) or len(value) > _MAX_WILDCARD or _is_address(value.removeprefix("*.")):
+        raise ValueError("not a wildcard name")
+    return value
+
+
+def _is_address(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _database(value: str | None) -> str | None:
+    """Refuse early what the store would refuse."""
+    if value is not None and value.partition("://")[0] not in _DATABASES:
+        raise ValueError("neither PostgreSQL nor SQLite")
+    return value
+
+
+class ServerSettings(BaseModel):
+    """Addresses, ports, files and databases of the server."""
+
+    data_dir: Path = setting(
+        Path(".commonage"),
+        "Data folder of the server: database, secrets, logs and workspaces. Created if it does not exist. "
+        "Put it on a disk that is backed up.",
+        "a folder",
+        flag="--data-dir",
+    )
+    bind: IpAddress = setting(
+        "127.0.0.1",
+        "Address at which browsers and clients reach the server. `0.0.0.0` listens on all addresses, by plain HTTP: "
+        "put a proxy with HTTPS in front.",
+        flag="--bind",
+    )
+    port: PortOrFree = setting(8000, "Port at which browsers and clients reach the server.", flag="--port")
+    public_url: OptionalText = setting(
+        None,
+        "Address that users type. Set it if a proxy with HTTPS is in front of the server.",
+        "an address like https://hub.example.org",
+    )
+    session_host: Annotated[str, AfterValidator(_session_host)] = setting(
+        AUTO,
+        "Wildcard name that gives each user's sessions an origin of their own, so that scripts of one user cannot act "
+        f"as another ({docs_page('operate/origins')}). `auto` is `*.localhost` if the server is reached on the "
+        "loopback, else `none`. With `none`, sessions share the origin of hub and portal.",
+        "auto, none, or a wildcard name like *.hub.example.org",
+    )
+    control_port: PortOrFree = setting(
+        0, "Port of the control plane on the loopback. 0 chooses a free port at the first start and keeps it."
+    )
+    hub_port: PortOrFree = setting(
+        0, "Port of JupyterHub on the loopback. 0 chooses a free port at the first start and keeps it."
+    )
+    proxy_api_port: PortOrFree = setting(
+        0, "Port of the proxy's own API on the loopback. 0 chooses a free port at the first start and keeps it."
+    )
+    children: Literal["own", "external"] = setting(
+        "own",
+        "How JupyterHub, the proxy and the registry run. `own`: as child processes of the control plane. `external`: "
+        f"each by `commonage component`, in a container of its own ({docs_page('operate/deploy')}).",
+    )
+    database_url: Annotated[str | None, BeforeValidator(no_empty), AfterValidator(_database)] = setting(
+        None,
+        "Database of the control plane. Default: a SQLite file in the data folder. Use PostgreSQL in production.",
+        "postgresql://USER:PASSWORD@HOST/NAME, or sqlite:///FILE",
+        secret=True,
+    )
+    hub_database_url: OptionalText = setting(
+        None,
+        "Database of JupyterHub (its `db_url`). Default: a SQLite file in the data folder.",
+        "a database URL of SQLAlchemy",
+        secret=True,
+    )
+
+
+class UserSettings(BaseModel):
+    """Sign-in, admins and tokens."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)] = setting(
+        "Commonage", "Name of this installation. The portal shows it.", "1 to 60 characters"
+    )
+    authenticator_class: Annotated[str, Field(min_length=1)] = setting(
+        "shared-password",
+        "Authenticator of JupyterHub, by entry point or class. Set its own options in the file `hub_config`.",
+        "the name of an authenticator, like shared-password or github",
+    )
+    password_file: OptionalPath = setting(
+        None,
+        "File (mode 0600) with the lines `admin=…` and `users=…`. These passwords replace the stored ones.",
+        "a file",
+        flag="--password-file",
+    )
+    admin_users: Names = setting(("admin",), "Users who are admins from the start.", "user names, separated by commas")
+    hub_config: OptionalPath = setting(
+        None, "JupyterHub configuration file. It is loaded last and overrides other configuration.", "a file"
+    )
+    token_lifetime: Annotated[Seconds, Field(ge=_MIN_LIFETIME_S)] = setting(
+        90 * 24 * 3600,
+        "Longest lifetime of a user's token, and the lifetime if none is requested. The token of a session is valid "
+        "as long as the session.",
+        "a duration of at least a minute, like 30d",
+    )
+
+
+def _lower(value: object) -> str:
+    return str(value).lower()
+
+
+class LogSettings(BaseModel):
+    """Logs and measurements of the server."""
+
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = setting(
+        "info", "Least severe level that is written to logs/server.log.", flag="--log-level"
+    )
+    log_format: Literal["text", "json"] = setting(
+        "text", "Format of the log. Use `json` if a log collector reads it.", flag="--log-format"
+    )
+    sample_every_s: Annotated[float, Field(ge=0.5, le=3600), Takes("a number of seconds from 0.5 to 3600")] = setting(
+        5.0, "Seconds between two measurements of nodes, GPUs and workloads."
+    )
+    keep_logs_days: Annotated[int, Field(ge=0, le=36_500), Takes("a number of days")] = setting(
+        90,
+        "Days for which the logs of ended workloads are kept. Above 20 GiB in total, the oldest are deleted earlier.",
+    )

@@ -1,0 +1,154 @@
+"""The settings of workloads: environments and defaults, bundles of files, and the limits of users and tenants."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from commonage.control.limits import Limits
+from commonage.domain.environments import Environment
+from commonage.domain.workloads import Kind
+from commonage.server.settings.fields import DiskMib, Entry, Mib, Milli, Seconds, Takes, setting
+
+_DEFAULT = Limits()
+_MIN_KEPT_S = 3600
+Count = Annotated[int, Field(ge=1, le=10_000_000), Takes("a number from 1")]
+BundleCount = Annotated[int, Field(ge=1, le=1_000_000), Takes("a number from 1 to 1000000")]
+
+
+class EnvironmentEntry(Entry):
+    """One `[[environments]]` table: adds an entry to the catalogue, or replaces one."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+    title: str = ""
+    description: str = ""
+    requirements: tuple[str, ...] = ()
+    python: str | None = None
+    image: str | None = None
+    kinds: tuple[Kind, ...] = (Kind.JOB, Kind.SERVICE)
+    variables: dict[str, str] = Field(default_factory=dict)
+
+    def entry(self) -> Environment:
+        """The environment in the form of the domain."""
+        return Environment(
+            name=self.name,
+            title=self.title or self.name,
+            description=self.description,
+            requirements=self.requirements,
+            python=self.python,
+            image=self.image,
+            kinds=self.kinds,
+            variables=tuple(self.variables.items()),
+        )
+
+
+class WorkloadSettings(BaseModel):
+    """Defaults of requests, and what happens to workloads that use more."""
+
+    environments: tuple[EnvironmentEntry, ...] = setting(
+        (), "Environments in addition to the built-in ones. An environment with the name of a built-in one replaces it."
+    )
+    job_environment: str = setting("base", "Environment of a job that names none.", "the name of an environment")
+    session_environment: str = setting(
+        "notebook", "Environment of a session that names none.", "the name of an environment"
+    )
+    default_cpus: Milli = setting(1000, "Cores of a workload that requests none.")
+    default_memory: Mib = setting(1024, "Memory of a workload that requests none.")
+    gpu_over_share: Literal["warn", "stop", "contended"] = setting(
+        "contended",
+        "What happens to a workload that uses more VRAM than its share. Its user is warned in any case. `warn` does "
+        "nothing else. `stop` ends it after `gpu_over_share_after`. `contended` ends it as soon as another workload "
+        "needs the memory.",
+    )
+    gpu_over_share_after: Seconds = setting(
+        60, "How long a workload may use more VRAM than its share if `gpu_over_share` is `stop`."
+    )
+    gpu_over_share_tolerance: Mib = setting(
+        512,
+        "VRAM tolerated above the share, for CUDA contexts: each further process needs one. If measured contexts are "
+        "larger, their size is tolerated.",
+    )
+    warn_before: Seconds = setting(300, "How long before its time limit a workload is warned.")
+
+
+def _long_enough(value: int) -> int:
+    if value < _MIN_KEPT_S:
+        raise ValueError("less than an hour: users who have sent files need time to submit with them")
+    return value
+
+
+class BundleSettings(BaseModel):
+    """Bundles: the files that users send with workloads. Sizes are of packed files."""
+
+    max_bundle: DiskMib = setting(64, "Largest bundle, packed. Put larger data into a volume.")
+    bundles_per_user: BundleCount = setting(500, "Bundles that are kept for one user.")
+    bundle_space_per_user: DiskMib = setting(2 * 1024, "Disk space for all bundles of one user.")
+    bundles_per_tenant: BundleCount = setting(5000, "Bundles that are kept for all members of one tenant.")
+    bundle_space_per_tenant: DiskMib = setting(20 * 1024, "Disk space for all bundles of one tenant.")
+    keep_bundles: Annotated[Seconds, AfterValidator(_long_enough)] = setting(
+        86_400,
+        "How long a bundle is kept after its last upload or submission, if no live workload needs it.",
+        "a duration of at least an hour, like 1d",
+    )
+
+
+class LimitSettings(BaseModel):
+    """Limits of users and tenants. A refusal is HTTP 429 (413 for a body) and names the limit."""
+
+    max_array: Annotated[int, Field(ge=1, le=10_000), Takes("a number from 1 to 10000")] = setting(
+        10_000, "Most workloads in one array."
+    )
+    max_workloads_per_user: Count = setting(
+        _DEFAULT.workloads_per_user, "Most live jobs and services of one user. Each member of an array counts."
+    )
+    max_workloads_per_tenant: Count = setting(
+        _DEFAULT.workloads_per_tenant,
+        "Most live jobs and services of one tenant. `max_workloads` in a `[[tenants]]` table overrides it.",
+    )
+    max_workloads: Count = setting(
+        _DEFAULT.workloads, "Most live workloads of all users. The last tenth is reserved for sessions."
+    )
+    max_sessions_per_user: Count = setting(_DEFAULT.sessions_per_user, "Most live sessions of one user.")
+    max_streams_per_user: Count = setting(
+        _DEFAULT.streams_per_user,
+        "Most event streams and followed logs of one user. Each open page of the portal has one.",
+    )
+    max_streams: Count = setting(_DEFAULT.streams, "Most event streams and followed logs of all users.")
+    max_commands_per_user: Count = setting(
+        _DEFAULT.commands_per_user, "Most commands (`commonage exec`) that one user runs at the same time."
+    )
+    max_commands: Count = setting(
+        _DEFAULT.commands, "Most commands (`commonage exec`) that all users run at the same time."
+    )
+    max_requests_per_second: Annotated[
+        float, Field(gt=0, le=1_000_000, allow_inf_nan=False), Takes("a number above 0")
+    ] = setting(
+        _DEFAULT.requests_per_s,
+        "Most requests per second of one user to the API and the portal. Bursts may be four times as large.",
+    )
+    max_failed_sign_ins_per_minute: Count = setting(
+        10,
+        "Most failed sign-ins per minute from one address for one user name. For all user names the limit is five "
+        "times as high.",
+    )
+    max_log: Annotated[DiskMib, Field(ge=2)] = setting(
+        512,
+        "Disk space for the log of one attempt. Of a longer log, the start and the end are kept.",
+        "an amount of disk space of at least 2MiB, like 512MiB",
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in the form of the control plane."""
+        return Limits(
+            workloads_per_user=self.max_workloads_per_user,
+            workloads_per_tenant=self.max_workloads_per_tenant,
+            sessions_per_user=self.max_sessions_per_user,
+            workloads=self.max_workloads,
+            streams_per_user=self.max_streams_per_user,
+            streams=self.max_streams,
+            commands_per_user=self.max_commands_per_user,
+            commands=self.max_commands,
+            requests_per_s=self.max_requests_per_second,
+        )
