@@ -1,4 +1,4 @@
-"""The command line, `commonage`: one file per noun, each loaded when its verb is used."""
+"""The command line `commonage`: one file for each noun, imported when its command is used."""
 
 from commonage.cli.app import app as main
 

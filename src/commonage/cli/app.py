@@ -1,128 +1,112 @@
-"""The table of all verbs, and the group that loads a verb only when it is used.
+"""The table of all commands, and the group that runs one and reports its errors.
 
-To add a verb, write its file and give it a line in VERBS. Verbs that need the server (`up`, `token`, …) live in
-`commonage.server.commands`; the table names them as text, so that the command line stays blind to the server.
+To add a command, write its file and add a row to COMMANDS. Commands that need the server (`up`, `token`, …) are in
+`commonage.server.commands`. The table names modules as text, because the command line does not import the server.
 """
 
 from __future__ import annotations
 
 import difflib
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
 
 from commonage import __version__
-from commonage.cli.failures import MISUSED, Failure, Refused
+from commonage.cli.errors import MISUSED, Failure, Refused
+from commonage.cli.groups import LazyGroup
 from commonage.sdk.errors import ApiError
 
 
-class Verb(NamedTuple):
-    """Where a verb is, and what `commonage --help` says of it."""
+class Row(NamedTuple):
+    """The place of a command, its help in `commonage --help`, and the section there."""
 
-    home: str
-    says: str
-    group: str
+    place: str
+    help: str
+    section: str
 
 
-WORK, NODES, YOU, SERVER = "Work", "Nodes", "You", "The server, on its own machine"
+WORKLOADS, CATALOGUE, NODES = "Workloads", "Environments and data", "Nodes"
+USERS, SERVER = "Tenants and account", "Server (on its own machine)"
 
-VERBS: dict[str, Verb] = {
-    "run": Verb("commonage.cli.run:run", "Run a command as a job and follow it to its end.", WORK),
-    "profile": Verb("commonage.cli.profile:profile", "Run a command once and say what to ask for.", WORK),
-    "submit": Verb("commonage.cli.submit:submit", "Submit what a job file describes.", WORK),
-    "ps": Verb("commonage.cli.ps:ps", "List your workloads.", WORK),
-    "logs": Verb("commonage.cli.logs:logs", "Show what a workload has said.", WORK),
-    "attach": Verb("commonage.cli.logs:attach", "Follow a workload to its end, as run does.", WORK),
-    "exec": Verb("commonage.cli.exec:exec_", "Run a command beside what runs in a workload.", WORK),
-    "explain": Verb(
-        "commonage.cli.explain:explain", "Say why a workload waits, or whether a request could start.", WORK
+COMMANDS: dict[str, Row] = {
+    "run": Row("commonage.cli.workloads.run:run", "Run a command as a job and follow it.", WORKLOADS),
+    "profile": Row("commonage.cli.workloads.profile:profile", "Measure a command and suggest a request.", WORKLOADS),
+    "submit": Row("commonage.cli.workloads.submit:submit", "Submit the workloads of a job file.", WORKLOADS),
+    "ps": Row("commonage.cli.workloads.ps:ps", "List workloads.", WORKLOADS),
+    "logs": Row("commonage.cli.workloads.logs:logs", "Show the log of a workload.", WORKLOADS),
+    "attach": Row("commonage.cli.workloads.logs:attach", "Follow a workload until it ends.", WORKLOADS),
+    "exec": Row("commonage.cli.workloads.exec:exec_", "Run a command inside a running workload.", WORKLOADS),
+    "explain": Row(
+        "commonage.cli.workloads.explain:explain", "Explain why a workload waits, or if a request can start.", WORKLOADS
     ),
-    "stop": Verb("commonage.cli.stop:stop", "End workloads.", WORK),
-    "top": Verb("commonage.cli.top:top", "Watch nodes, GPUs and workloads.", NODES),
-    "node": Verb("commonage.cli.node:node", "List nodes; join, drain, remove them.", NODES),
-    "env": Verb("commonage.cli.env:env", "List the environments that workloads can run in.", NODES),
-    "image": Verb("commonage.cli.image:image", "Build images for work to run in; push, list and remove them.", NODES),
-    "volume": Verb("commonage.cli.volume:volume", "List data that workloads may have.", NODES),
-    "node-pool": Verb("commonage.cli.node_pool:node_pool", "Show the nodes that are rented.", NODES),
-    "reservation": Verb(
-        "commonage.cli.reservation:reservation", "List what is kept for whom and when; keep room.", NODES
-    ),
-    "tenant": Verb("commonage.cli.tenant:tenant", "List who shares the nodes, and what each holds.", YOU),
-    "usage": Verb("commonage.cli.usage:usage", "Show what was used, and what it cost.", YOU),
-    "info": Verb("commonage.cli.info:info", "Show what this installation is, and who you are to it.", YOU),
-    "login": Verb("commonage.cli.login:login", "Keep a token for this command line.", YOU),
-    "completion": Verb("commonage.cli.completion:completion", "Print what makes your shell complete commands.", YOU),
-    "up": Verb("commonage.server.commands.up:up", "Start Commonage on this machine.", SERVER),
-    "part": Verb(
-        "commonage.server.commands.component:part", "Run JupyterHub, proxy or registry apart from it.", SERVER
-    ),
-    "token": Verb("commonage.server.commands.token:token", "Make a token for a user.", SERVER),
-    "config": Verb("commonage.server.commands.config:config", "Show the settings, and where each comes from.", SERVER),
-    "doctor": Verb("commonage.server.commands.doctor:doctor", "Check this machine and its server.", SERVER),
-    "db": Verb("commonage.server.commands.db:db", "Check or upgrade the database.", SERVER),
-    "replay": Verb(
-        "commonage.server.commands.replay:replay", "Play the past again, under other rules or with more GPUs.", SERVER
+    "stop": Row("commonage.cli.workloads.stop:stop", "Stop workloads.", WORKLOADS),
+    "env": Row("commonage.cli.env:env", "List environments.", CATALOGUE),
+    "image": Row("commonage.cli.image:image", "Build, push, list and remove images.", CATALOGUE),
+    "volume": Row("commonage.cli.volume:volume", "List volumes.", CATALOGUE),
+    "top": Row("commonage.cli.nodes.top:top", "Watch nodes, GPUs and workloads.", NODES),
+    "node": Row("commonage.cli.nodes.node:node", "List, join, drain and remove nodes.", NODES),
+    "node-pool": Row("commonage.cli.nodes.node_pool:node_pool", "List node pools of clouds.", NODES),
+    "reservation": Row("commonage.cli.reservation:reservation", "List, add and remove reservations.", NODES),
+    "tenant": Row("commonage.cli.tenant:tenant", "List tenants with quotas and allocations.", USERS),
+    "usage": Row("commonage.cli.usage:usage", "Show usage and cost.", USERS),
+    "info": Row("commonage.cli.login:info", "Show the server and your account.", USERS),
+    "login": Row("commonage.cli.login:login", "Save a token for this command line.", USERS),
+    "completion": Row("commonage.cli.login:completion", "Print the completion script for your shell.", USERS),
+    "up": Row("commonage.server.commands.up:up", "Start the server.", SERVER),
+    "component": Row("commonage.server.commands.component:component", "Run one component in its own process.", SERVER),
+    "token": Row("commonage.server.commands.token:token", "Create a token for a user.", SERVER),
+    "config": Row("commonage.server.commands.config:config", "Show all settings and their sources.", SERVER),
+    "doctor": Row("commonage.server.commands.doctor:doctor", "Check this machine and its server.", SERVER),
+    "db": Row("commonage.server.commands.db:db", "Check or upgrade the database.", SERVER),
+    "replay": Row(
+        "commonage.server.commands.replay:replay", "Simulate past workloads with other policies or nodes.", SERVER
     ),
 }
 
 
-class LazyGroup(click.Group):
-    """A group that knows its verbs by name only."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the table's order."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load the verb, None if there is no such one."""
-        verb = VERBS.get(cmd_name)
-        if verb is None:
-            return None
-        module, _, name = verb.home.partition(":")
-        found: click.Command = getattr(import_module(module), name)
-        return found
+class MainGroup(LazyGroup):
+    """The group of all commands."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table, in its groups; loads nothing."""
-        for group in dict.fromkeys(verb.group for verb in VERBS.values()):
-            with formatter.section(group):
-                formatter.write_dl([(name, verb.says) for name, verb in VERBS.items() if verb.group == group])
+        """Write the table in its sections, without importing a command."""
+        for section in dict.fromkeys(row.section for row in COMMANDS.values()):
+            with formatter.section(section):
+                formatter.write_dl([(name, row.help) for name, row in COMMANDS.items() if row.section == section])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; a refusal of the server becomes a sentence and an exit code, so does what cannot be sent."""
+        """Run the command. Errors of the server, and input that cannot be sent, become a message and an exit code."""
         try:
             return super().invoke(ctx)
         except click.NoSuchCommand as error:
-            raise click.UsageError(_no_such_verb(error), error.ctx) from None
+            raise click.UsageError(_unknown_command(error), error.ctx) from None
         except ApiError as error:
             raise Refused(error) from error
         except ValueError as error:
-            if type(error).__name__ != "ValidationError":  # pydantic's, which is not imported for its name alone
+            if type(error).__name__ != "ValidationError":  # of pydantic, which is not imported only for this name
                 raise
-            from commonage.cli.asks import sentences
+            from commonage.cli.workloads.request import validation_messages
 
-            raise Failure("\n".join(sentences(error)), MISUSED) from None  # type: ignore[arg-type]  # a ValidationError, see above
+            raise Failure("\n".join(validation_messages(error)), MISUSED) from None  # type: ignore[arg-type]  # a ValidationError, see above
 
 
-def _no_such_verb(error: click.NoSuchCommand) -> str:
-    """What was asked, what is meant perhaps, and what there is."""
+def _unknown_command(error: click.NoSuchCommand) -> str:
     assert error.ctx is not None and isinstance(error.ctx.command, click.Group)
-    there = error.ctx.command.list_commands(error.ctx)
-    close = difflib.get_close_matches(error.command_name, there, n=1)
-    meant = f"; did you mean {close[0]}?" if close else "."
-    return f"`{error.ctx.command_path} {error.command_name}` is no verb{meant} There are: {', '.join(there)}"
+    known = error.ctx.command.list_commands(error.ctx)
+    close = difflib.get_close_matches(error.command_name, known, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    return f"no command `{error.ctx.command_path} {error.command_name}`.{hint} Commands: {', '.join(known)}"
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=MainGroup,
+    lazy={name: row.place for name, row in COMMANDS.items()},
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done; 1 what was asked for failed; 2 it was asked wrongly or not allowed; 3 the server "
-    "cannot be reached. `run` and `attach` end with the code of the job itself, `exec` with the command's.",
+    epilog="Exit codes: 0 success; 1 failure; 2 wrong usage or not allowed; 3 the server cannot be reached. "
+    "`run` and `attach` end with the exit code of the job, `exec` with that of the command.",
 )
 @click.version_option(__version__, prog_name="commonage", message="%(prog)s %(version)s")
 def app() -> None:
-    """Notebook sessions and jobs with a share of a GPU.
+    """Run notebook sessions and jobs with a share of a GPU.
 
     \b
     Example:

@@ -1,45 +1,32 @@
-"""`commonage image`: images that work runs in. What builds and pushes needs more than a server, and lives elsewhere."""
+"""`commonage image`: the images of the catalogue. Build and push are in `server.commands`: they need more packages."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli import show
+from commonage.cli import output
 from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
+from commonage.cli.groups import LazyGroup
 
 if TYPE_CHECKING:
     from commonage.wire.images import ImageOut
 
-# Verbs that need the server's rooms, by name only, as in the table of all verbs.
-_ELSEWHERE: dict[str, str] = {
-    "build": "commonage.server.commands.image_build:build",
-    "push": "commonage.server.commands.image_push:push",
-}
 
-
-class _Group(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_ELSEWHERE, *super().list_commands(ctx)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        home = _ELSEWHERE.get(cmd_name)
-        if home is None:
-            return super().get_command(ctx, cmd_name)
-        module, _, name = home.partition(":")
-        found: click.Command = getattr(import_module(module), name)
-        return found
-
-
-@click.group(cls=_Group)
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "build": "commonage.server.commands.image_build:build",
+        "push": "commonage.server.commands.image_push:push",
+    },
+)
 def image() -> None:
-    """Build images, push them to the site's registry, list and remove them.
+    """Build images, push them to the registry, list and remove them.
 
     \b
-    Example:
+    Examples:
       commonage image build -t lab/torch -r requirements.txt
       commonage image push lab/torch
     """
@@ -49,7 +36,7 @@ def image() -> None:
 @as_json
 @calls_server
 def ls(server: Server, as_json: bool) -> None:
-    """List the images that work can run in: everybody's, and those of your tenants.
+    """List the images that workloads can run in: public images, and those of your tenants.
 
     \b
     Example:
@@ -58,23 +45,23 @@ def ls(server: Server, as_json: bool) -> None:
     with connect(server) as client:
         found = client.images()
     if as_json:
-        show.print_json(found)
+        output.print_json(found)
         return
     if not found:
-        click.echo("There is no image yet; make one with `commonage image build` and `commonage image push`.", err=True)
+        click.echo("No images yet. Create one with `commonage image build` and `commonage image push`.", err=True)
         return
-    made = show.table("NAME", "KERNELS", "FOR", "SIZE", "BY", "AGE", "NODES", right=("SIZE", "AGE"))
+    table = output.table("NAME", "KERNELS", "KINDS", "SIZE", "PUSHED BY", "AGE", "NODES", right=("SIZE", "AGE"))
     for one in found:
-        made.add_row(
-            show.text(one.name),
-            show.text(", ".join(kernel.name for kernel in one.kernels)),
+        table.add_row(
+            output.text(one.name),
+            output.text(", ".join(kernel.name for kernel in one.kernels)),
             ", ".join(one.kinds),
-            "" if one.size_bytes is None else show.memory(one.size_bytes / 2**20),
-            show.text(one.by),
-            show.since(one.at),
+            "" if one.size_bytes is None else output.memory(one.size_bytes / 2**20),
+            output.text(one.by),
+            output.since(one.at),
             _nodes(one),
         )
-    show.console().print(made)
+    output.console().print(table)
 
 
 @image.command("show")
@@ -82,7 +69,7 @@ def ls(server: Server, as_json: bool) -> None:
 @as_json
 @calls_server
 def show_one(server: Server, name: str, as_json: bool) -> None:
-    """Show an image: what it was made from, by whom, and where it lies ready.
+    """Show an image: its contents, its origin and the nodes that have it.
 
     \b
     Example:
@@ -91,12 +78,12 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
     with connect(server) as client:
         found = client.image(name)
     if as_json:
-        show.print_json(found)
+        output.print_json(found)
         return
-    out = show.console()
-    for what, value in _facts(found):
+    out = output.console()
+    for label, value in _facts(found):
         if value:
-            out.print(f"{what:<13}{show.text(value)}")
+            out.print(f"{label:<13}{output.text(value)}")
 
 
 @image.command("rm")
@@ -104,22 +91,23 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
 @as_json
 @calls_server
 def rm(server: Server, names: tuple[str, ...], as_json: bool) -> None:
-    """Take images out of the catalogue. What runs in them goes on; new work in them is refused.
+    """Remove images from the catalogue.
 
-    From the registry they go some days later (registry_keep_days).
+    Running workloads continue, new workloads with these images are refused. The registry deletes the images after
+    `registry_keep_days`.
 
     \b
     Example:
       commonage image rm lab/torch:2.4
     """
     with connect(server) as client:
-        gone = [client.remove_image(name) for name in names]
+        removed = [client.remove_image(name) for name in names]
     if as_json:
-        show.print_json(gone)
+        output.print_json(removed)
         return
-    for one in gone:
-        waits = f"; {len(one.waiting)} waiting for it cannot start" if one.waiting else ""
-        click.echo(f"{one.image.name} is removed{waits}.")
+    for one in removed:
+        waits = f"; {len(one.waiting)} queued workloads that request it cannot start" if one.waiting else ""
+        click.echo(f"Removed {one.image.name}{waits}.")
 
 
 @image.command("prepull")
@@ -128,7 +116,7 @@ def rm(server: Server, names: tuple[str, ...], as_json: bool) -> None:
 @as_json
 @calls_server
 def prepull(server: Server, name: str, nodes: tuple[str, ...], as_json: bool) -> None:
-    """Bring an image to nodes before somebody waits for it; to all that take work if none is named.
+    """Pull an image on nodes in advance; without names on all schedulable nodes.
 
     \b
     Example:
@@ -137,16 +125,16 @@ def prepull(server: Server, name: str, nodes: tuple[str, ...], as_json: bool) ->
     with connect(server) as client:
         found = client.prepull(name, nodes)
     if as_json:
-        show.print_json(found)
+        output.print_json(found)
     else:
-        click.echo(f"{found.name} is on its way; `commonage image show {found.name}` says how far.")
+        click.echo(f"{found.name} is being pulled. `commonage image show {found.name}` shows the progress.")
 
 
 @image.command("collect")
 @as_json
 @calls_server
 def collect(server: Server, as_json: bool) -> None:
-    """Throw out of the registry what is old and in no catalogue, now instead of in the course of the day. For admins.
+    """Delete old images that are not in the catalogue from the registry, now instead of daily. For admins.
 
     \b
     Example:
@@ -155,39 +143,39 @@ def collect(server: Server, as_json: bool) -> None:
     with connect(server) as client:
         found = client.collect_registry()
     if as_json:
-        show.print_json(found)
+        output.print_json(found)
         return
     for one in found.images:
         click.echo(one)
-    click.echo(f"{len(found.images)} images thrown out, {show.memory(found.freed_bytes / 2**20)} free.", err=True)
+    click.echo(f"Deleted {len(found.images)} images, freed {output.memory(found.freed_bytes / 2**20)}.", err=True)
 
 
 def _nodes(found: ImageOut) -> str:
     ready = sum(one.state == "ready" for one in found.nodes)
-    coming = [one for one in found.nodes if one.state == "building"]
+    pulling = [one for one in found.nodes if one.state == "building"]
     failed = [one.node for one in found.nodes if one.state == "failed"]
     words = [f"{ready} ready"] if ready else []
-    words += [f"{len(coming)} coming"] if coming else []
-    words += [f"[red]failed on {show.text(', '.join(failed))}[/]"] if failed else []
+    words += [f"{len(pulling)} pulling"] if pulling else []
+    words += [f"[red]failed on {output.text(', '.join(failed))}[/]"] if failed else []
     return ", ".join(words)
 
 
 def _facts(found: ImageOut) -> list[tuple[str, str]]:
     made = found.provenance
-    changed = " and changes that are in no commit" if made.dirty else ""
+    changed = " with uncommitted changes" if made.dirty else ""
     facts = [
         ("name", found.name),
         ("title", found.title),
-        ("what", found.description),
+        ("description", found.description),
         ("reference", found.reference),
-        ("for", ", ".join(found.kinds)),
+        ("kinds", ", ".join(found.kinds)),
         ("environments", ", ".join(found.environments)),
-        *(("kernel", f"{one.name}: {one.title}, {one.prefix or 'its own Python'}") for one in found.kernels),
-        ("needs", show.memory(found.vram_mib) + " of VRAM" if found.vram_mib else "a GPU" if found.needs_gpu else ""),
-        ("size", "" if found.size_bytes is None else show.memory(found.size_bytes / 2**20)),
-        ("pushed", f"by {found.by}, {show.clock(found.at)}"),
-        ("built", "" if made.at is None else f"{show.clock(made.at)} with {made.builder or 'an unknown program'}"),
-        ("on", f"{made.base} {made.base_digest}".strip()),
+        *(("kernel", f"{one.name}: {one.title}, {one.prefix or 'own Python'}") for one in found.kernels),
+        ("needs", output.memory(found.vram_mib) + " of VRAM" if found.vram_mib else "a GPU" if found.needs_gpu else ""),
+        ("size", "" if found.size_bytes is None else output.memory(found.size_bytes / 2**20)),
+        ("pushed", f"by {found.by}, {output.clock(found.at)}"),
+        ("built", "" if made.at is None else f"{output.clock(made.at)} with {made.builder or 'an unknown program'}"),
+        ("base", f"{made.base} {made.base_digest}".strip()),
         ("from commit", f"{made.commit}{changed}" if made.commit else ""),
         *(("from file", f"{one.path} {one.digest}") for one in made.files),
     ]

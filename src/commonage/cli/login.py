@@ -1,4 +1,4 @@
-"""`commonage login`: keep a token, so that no verb needs one."""
+"""`commonage login`, `info` and `completion`: set up this command line."""
 
 from __future__ import annotations
 
@@ -7,45 +7,87 @@ import sys
 
 import click
 
-from commonage.cli import show
-from commonage.cli.connection import as_json
-from commonage.cli.credentials import DEFAULT_URL, Server, keep, load, tidy
-from commonage.cli.failures import MISUSED, Failure
+from commonage.cli import output
+from commonage.cli.connection import as_json, calls_server, connect
+from commonage.cli.credentials import DEFAULT_URL, Server, load, normalize_url, save
+from commonage.cli.errors import MISUSED, Failure
 
 
 @click.command
 @click.argument("url", required=False, metavar="[URL]")
-@click.option("--token", metavar="TOKEN", help="The token; asked for, or read from stdin, if left out.")
+@click.option("--token", metavar="TOKEN", help="The token. Without this option it is asked for, or read from stdin.")
 @as_json
 def login(url: str | None, token: str | None, as_json: bool) -> None:
-    """Keep a token for this command line, readable by you alone, and use that server from now on.
+    """Save a token for this command line, and use its server from now on.
 
-    The portal makes tokens (your name, then Token), and `commonage token` does on the server's own machine.
+    Only you can read the file. Create a token in the portal (your name, then Token), or with `commonage token` on the
+    machine of the server.
 
     \b
-    Example:
+    Examples:
       commonage login http://127.0.0.1:8000
       commonage token --user alice --data-dir .commonage | commonage login
     """
-    from commonage.cli.connection import connect
-
-    server = tidy(url or os.environ.get("COMMONAGE_URL") or load().default_url or DEFAULT_URL)
-    given = (token or _ask(server)).strip()
+    server = normalize_url(url or os.environ.get("COMMONAGE_URL") or load().default_url or DEFAULT_URL)
+    given = (token or _read_token(server)).strip()
     if not given:
         raise Failure("no token was given", MISUSED)
     if not given.isascii() or not given.isprintable() or " " in given:
-        raise Failure("that is no token: a token is letters and digits, without spaces", MISUSED)
+        raise Failure("this is not a token: a token has letters and digits, and no spaces", MISUSED)
     with connect(Server(server, given)) as client:
         info = client.info()
-    path = keep(server, given)
+    path = save(server, given)
     if as_json:
-        show.print_json({"url": server, "user": info.user, "admin": info.admin, "file": str(path)})
+        output.print_json({"url": server, "user": info.user, "admin": info.admin, "file": str(path)})
     else:
         click.echo(f"You are {info.user}{', an admin,' if info.admin else ''} at {server}. The token is in {path}.")
 
 
-def _ask(server: str) -> str:
+def _read_token(server: str) -> str:
     if not sys.stdin.isatty():
         return sys.stdin.readline(4096)
-    click.echo(f"Make a token at {server}/hub/token and paste it here; it is not shown.", err=True)
+    click.echo(f"Create a token at {server}/hub/token and paste it here. It is not shown.", err=True)
     return str(click.prompt("Token", hide_input=True, err=True))
+
+
+@click.command
+@as_json
+@calls_server
+def info(server: Server, as_json: bool) -> None:
+    """Show the server, your account and the number of workloads.
+
+    \b
+    Example:
+      commonage info --json
+    """
+    with connect(server) as client:
+        found = client.info()
+    if as_json:
+        output.print_json(found)
+        return
+    counts = ", ".join(f"{number} {state}" for state, number in found.counts.items() if number) or "none"
+    click.echo(f"{found.name} {found.version} at {server.url}")
+    click.echo(f"You are {found.user}{', an admin' if found.admin else ''}.")
+    click.echo(f"Engines: {', '.join(found.engines)}. Workloads: {counts}; {found.queue_length} in the queue.")
+    if found.simulated_gpus:
+        click.echo("GPUs are simulated: nothing is computed on them.")
+    for note in found.notes:
+        click.echo(f"- {note}")
+
+
+@click.command
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script with which your shell completes commands and options.
+
+    \b
+    Examples:
+      commonage completion bash >> ~/.bashrc
+      commonage completion fish > ~/.config/fish/completions/commonage.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has a class for each choice
+    click.echo(kind(ctx.find_root().command, {}, "commonage", "_COMMONAGE_COMPLETE").source())

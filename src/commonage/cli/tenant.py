@@ -1,4 +1,4 @@
-"""`commonage tenant`: who shares the nodes, and what each holds."""
+"""`commonage tenant`: tenants with quotas and allocations."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commonage.cli import show
+from commonage.cli import output
 from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
-from commonage.cli.failures import MISUSED, Failure
+from commonage.cli.errors import MISUSED, Failure
 
 if TYPE_CHECKING:
     from commonage.wire.tenants import AmountsOut, BoundsOut, TenantOut
 
 _RESOURCES = ("gpu_milli", "vram_mib", "cpus_milli", "memory_mib")
-_NAMES = {"gpu_milli": "GPUs", "vram_mib": "VRAM", "cpus_milli": "CPUs", "memory_mib": "Memory"}
+_NAMES = {"gpu_milli": "GPUS", "vram_mib": "VRAM", "cpus_milli": "CPUS", "memory_mib": "MEMORY"}
 
 
 @click.group
 def tenant() -> None:
-    """List who shares the nodes, with quotas and what each holds.
+    """List tenants with quotas and allocations.
 
     \b
-    Example:
+    Examples:
       commonage tenant ls
       commonage tenant show optics
     """
@@ -33,7 +33,7 @@ def tenant() -> None:
 @as_json
 @calls_server
 def ls(server: Server, as_json: bool) -> None:
-    """List your tenants, for admins all: what each holds of what is its own, and what waits.
+    """List your tenants with allocations, quotas and workloads. Admins see all tenants.
 
     \b
     Example:
@@ -42,18 +42,18 @@ def ls(server: Server, as_json: bool) -> None:
     with connect(server) as client:
         found = client.tenants()
     if as_json:
-        show.print_json(found)
+        output.print_json(found)
         return
     figures = [_NAMES[name] for name in _RESOURCES]
-    numbers = ("Weight", *figures, "Running", "Waiting")
-    made = show.table("Tenant", "Title", *numbers, right=numbers)
+    numbers = ("WEIGHT", *figures, "RUNNING", "QUEUED")
+    table = output.table("TENANT", "TITLE", *numbers, right=numbers)
     for one in found:
-        held = [_of(one.held, one.nominal, name) for name in _RESOURCES]
+        allocated = [_of(one.allocated, one.nominal, name) for name in _RESOURCES]
         name = f"{one.name} (yours)" if one.member and len(found) > 1 else one.name
-        made.add_row(
-            show.text(name), show.text(one.title), f"{one.weight:g}", *held, str(one.running), str(one.waiting)
+        table.add_row(
+            output.text(name), output.text(one.title), f"{one.weight:g}", *allocated, str(one.running), str(one.waiting)
         )
-    show.console().print(made)
+    output.console().print(table)
 
 
 @tenant.command("show")
@@ -61,7 +61,7 @@ def ls(server: Server, as_json: bool) -> None:
 @as_json
 @calls_server
 def show_one(server: Server, name: str, as_json: bool) -> None:
-    """Show one tenant: its quota, what it holds, borrows and lends.
+    """Show a tenant: its quota, and what is allocated, borrowed and lent.
 
     \b
     Example:
@@ -71,52 +71,52 @@ def show_one(server: Server, name: str, as_json: bool) -> None:
         found = client.tenants()
     one = next((one for one in found if one.name == name), None)
     if one is None:
-        there = ", ".join(one.name for one in found)
-        raise Failure(f"there is no tenant {name!r}, or it is not yours; there are: {there}", MISUSED)
+        known = ", ".join(one.name for one in found)
+        raise Failure(f"no tenant {name!r}, or you are not a member. Tenants: {known}", MISUSED)
     if as_json:
-        show.print_json(one)
+        output.print_json(one)
         return
     click.echo(f"{one.name}{f': {one.title}' if one.title else ''}")
-    owes = f"used {show.duration(one.debt_s)} of the whole cluster lately"
-    click.echo(f"weight {one.weight:g}, {one.running} running, {one.waiting} waiting, {owes}")
+    usage = f"recent usage {output.duration(one.debt_s)} of the whole cluster"
+    click.echo(f"weight {one.weight:g}, {one.running} running, {one.waiting} queued, {usage}")
     if one.environments:
         click.echo(f"environments: {', '.join(one.environments)}")
     if one.sites:
         click.echo(f"sites: {', '.join(one.sites)}")
-    show.console().print(_quota_table(one))
+    output.console().print(_quota_table(one))
 
 
 def _quota_table(one: TenantOut) -> object:
-    columns = ("Holds", "Its own", "May borrow", "Borrows", "May lend", "Lends", "Each member")
-    made = show.table("", *columns, right=columns)
+    columns = ("ALLOCATED", "QUOTA", "MAY BORROW", "BORROWED", "MAY LEND", "LENT", "PER USER")
+    table = output.table("", *columns, right=columns)
     for name in _RESOURCES:
         own = getattr(one.nominal, name)
-        made.add_row(
+        table.add_row(
             _NAMES[name],
-            _amount(name, getattr(one.held, name)),
-            _bound(one.nominal, name, "no bound"),
-            "" if own is None else _bound(one.borrowing, name, "all that is free"),
+            _amount(name, getattr(one.allocated, name)),
+            _bound(one.nominal, name, "no limit"),
+            "" if own is None else _bound(one.borrowing, name, "all free"),
             "" if own is None else _amount(name, getattr(one.borrowed, name)),
-            "" if own is None else _bound(one.lending, name, "all of it"),
+            "" if own is None else _bound(one.lending, name, "all"),
             "" if own is None else _amount(name, getattr(one.lent, name)),
-            _bound(one.per_user, name, "no bound"),
+            _bound(one.per_user, name, "no limit"),
         )
-    return made
+    return table
 
 
-def _of(held: AmountsOut, nominal: BoundsOut, name: str) -> str:
-    """`2 of 4`, or what is held alone where there is no bound."""
+def _of(allocated: AmountsOut, nominal: BoundsOut, name: str) -> str:
+    """`2 of 4`; without a quota only what is allocated."""
     own = getattr(nominal, name)
-    amount = _amount(name, getattr(held, name))
+    amount = _amount(name, getattr(allocated, name))
     return amount if own is None else f"{amount} of {_amount(name, own)}"
 
 
-def _bound(bounds: BoundsOut, name: str, none: str) -> str:
+def _bound(bounds: BoundsOut, name: str, unbounded: str) -> str:
     bound = getattr(bounds, name)
-    return none if bound is None else _amount(name, bound)
+    return unbounded if bound is None else _amount(name, bound)
 
 
 def _amount(name: str, amount: int) -> str:
     if name.endswith("_milli"):
         return f"{amount / 1000:g}"
-    return show.memory(amount) if amount else "0"
+    return output.memory(amount) if amount else "0"

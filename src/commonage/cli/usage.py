@@ -1,4 +1,4 @@
-"""`commonage usage`: what was held, for how long, and what it cost."""
+"""`commonage usage`: allocated resources over time, and their cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import click
 
-from commonage.cli import show
+from commonage.cli import output
 from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
@@ -17,12 +17,12 @@ _FORMATS = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S")
 
 
 class Instant(click.ParamType[float]):
-    """A day (2026-11-01, also with a time), or how long ago (7d, 12h)."""
+    """A date (2026-11-01, optionally with a time), or an age (7d, 12h)."""
 
     name = "instant"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Unix seconds of what was typed."""
+        """Unix seconds."""
         text = str(value).strip()
         ago = _AGO.fullmatch(text)
         if ago is not None:
@@ -32,22 +32,29 @@ class Instant(click.ParamType[float]):
                 return time.mktime(time.strptime(text, one))
             except (ValueError, OverflowError):
                 continue
-        self.fail(f"{text!r} is no instant; write 7d, 12h, 2026-11-01 or 2026-11-01T14:30", param, ctx)
+        self.fail(f"{text!r} is not a time. Write 7d, 12h, 2026-11-01 or 2026-11-01T14:30.", param, ctx)
 
 
 @click.command
 @click.option(
-    "--since", type=Instant(), default="30d", show_default=True, metavar="WHEN", help="7d ago, or 2026-11-01."
+    "--since",
+    type=Instant(),
+    default="30d",
+    show_default=True,
+    metavar="WHEN",
+    help="Start: an age like 7d, or a date like 2026-11-01.",
 )
-@click.option("--until", type=Instant(), metavar="WHEN", help="The same; now if left out.")
+@click.option("--until", type=Instant(), metavar="WHEN", help="End, in the same form.  [default: now]")
 @click.option(
     "--by", type=click.Choice(["owner", "tenant", "workload", "environment"]), default="owner", show_default=True,
-    help="A line for each of these.",
+    help="Group by this.",
 )  # fmt: skip
 @as_json
 @calls_server
 def usage(server: Server, since: float, until: float | None, by: str, as_json: bool) -> None:
-    """Show what was held, used or not, and what it cost. Yours; everybody's for admins.
+    """Show your usage and its cost. Admins see the usage of all users.
+
+    Usage counts what was allocated, also if it was idle.
 
     \b
     Example:
@@ -56,23 +63,23 @@ def usage(server: Server, since: float, until: float | None, by: str, as_json: b
     with connect(server) as client:
         found = client.usage(since=since, until=until, by=by)
     if as_json:
-        show.print_json(found)
+        output.print_json(found)
         return
     if not found.items:
-        click.echo("Nothing was used then.", err=True)
+        click.echo("No usage in this time.", err=True)
         return
     priced = any(one.cost for one in found.items)
     figures = ["WORKLOADS", "GPU GiB h", "GPU h", "CORE h", "MEMORY GiB h", *(["COST"] if priced else [])]
-    made = show.table(by.upper(), *figures, right=figures)
+    table = output.table(by.upper(), *figures, right=figures)
     for one in found.items:
         cost = [f"{one.cost:.2f} {found.currency}".strip()] if priced else []
         amounts = (one.gpu_gib_h, one.gpu_h, one.cpu_h, one.memory_gib_h)
-        made.add_row(show.text(one.subject), str(one.workloads), *(_amount(amount) for amount in amounts), *cost)
-    show.console().print(made)
+        table.add_row(output.text(one.subject), str(one.workloads), *(_amount(amount) for amount in amounts), *cost)
+    output.console().print(table)
 
 
 def _amount(hours: float) -> str:
-    """Three figures that count, and no powers of ten."""
+    """Three significant digits, without an exponent."""
     if not hours:
         return "0"
     if hours < 0.0001:

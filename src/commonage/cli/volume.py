@@ -1,17 +1,17 @@
-"""`commonage volume`: data that workloads may have, and the room one's home takes."""
+"""`commonage volume`: the volumes that workloads can request, and the size of your home."""
 
 from __future__ import annotations
 
 import click
 
-from commonage.cli import show
+from commonage.cli import output
 from commonage.cli.connection import as_json, calls_server, connect
 from commonage.cli.credentials import Server
 
 
 @click.group
 def volume() -> None:
-    """List data that workloads may have.
+    """List the volumes that workloads can request.
 
     \b
     Example:
@@ -23,9 +23,9 @@ def volume() -> None:
 @as_json
 @calls_server
 def ls(server: Server, as_json: bool) -> None:
-    """List the volumes, whether they can be written to, and where a workload finds them; and how full your home is.
+    """List the volumes with their modes and paths, and show the size of your home.
 
-    Ask for one with `commonage run --volume NAME`, or `NAME:rw` to write to it.
+    Request a volume with `commonage run --volume NAME`, or `NAME:rw` to write to it.
 
     \b
     Example:
@@ -34,24 +34,24 @@ def ls(server: Server, as_json: bool) -> None:
     with connect(server) as client:
         found = client.volumes()
     if as_json:
-        show.print_json(found)
+        output.print_json(found)
         return
-    made = show.table("NAME", "TITLE", "KIND", "MODE", "SIZE", "WHERE", "NOTES", right=("SIZE",))
+    table = output.table("NAME", "TITLE", "KIND", "MODE", "SIZE", "PATH", "NOTES", right=("SIZE",))
     for one in found.items:
-        notes = ["unasked for"] if one.always else []
+        notes = ["always mounted"] if one.always else []
         notes += ["counts as memory"] if one.in_memory else []
-        made.add_row(
-            show.text(one.name),
-            show.text(one.title if one.title != one.name else one.description),
+        table.add_row(
+            output.text(one.name),
+            output.text(one.title if one.title != one.name else one.description),
             one.kind,
             "ro, rw" if one.writable and one.kind != "scratch" else "rw" if one.writable else "ro",
-            "" if one.size_mib is None else show.memory(one.size_mib),
-            show.text(one.place),
-            show.text("; ".join([*notes, *one.notes])),
+            "" if one.size_mib is None else output.memory(one.size_mib),
+            output.text(one.place),
+            output.text("; ".join([*notes, *one.notes])),
         )
     if found.items:
-        show.console().print(made)
+        output.console().print(table)
     else:
-        click.echo("There are no volumes.")
+        click.echo("No volumes.")
     if found.home is not None:
         click.echo(found.home.text)

@@ -71,10 +71,10 @@ class PortalAuth:
         """The visitor of this request. Raises SignInNeeded, or Unavailable while the hub does not answer."""
         session = self._open("session", self._cookie(request, SESSION_COOKIE), SESSION_S)
         if session is None:
-            raise SignInNeeded("sign in to see this page")
+            raise SignInNeeded("Sign in to see this page.")
         who = await self._identity.whois(session["token"])
         if who is None:
-            raise SignInNeeded("your sign-in has ended; sign in again")
+            raise SignInNeeded("The sign-in has expired. Sign in again.")
         return Visitor(who, self._csrf(session["nonce"]), request.client.host if request.client else "")
 
     def to_sign_in(self, request: Request, back_to: str) -> Response:
@@ -91,17 +91,17 @@ class PortalAuth:
         return response
 
     async def callback(self, request: Request) -> Response:
-        """The way back from the hub. Raises Unauthenticated with a sentence if the answer does not match."""
+        """The redirect from the hub after sign-in. Raises Unauthenticated if its state does not match this browser."""
         query = request.query_params
         if refused := query.get("error"):
-            raise Unauthenticated(f"the hub did not let you in ({refused[:100]}); sign in again, or ask an admin")
+            raise Unauthenticated(f"JupyterHub refused the sign-in ({refused[:100]}). Sign in again, or ask an admin.")
         state = self._open("sign-in", query.get("state"), SIGN_IN_S)
         browser = self._cookie(request, BROWSER_COOKIE)
         if state is None or not hmac.compare_digest(state["browser"].encode(), browser.encode()):
-            raise Unauthenticated("this sign-in was begun elsewhere, or too long ago; sign in again")
+            raise Unauthenticated("The sign-in began in another browser, or too long ago. Sign in again.")
         token = await self._identity.exchange(query.get("code", ""))
         if await self._identity.whois(token) is None:
-            raise Unauthenticated("the hub does not know its own answer; sign in again")
+            raise Unauthenticated("JupyterHub does not recognize the token of this sign-in. Sign in again.")
         response = RedirectResponse(_own_path(state["next"]), status_code=302)
         session = self._seal("session", {"token": token, "nonce": secrets.token_urlsafe(18)})
         self._set(request, response, (SESSION_COOKIE, session), SESSION_S)
@@ -120,9 +120,9 @@ class PortalAuth:
         Otherwise a page of a user's server at the same origin could fetch it, and the token in it. Raises
         Forbidden.
         """
-        asked_by_person = request.headers.get("sec-fetch-dest", "document") == "document"
-        if not asked_by_person and not self._is_token(visitor, request.headers.get("x-csrf-token", "")):
-            raise Forbidden("this page is not shown to scripts and frames of other pages; load it again", code="csrf")
+        is_navigation = request.headers.get("sec-fetch-dest", "document") == "document"
+        if not is_navigation and not self._is_token(visitor, request.headers.get("x-csrf-token", "")):
+            raise Forbidden("Scripts and frames of other pages cannot read this page. Reload it.", code="csrf")
 
     def check_origin(self, request: Request) -> None:
         """Allow a change only from a portal page, judged by the browser's headers. Raises Forbidden."""
@@ -170,7 +170,7 @@ class PortalAuth:
 
 
 def _forged() -> Forbidden:
-    return Forbidden("this form is too old, or not from this portal; load the page again", code="csrf")
+    return Forbidden("The form has expired, or is not from this portal. Reload the page.", code="csrf")
 
 
 def _own_path(path: str) -> str:

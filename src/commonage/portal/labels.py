@@ -1,4 +1,4 @@
-"""Labels, tones and icons for states and other words of the domain. Color alone never indicates a state."""
+"""Labels, tones and icons for states and kinds. Every state has a label and an icon, so that none depends on color."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sign:
 
 
 STATES: dict[State, Sign] = {
-    State.HELD: Sign("Held", "pause", "wait"),
+    State.HELD: Sign("AllocatedRequest", "pause", "wait"),
     State.QUEUED: Sign("Queued", "clock", "wait"),
     State.STARTING: Sign("Starting", "spinner", "info"),
     State.RUNNING: Sign("Running", "play", "good"),
@@ -45,15 +45,15 @@ NODES: dict[NodeState, Sign] = {
 
 
 ENVIRONMENTS: dict[EnvironmentState, Sign] = {
-    EnvironmentState.ABSENT: Sign("Made on first use", "clock", "quiet"),
-    EnvironmentState.BUILDING: Sign("Being made", "spinner", "info"),
+    EnvironmentState.ABSENT: Sign("Built on first use", "clock", "quiet"),
+    EnvironmentState.BUILDING: Sign("Building", "spinner", "info"),
     EnvironmentState.READY: Sign("Ready", "check", "good"),
     EnvironmentState.FAILED: Sign("Failed", "cross", "bad"),
 }
 
 IMAGES: dict[EnvironmentState, Sign] = {
-    EnvironmentState.ABSENT: Sign("Fetched on first use", "clock", "quiet"),
-    EnvironmentState.BUILDING: Sign("Being fetched", "spinner", "info"),
+    EnvironmentState.ABSENT: Sign("Pulled on first use", "clock", "quiet"),
+    EnvironmentState.BUILDING: Sign("Pulling", "spinner", "info"),
     EnvironmentState.READY: Sign("Ready", "check", "good"),
     EnvironmentState.FAILED: Sign("Failed", "cross", "bad"),
 }
@@ -65,11 +65,11 @@ KINDS: dict[Kind, Sign] = {
 }
 
 ISOLATION: dict[Isolation, str] = {
-    Isolation.DRIVER_LIMIT: "the driver refuses more VRAM than the share has",
-    Isolation.MIG: "the share is a slice of the GPU of its own (MIG)",
-    Isolation.MPS: "the share has pinned limits of memory and threads (MPS)",
+    Isolation.DRIVER_LIMIT: "the driver refuses allocations above the share's VRAM",
+    Isolation.MIG: "the share is a separate MIG instance",
+    Isolation.MPS: "MPS limits the memory and threads of each process",
     Isolation.COOPERATIVE: (
-        "the share is kept by agreement: frameworks are told their part, nothing stops a program that takes more"
+        "frameworks are configured to stay within the share; nothing stops a program that takes more"
     ),
 }
 

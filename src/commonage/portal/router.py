@@ -1,5 +1,5 @@
-"""The portal's routes together. Called by the server's bootstrap, which includes this router after the API's, because
-it ends with an error page for every unknown address below the portal's.
+"""All routes of the portal. The server's bootstrap includes this router after the API's, because its last route answers
+every unknown path below the portal's with an error page.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from starlette.routing import Route
 from commonage.control.control import Control
 from commonage.domain.errors import Forbidden, NotFound
 from commonage.portal.auth import HOME, PortalAuth, Visitor
-from commonage.portal.docs import Docs
 from commonage.portal.site import Site
+from commonage.portal.static_files import Docs
 from commonage.portal.views import images, launch, nodes, overview, reservations, usage, workload
 from commonage.portal.views import workloads as work
 from commonage.wire.hub import CALLBACK_PATH, REFUSED_PATH
@@ -22,7 +22,7 @@ _ANY = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 # An intermediate page: the answer to a form may not redirect to another host, and the hub's sign-out may do so.
 _SIGNED_OUT = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>Signed out</title>'
-    '<meta http-equiv="refresh" content="0; url=/hub/logout"><p><a href="/hub/logout">Go on to sign out</a></p></html>'
+    '<meta http-equiv="refresh" content="0; url=/hub/logout"><p><a href="/hub/logout">Continue</a></p></html>'
 )
 
 
@@ -35,13 +35,13 @@ def create_router(control: Control, auth: PortalAuth) -> APIRouter:
         for page in view.routes(site)
     ]
     router = APIRouter(include_in_schema=False)
-    for route in [*pages, *_own(site)]:
+    for route in [*pages, *_common_routes(site)]:
         methods = sorted(route.methods or {"GET"})
         router.add_route(HOME.rstrip("/") + route.path, route.endpoint, methods=methods, include_in_schema=False)
     return router
 
 
-def _own(site: Site) -> list[Route]:
+def _common_routes(site: Site) -> list[Route]:
     """Sign-in and sign-out, static files, the documentation, and unknown addresses."""
     docs = Docs()
 
@@ -53,15 +53,15 @@ def _own(site: Site) -> list[Route]:
 
     async def refused(request: Request) -> Response:
         path = request.headers.get("x-replaced-path", "")[:200]  # the original path, from the proxy
-        where = f"type its address: {path} after the name of this site" if path.startswith("/") else "type its address"
+        address = f"enter this site's name and then {path}" if path.startswith("/") else "enter its address"
         raise Forbidden(
-            "This page was not opened by a person, but asked for by the page of a session, or by a script or a frame, "
-            f"and those may act for somebody else. To open it yourself, {where}.",
+            "The request came from the page of a session, a script or a frame, which may act for another user. "
+            f"To open this page yourself, {address}.",
             code="not-opened-by-a-person",
         )
 
-    async def nowhere(request: Request, visitor: Visitor) -> Response:
-        raise NotFound(f"there is no page {request.url.path}", code="page-not-found")
+    async def unknown(request: Request, visitor: Visitor) -> Response:
+        raise NotFound(f"Page not found: {request.url.path}.", code="page-not-found")
 
     return [
         Route(CALLBACK_PATH.removeprefix(HOME.rstrip("/")), site.open(callback), methods=["GET"]),
@@ -70,5 +70,5 @@ def _own(site: Site) -> list[Route]:
         Route("/docs", site.open(docs.serve), methods=["GET"]),
         Route("/docs/{path:path}", site.open(docs.serve), methods=["GET"]),
         Route(REFUSED_PATH.removeprefix(HOME.rstrip("/")), site.open(refused), methods=_ANY),
-        Route("/{path:path}", site.page(nowhere), methods=["GET"]),
+        Route("/{path:path}", site.page(unknown), methods=["GET"]),
     ]

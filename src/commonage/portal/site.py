@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from commonage import messages
 from commonage.control.control import Control
@@ -22,7 +22,7 @@ from commonage.control.tenants.connections import Connection
 from commonage.domain import errors
 from commonage.domain.principals import Principal
 from commonage.portal.auth import HOME, PortalAuth, SignInNeeded, Visitor
-from commonage.portal.live import LongResponse
+from commonage.portal.live import LongResponse, Parts, only_changed, updates
 from commonage.portal.static_files import Assets
 from commonage.portal.templating import make_templates
 
@@ -44,24 +44,23 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _TITLES = {
-    401: "You are not signed in",
-    403: "This is not for you",
-    404: "There is nothing here",
-    409: "That does not go",
-    413: "That is too large",
-    422: "That cannot be right",
-    429: "That is too much at once",
-    500: "Something broke",
-    503: "Not available now",
+    401: "Not signed in",
+    403: "Permission denied",
+    404: "Not found",
+    409: "Conflict",
+    413: "Request too large",
+    422: "Invalid input",
+    429: "Too many requests",
+    500: "Internal error",
+    503: "Service unavailable",
 }
-_BROKEN = (
-    "This page could not be made. It is our fault and has been noted in the server's log; "
-    "try again, or go on elsewhere."
+_INTERNAL_ERROR = (
+    "The server failed to make this page. The error is in the server's log. Try again, or open another page."
 )
 
 
 class Site:
-    """Control, sign-in and templates, together. One for each process."""
+    """Control, sign-in and templates for the views; one for each process."""
 
     def __init__(self, control: Control, auth: PortalAuth) -> None:
         self.control = control
@@ -89,8 +88,8 @@ class Site:
             except errors.CommonageError as error:
                 response = self.error(request, visitor, error)
             except Exception:  # an unexpected error must still give a page with a way out; the error is logged
-                log.exception("%s %s broke", request.method, request.url.path)
-                response = self.error(request, visitor, errors.CommonageError(_BROKEN))
+                log.exception("page failed: %s %s", request.method, request.url.path)
+                response = self.error(request, visitor, errors.CommonageError(_INTERNAL_ERROR))
             return _guarded(response)
 
         return endpoint
@@ -141,6 +140,24 @@ class Site:
 
         return draw
 
+    def live(
+        self,
+        request: Request,
+        visitor: Visitor,
+        template: str,
+        names: Iterable[str],
+        gather: Callable[[], Awaitable[Mapping[str, Any]]],
+    ) -> Response:
+        """The live stream of a page: the macros `names` of `template`, drawn with the values of `gather`."""
+        draw_part = self.parts(visitor, template)
+
+        async def draw() -> Parts:
+            values = await gather()
+            return {name: draw_part(name, values) for name in names}
+
+        changes = self.control.queries.follow(visitor.who)
+        return self.stream(request, visitor, updates(self.control.clock, changes, only_changed(draw)))
+
     def stream(self, request: Request, visitor: Visitor, chunks: AsyncIterator[str], **response: Any) -> Response:
         """A response that may take long, counted as one of the visitor's streams; `response` are arguments of
         LongResponse.
@@ -148,21 +165,27 @@ class Site:
         It ends when the visitor is no longer signed in.
         """
 
-        async def again() -> Principal:
+        async def reauthenticate() -> Principal:
             return (await self.auth.visitor(request)).who
 
         def refuse(error: errors.CommonageError) -> Response:
             return _guarded(self.error(request, visitor, error))
 
-        hold = self.control.connections.hold(Connection.STREAM, visitor.who, again)
+        hold = self.control.connections.hold(Connection.STREAM, visitor.who, reauthenticate)
         return LongResponse(chunks, hold, refuse, **response)
+
+    def done(self, request: Request, text: str, path: str, tone: str = "good") -> Response:
+        """The answer to a change: a notice on the page that sent it, or without scripts a redirect to `path`."""
+        if is_partial(request):
+            return notice(text, tone=tone)
+        return RedirectResponse(f"{HOME}{path}", status_code=303)
 
     def error(self, request: Request, visitor: Visitor | None, error: errors.CommonageError) -> Response:
         """An error as a page with a way out, or as a notice if only a part of a page was requested."""
         status = error.status
         if isinstance(error, errors.EngineFailure) and error.native:
-            log.warning("%s %s: %s", request.method, request.url.path, error)
-        if request.headers.get("hx-request") == "true":
+            log.warning("engine error on page: %s %s: %s", request.method, request.url.path, error)
+        if is_partial(request):
             response = notice(messages.of_error(error), status=status, tone="bad")
         else:
             values = {"title": _TITLES[status], "status": status, "error": error, "retry": request.url.path}
@@ -172,13 +195,18 @@ class Site:
         return response
 
     def _sign_in(self, request: Request, needed: SignInNeeded) -> Response:
-        if request.headers.get("hx-request") == "true":
+        if is_partial(request):
             # htmx reloads the whole page, and that leads to the hub.
             return Response(needed.message, status_code=401, headers={"HX-Refresh": "true"})
         back_to = request.url.path if request.method == "GET" else HOME
         if request.method == "GET" and request.url.query:
             back_to += f"?{request.url.query}"
         return self.auth.to_sign_in(request, back_to)
+
+
+def is_partial(request: Request) -> bool:
+    """True if htmx requests a part of a page."""
+    return request.headers.get("hx-request") == "true"
 
 
 def notice(text: str, *, status: int = 204, tone: str = "good") -> Response:

@@ -1,7 +1,6 @@
-"""The portal's static files: its own (in git), and third-party ones that the build puts into static/vendor.
+"""Static files of the portal: scripts and styles, third-party ones in static/vendor, and the built documentation.
 
-Each address carries a digest of the content, so that a browser may cache a file for ever and never shows an old
-one.
+An address with a digest of the content may be cached forever. The build makes static/vendor and docs_site.
 """
 
 from __future__ import annotations
@@ -11,12 +10,18 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
 
-FOLDER = Path(__file__).parent / "static"
+from commonage.domain.errors import NotFound
+from commonage.wire.docs import DOCS_PATH
+
+ASSETS_FOLDER = Path(__file__).parent / "static"
+DOCS_FOLDER = Path(__file__).parent / "docs_site"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_FOR_EVER = "public, max-age=31536000, immutable"
+_FOREVER = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Asset:
 class Assets:
     """All static files, listed at the start: no request can reach a file outside the folder."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, folder: Path = ASSETS_FOLDER) -> None:
         self._assets = {
             path.relative_to(folder).as_posix(): _asset(path)
             for path in sorted(folder.rglob("*"))
@@ -48,8 +53,34 @@ class Assets:
         if asset is None:
             return Response("no such file", status_code=404, media_type="text/plain")
         current = request.query_params.get("v") == asset.digest
-        headers = {"Cache-Control": _FOR_EVER if current else "no-cache", "X-Content-Type-Options": "nosniff"}
+        headers = {"Cache-Control": _FOREVER if current else "no-cache", "X-Content-Type-Options": "nosniff"}
         return FileResponse(asset.path, media_type=asset.media_type, headers=headers)
+
+
+class Docs:
+    """Serves the documentation. It is public: it contains nothing about an installation."""
+
+    def __init__(self, folder: Path = DOCS_FOLDER) -> None:
+        self._files = StaticFiles(directory=folder, html=True, check_dir=False)
+
+    async def serve(self, request: Request) -> Response:
+        """GET docs/PATH. Raises NotFound."""
+        path = request.path_params.get("path")
+        if path is None:
+            return RedirectResponse(DOCS_PATH)
+        try:
+            if any(part.startswith(".") for part in path.split("/")):
+                raise HTTPException(404)
+            response = await self._files.get_response(path or ".", request.scope)
+        except HTTPException as error:
+            raise NotFound(
+                f"Page not found in the documentation: {path}. Search at {DOCS_PATH}.",
+                code="page-not-found",
+            ) from error
+        # The generator gives each style and script a digest, as `?v=` or in its name.
+        is_versioned = "v" in request.query_params or "digest" in request.query_params or path.startswith("_inline/")
+        response.headers["Cache-Control"] = _FOREVER if is_versioned else "no-cache"
+        return response
 
 
 def _asset(path: Path) -> Asset:

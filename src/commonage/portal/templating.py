@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from commonage import messages
-from commonage.control.nodes.node_states import reason_for
+from commonage.control.nodes.node_states import reasons_for
 from commonage.control.settings import ControlSettings
 from commonage.control.usage.attribution import unattributed
 from commonage.domain.quantities import format_cpus, format_duration, format_memory
@@ -58,6 +58,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         gpus=gpus_text,
         linked=linked,
         text=lambda reason: messages.text(reason) if reason else "",
+        texts=messages.texts,
         sentence=messages.of_error,
         resources=resources,
         summary=explanations.summary,
@@ -70,7 +71,7 @@ def make_templates(assets: Assets, settings: ControlSettings) -> Environment:
         sign_of=labels.sign_of,
         title_of=labels.title_of,
         link_to=partial(labels.link_to, settings=settings),
-        reason_for=reason_for,
+        reasons_for=reasons_for,
         service_address=labels.service_address,
         reaches=partial(labels.reaches, settings=settings),
         ssh_forward=labels.ssh_forward,

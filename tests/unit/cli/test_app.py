@@ -1,4 +1,4 @@
-"""The table of verbs: all load, help names them in groups, nothing heavy is imported before it is needed."""
+"""The table of commands: all load, help lists them in sections, and slow imports are deferred."""
 
 import subprocess
 import sys
@@ -9,23 +9,23 @@ import pytest
 from click.testing import CliRunner
 
 from commonage import __version__
-from commonage.cli.app import VERBS, app
-from commonage.cli.failures import MISUSED, UNREACHABLE, Refused
+from commonage.cli.app import COMMANDS, app
+from commonage.cli.errors import MISUSED, UNREACHABLE, Refused
 from commonage.sdk.calls import image_path
 from commonage.sdk.errors import ApiError, Unreachable
 from commonage.sdk.transport import failure
 
 
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_loads_and_shows_an_example(name: str) -> None:
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_loads_and_shows_an_example(name: str) -> None:
     result = CliRunner().invoke(app, [name, "--help"])
     assert result.exit_code == 0, result.output
     assert "Example" in result.output
 
 
-def test_help_names_every_verb_without_loading_it() -> None:
+def test_help_lists_every_command() -> None:
     result = CliRunner().invoke(app, ["--help"])
-    assert [name for name in VERBS if f"\n  {name} " not in result.output] == []
+    assert [name for name in COMMANDS if f"\n  {name} " not in result.output] == []
     assert "Exit codes" in result.output
 
 
@@ -37,7 +37,7 @@ def test_help_names_every_verb_without_loading_it() -> None:
         ("['up', '--help']", ["sqlalchemy", "fastapi", "uvicorn", "jinja2"]),
     ],
 )
-def test_what_is_not_needed_is_not_imported(arguments: str, not_yet: list[str]) -> None:
+def test_slow_imports_are_deferred(arguments: str, not_yet: list[str]) -> None:
     program = (
         f"import sys\nfrom commonage.cli import main\ntry:\n    main({arguments})\nexcept SystemExit:\n    pass\n"
         f"print(sorted(set({not_yet}) & set(sys.modules)), file=sys.stderr)"
@@ -50,22 +50,22 @@ def test_version() -> None:
     assert CliRunner().invoke(app, ["--version"]).output == f"commonage {__version__}\n"
 
 
-def test_an_unknown_verb_is_misuse() -> None:
+def test_unknown_command_is_misuse() -> None:
     result = CliRunner().invoke(app, ["rum"], prog_name="commonage")
     assert result.exit_code == MISUSED
-    assert "`commonage rum` is no verb; did you mean run? There are: run, profile, submit" in one_line(result.output)
+    assert "no command `commonage rum`. Did you mean run? Commands: run, profile, submit" in one_line(result.output)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["volume", "rm"], "`commonage volume rm` is no verb. There are: ls"),
-        (["node", "drian"], "`commonage node drian` is no verb; did you mean drain? There are:"),
-        (["image", "buld"], "`commonage image buld` is no verb; did you mean build? There are:"),
-        (["registry", "ls"], "`commonage registry` is no verb. There are:"),
+        (["volume", "rm"], "no command `commonage volume rm`. Commands: ls"),
+        (["node", "drian"], "no command `commonage node drian`. Did you mean drain? Commands:"),
+        (["image", "buld"], "no command `commonage image buld`. Did you mean build? Commands:"),
+        (["registry", "ls"], "no command `commonage registry`. Commands:"),
     ],
 )
-def test_a_mistyped_verb_of_a_noun_is_told_what_there_is(words: list[str], said: str) -> None:
+def test_unknown_subcommand_is_reported_with_known_ones(words: list[str], said: str) -> None:
     result = CliRunner().invoke(app, words, prog_name="commonage")
     assert result.exit_code == MISUSED
     assert said in one_line(result.output)
@@ -76,13 +76,13 @@ def one_line(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["torch", "lab/torch/x", "../lab", "lab/..", "/torch", "lab/"])
-def test_what_names_no_image_is_refused_before_anybody_is_asked(name: str) -> None:
+def test_invalid_image_name_is_refused_without_request(name: str) -> None:
     with pytest.raises(ApiError, match="is not the name of an image; write TENANT/NAME") as refused:
         image_path(name)
     assert refused.value.status == 422
 
 
-def test_what_a_message_cannot_hold_is_a_sentence() -> None:
+def test_invalid_message_is_reported() -> None:
     words = ["image", "prepull", "lab/torch", *(f"gpu-{number}" for number in range(2000))]
     result = CliRunner().invoke(app, [*words, "--url", "http://127.0.0.1:9", "--token", "t"], prog_name="commonage")
     assert result.exit_code == MISUSED
@@ -96,7 +96,7 @@ def test_completion_scripts(shell: str) -> None:
     assert "_COMMONAGE_COMPLETE" in result.output
 
 
-def test_completion_completes_verbs() -> None:
+def test_completion_completes_commands() -> None:
     environ = {"_COMMONAGE_COMPLETE": "bash_complete", "COMP_WORDS": "commonage ex", "COMP_CWORD": "1"}
     result = CliRunner().invoke(app, [], prog_name="commonage", env=environ)
     assert result.output == "plain,exec\nplain,explain\n"
@@ -113,13 +113,13 @@ def test_completion_completes_verbs() -> None:
         (ApiError("error", "it broke", status=500), 1, "it broke"),
     ],
 )
-def test_refusals_become_a_sentence_and_a_code(error: ApiError, code: int, said: str) -> None:
+def test_refusals_have_message_and_exit_code(error: ApiError, code: int, said: str) -> None:
     refused = Refused(error)
     assert refused.exit_code == code
     assert said in refused.format_message()
 
 
-def test_a_certificate_that_is_not_trusted_is_no_server_that_is_off() -> None:
+def test_untrusted_certificate_is_not_reported_as_stopped_server() -> None:
     broken = httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer certificate")
     error, reached = failure(broken, httpx2.URL("https://hub.example.org"))
     said = Refused(error).format_message()
@@ -129,13 +129,13 @@ def test_a_certificate_that_is_not_trusted_is_no_server_that_is_off() -> None:
     assert (reached, Refused(error).exit_code) == (False, UNREACHABLE)
 
 
-def test_several_mistakes_are_all_named() -> None:
+def test_all_mistakes_are_listed() -> None:
     error = ApiError("invalid-input", "two things are wrong", status=422)
     error.errors = [{"field": "cpus", "detail": "no"}, {"field": "time", "detail": "neither"}]
     assert Refused(error).format_message() == "two things are wrong\n  cpus: no\n  time: neither"
 
 
-def test_the_table_is_a_table_of_commands() -> None:
+def test_table_has_commands() -> None:
     context = click.Context(app)
-    assert all(isinstance(app.get_command(context, name), click.Command) for name in VERBS)
+    assert all(isinstance(app.get_command(context, name), click.Command) for name in COMMANDS)
     assert app.get_command(context, "nothing") is None

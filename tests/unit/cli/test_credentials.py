@@ -1,4 +1,4 @@
-"""Which server and which token: the order in which they are looked for, and a file that only its owner reads."""
+"""The server and the token: precedence of the sources, and a file that only its owner can read."""
 
 import json
 import stat
@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from commonage.cli.credentials import DEFAULT_URL, Server, credentials_file, find_server, keep, load, running_at, tidy
-from commonage.cli.failures import Failure
+from commonage.cli.credentials import (
+    DEFAULT_URL,
+    Server,
+    credentials_file,
+    find_server,
+    load,
+    normalize_url,
+    running_at,
+    save,
+)
+from commonage.cli.errors import Failure
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +27,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_flag_before_variable_before_what_was_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_overrides_variable_overrides_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_server(None, None, None) == Server(DEFAULT_URL, None)
-    keep("http://kept:1", "kept-token")
+    save("http://kept:1", "kept-token")
     assert find_server(None, None, None) == Server("http://kept:1", "kept-token")
     monkeypatch.setenv("COMMONAGE_URL", "http://var:2/")
     assert find_server(None, None, None) == Server("http://var:2", None)
@@ -29,22 +38,22 @@ def test_flag_before_variable_before_what_was_kept(monkeypatch: pytest.MonkeyPat
     assert find_server("flag:3", "flag-token", None) == Server("http://flag:3", "flag-token")
 
 
-def test_tokens_are_kept_by_address_for_their_owner_alone() -> None:
-    keep("http://a", "1")
-    path = keep("http://b", "2")
+def test_tokens_are_saved_by_address_for_owner_only() -> None:
+    save("http://a", "1")
+    path = save("http://b", "2")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert load().tokens == {"http://a": "1", "http://b": "2"}
     assert load().default_url == "http://b"
     assert find_server("http://a", None, None).token == "1"
 
 
-def test_a_file_that_others_read_or_that_is_torn() -> None:
-    path = keep("http://a", "1")
+def test_readable_or_damaged_file_is_refused() -> None:
+    path = save("http://a", "1")
     path.chmod(0o644)
     with pytest.raises(Failure, match="chmod 600"):
         load()
     path.chmod(0o600)
-    path.write_text("{torn")
+    path.write_text("{damaged")
     with pytest.raises(Failure, match="is damaged"):
         load()
     assert credentials_file() == path
@@ -54,11 +63,11 @@ def test_a_file_that_others_read_or_that_is_torn() -> None:
     "typed",
     ["http://h:8000", "http://h:8000/", "h:8000", "http://h:8000/hub", "http://h:8000/services/commonage/nodes"],
 )
-def test_addresses_as_people_paste_them(typed: str) -> None:
-    assert tidy(typed) == "http://h:8000"
+def test_addresses_are_normalized(typed: str) -> None:
+    assert normalize_url(typed) == "http://h:8000"
 
 
-def test_a_data_folder_without_a_server(tmp_path: Path) -> None:
+def test_data_folder_without_server_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="No such file"):
         running_at(tmp_path)
     (tmp_path / "commonage.lock").write_text("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -30,15 +31,14 @@ class Person:
 
     async def get(self, path: str, **headers: str) -> httpx2.Response:
         """A page by its path below the portal's."""
-        return await self.client.get(
-            f"{PORTAL_PATH}{path}", headers={k.replace("_", "-"): v for k, v in headers.items()}
-        )
+        sent = {k.replace("_", "-"): v for k, v in headers.items()}
+        return _in_one_line(await self.client.get(f"{PORTAL_PATH}{path}", headers=sent))
 
     async def post(self, path: str, data: dict[str, Any] | None = None, **headers: str) -> httpx2.Response:
         """A form, with the token that the pages carry unless it has one."""
         fields = {"csrf": await self.csrf(), **(data or {})}
         sent = {k.replace("_", "-"): v for k, v in headers.items()}
-        return await self.client.post(f"{PORTAL_PATH}{path}", data=fields, headers=sent)
+        return _in_one_line(await self.client.post(f"{PORTAL_PATH}{path}", data=fields, headers=sent))
 
     async def csrf(self) -> str:
         page = (await self.get("launch")).text
@@ -49,6 +49,14 @@ class Person:
         sent_away = await self.get("")
         state = parse_qs(urlsplit(sent_away.headers["location"]).query)["state"][0]
         return await self.client.get(CALLBACK_PATH, params={"state": state, "code": f"code-{name}"})
+
+
+def _in_one_line(answer: httpx2.Response) -> httpx2.Response:
+    """The answer with each run of whitespace as one space, as a browser shows it: templates break lines freely."""
+    if not answer.headers.get("content-type", "").startswith("text/html"):
+        return answer
+    html = re.sub(r"\s+", " ", answer.text)
+    return httpx2.Response(answer.status_code, headers=answer.headers, text=html, request=answer.request)
 
 
 @pytest.fixture
@@ -85,11 +93,11 @@ def submit(portal: Portal, clock: FakeClock) -> Callable[..., Any]:
     async def submitted(owner: str = "ann", gpus: str | None = None, *, ended: bool = False, **fields: Any) -> Workload:
         fields = {"kind": Kind.JOB, "command": ("true",), "gpu": parse_gpus(gpus), "owner": owner, **fields}
         hub = Principal("hub", ADMIN) if fields["kind"] is Kind.SESSION else Principal(owner, USER)
-        made = await portal.control.work.submit(hub, Submission(**fields))
+        made = await portal.control.workloads.submit(hub, Submission(**fields))
         for _ in range(200):
             await clock.advance(0.5)
             await asyncio.sleep(0)  # sampling asks the GPUs in a thread
-            found = await portal.control.look.workload(root, made.workloads[0].id)
+            found = await portal.control.queries.workload(root, made.workloads[0].id)
             settled = found.state.is_terminal if ended else _settled(found, portal)
             if settled:
                 return found
@@ -101,5 +109,5 @@ def submit(portal: Portal, clock: FakeClock) -> Callable[..., Any]:
 def _settled(workload: Workload, portal: Portal) -> bool:
     """It runs, has ended, or the planner has said why it waits."""
     if workload.state is State.QUEUED:
-        return portal.control.look.standing(workload).reason != workload.reason
+        return portal.control.queries.details(workload).reason != workload.reason
     return workload.state is not State.STARTING

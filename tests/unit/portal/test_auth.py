@@ -24,11 +24,11 @@ async def _state(person: Person, path: str = "") -> str:
 
 async def test_a_stranger_is_sent_to_the_hub_and_comes_back_to_where_they_wanted(portal: Portal) -> None:
     person = Person(portal)
-    state = await _state(person, "work?state=running&text=a%20b")
+    state = await _state(person, "workloads?state=running&text=a%20b")
     answer = await person.client.get(CALLBACK_PATH, params={"state": state, "code": "code-ann"})
     assert answer.status_code == 302
-    assert answer.headers["location"] == f"{PORTAL_PATH}work?state=running&text=a%20b"
-    assert (await person.get("work")).status_code == 200
+    assert answer.headers["location"] == f"{PORTAL_PATH}workloads?state=running&text=a%20b"
+    assert (await person.get("workloads")).status_code == 200
 
 
 async def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(portal: Portal) -> None:
@@ -53,8 +53,8 @@ async def test_a_sign_in_begun_in_another_browser_is_refused(portal: Portal) -> 
     await victim.get("")
     answer = await victim.client.get(CALLBACK_PATH, params={"state": state, "code": "code-attacker"})
     assert answer.status_code == 401
-    assert "begun elsewhere" in answer.text
-    assert (await victim.get("work")).status_code == 302
+    assert "began in another browser" in answer.text
+    assert (await victim.get("workloads")).status_code == 302
 
 
 @pytest.mark.parametrize("state", ["", "nonsense", "gAAAAABnonsense", "ä"])
@@ -95,13 +95,13 @@ async def test_a_restart_signs_nobody_out_and_another_secret_everybody(portal: P
 
 async def test_a_session_ends_with_its_time(ann: Person, clock: FakeClock) -> None:
     clock._now += SESSION_S + 1
-    assert (await ann.get("work")).status_code == 302
+    assert (await ann.get("workloads")).status_code == 302
 
 
 async def test_a_session_ends_with_its_token(portal: Portal, ann: Person) -> None:
     portal.identity.revoked.add("token-ann")
-    assert (await ann.get("work")).status_code == 302
-    part = await ann.get("live/work", HX_Request="true")
+    assert (await ann.get("workloads")).status_code == 302
+    part = await ann.get("live/workloads", HX_Request="true")
     assert part.status_code == 401
     assert part.headers["hx-refresh"] == "true"
 
@@ -109,12 +109,12 @@ async def test_a_session_ends_with_its_token(portal: Portal, ann: Person) -> Non
 async def test_what_was_sealed_for_signing_in_is_no_session(portal: Portal) -> None:
     person = Person(portal)
     person.client.cookies.set("commonage-session", await _state(person))
-    assert (await person.get("work")).status_code == 302
+    assert (await person.get("workloads")).status_code == 302
 
 
 async def test_while_the_hub_is_down_there_is_a_page_that_says_so(portal: Portal, ann: Person) -> None:
     portal.identity.down = True
-    answer = await ann.get("work")
+    answer = await ann.get("workloads")
     assert answer.status_code == 503
     assert "the hub does not answer now" in answer.text
     assert "Try again" in answer.text
@@ -135,7 +135,7 @@ async def test_a_forged_form_changes_nothing(ann: Person, headers: dict[str, str
     data = {} if token is None else {"csrf": token}
     answer = await ann.post("sign-out", data, **headers)
     assert answer.status_code == 403
-    assert (await ann.get("work")).status_code == 200
+    assert (await ann.get("workloads")).status_code == 200
 
 
 async def test_another_ones_token_is_no_use(portal: Portal, ann: Person, root: Person) -> None:
@@ -148,7 +148,7 @@ async def test_signing_out_forgets_the_session_and_goes_on_to_the_hub(ann: Perso
     answer = await ann.post("sign-out", **headers)
     assert answer.status_code == 200
     assert "/hub/logout" in answer.text
-    assert (await ann.get("work")).status_code == 302
+    assert (await ann.get("workloads")).status_code == 302
 
 
 @pytest.mark.parametrize("dest", ["empty", "iframe", "object", "image", "serviceworker"])

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from tests.fakes.portal import Portal
 
 from commonage.domain.errors import NotFound
-from commonage.portal.docs import Docs
+from commonage.portal.static_files import Docs
 from commonage.portal.templating import linked
 from commonage.wire.docs import DOCS_PATH, docs_page
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.fakes.portal import ADMIN, USER
 
-from commonage.control.node_pool import DeviceView, NodeView
+from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.waiting import Resources
@@ -32,7 +32,7 @@ def holder(owner: str, mib: int, name: str = "work") -> Holder:
 def test_shares_lie_side_by_side_in_proportion() -> None:
     device_row = node_rows([view(holder("ann", 12 * 1024), holder("bob", 6 * 1024))], ANN)[0].device_rows[0]
     assert [(one.x, one.width) for one in device_row.segments] == [("0", "50"), ("50", "25")]
-    assert device_row.summary == "18 GiB of 24 GiB held"
+    assert device_row.summary == "18 GiB of 24 GiB allocated"
     assert device_row.free_from is None
     assert node_rows([view(holder("ann", 6 * 1024))], ANN)[0].device_rows[0].free_from == "25"
 
@@ -59,7 +59,7 @@ def test_totals_are_over_all_nodes_and_leave_out_devices_where_there_are_none() 
     assert [one.label for one in totals([view(holder("ann", 1024))])] == ["GPU memory", "CPU", "Memory"]
     bare = NodeView(factories.node(), 8000, 1024, (), 0)
     assert [one.label for one in totals([bare])] == ["CPU", "Memory"]
-    assert totals([])[0].held == 0
+    assert totals([])[0].allocated == 0
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ async def test_open_service_leads_to_its_own_address(portal: Portal, ann: Person
     assert link is not None
     assert link[1] == service.attempt.url
     assert f"<code>{service.attempt.url}</code>" in page
-    assert f'href="{service.attempt.url}"' in (await ann.get("work")).text
+    assert f'href="{service.attempt.url}"' in (await ann.get("workloads")).text
 
 
 async def test_a_browser_elsewhere_is_told_how_to_reach_it(

@@ -20,9 +20,9 @@ from commonage.wire.hub import PORTAL_PATH
 
 pytestmark = pytest.mark.anyio
 
-PAGES = ("", "launch", "launch?kind=job", "work", "work?state=waiting", "nodes", "images", "reservations", "usage",
-         "usage?by=environment")  # fmt: skip
-LIVE = ("live/overview", "live/work", "live/nodes", "live/images")
+PAGES = ("", "launch", "launch?kind=job", "workloads", "workloads?state=waiting", "nodes", "images", "reservations",
+         "usage", "usage?by=environment")  # fmt: skip
+LIVE = ("live/overview", "live/workloads", "live/nodes", "live/images")
 AWKWARD = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}</textarea><hx-partial>&amp;"
 
 
@@ -83,10 +83,10 @@ async def test_pages_with_simulated_devices_say_so(ann: Person, path: str) -> No
 
 
 async def test_empty_states_show_the_way(ann: Person) -> None:
-    assert "You have no active work" in (await ann.get("")).text
-    assert "You have not run anything yet" in (await ann.get("work")).text
-    assert "Nothing matches" in (await ann.get("work?text=absent")).text
-    assert "Nothing was held" in (await ann.get("usage")).text
+    assert "No active workloads" in (await ann.get("")).text
+    assert "No workloads yet" in (await ann.get("workloads")).text
+    assert "No workloads match" in (await ann.get("workloads?text=absent")).text
+    assert "No usage in this period" in (await ann.get("usage")).text
 
 
 async def test_awkward_names_are_text_everywhere(
@@ -98,7 +98,7 @@ async def test_awkward_names_are_text_everywhere(
     waiting = await submit(name=AWKWARD, gpus="80GiB", command=("sh", "-c", AWKWARD))
     waiting2 = await submit(name=AWKWARD, gpus="80GiB", time_limit_s=60)
     await clock.advance(2)
-    paths = ["", "work", "nodes", "usage", f"launch?again={waiting.id}", f"work?text={AWKWARD}"]
+    paths = ["", "workloads", "nodes", "usage", f"launch?again={waiting.id}", f"workloads?text={AWKWARD}"]
     paths += [f"workloads/{one.id}" for one in (running, waiting, waiting2)]
     for person in (ann, root):
         for path in paths:
@@ -125,11 +125,11 @@ async def test_a_page_that_breaks_is_still_a_page(portal: Portal, ann: Person, m
     def broken() -> None:
         raise RuntimeError("inner workings")
 
-    monkeypatch.setattr(portal.control.node_pool, "nodes", broken)
+    monkeypatch.setattr(portal.control.node_views, "all", broken)
     answer = await ann.get("nodes")
     assert answer.status_code == 500
     assert "inner workings" not in answer.text
-    assert "Something broke" in answer.text
+    assert "Internal error" in answer.text
 
 
 async def test_static_files_are_kept_for_ever_under_their_digest(ann: Person) -> None:
@@ -160,9 +160,9 @@ async def test_others_see_whose_share_it_is_but_not_what_it_is_called(
         assert "bob" in page
         assert "secret-plan" not in page
         assert "secret-plan" in (await root.get(path)).text
-    assert "secret-plan" not in (await ann.get("work?owner=*")).text
-    assert "secret-plan" in (await root.get("work?owner=*")).text
-    assert "secret-plan" not in (await root.get("work")).text
+    assert "secret-plan" not in (await ann.get("workloads?owner=*")).text
+    assert "secret-plan" in (await root.get("workloads?owner=*")).text
+    assert "secret-plan" not in (await root.get("workloads")).text
 
 
 async def test_usage_is_ones_own_or_for_admins_everybodys(
@@ -185,11 +185,11 @@ async def test_overview_counts_starting_work_apart_from_running_work(
 ) -> None:
     await submit(name="train")
     portal.engine.default = Behaviour(lasts_s=None, start_delay_s=600)
-    await portal.control.work.submit(Principal("ann", USER), Submission(Kind.JOB, ("true",)))
+    await portal.control.workloads.submit(Principal("ann", USER), Submission(Kind.JOB, ("true",)))
     await clock.advance(2)
     page = (await ann.get("")).text
     assert "1 running, 1 starting, 0 queued" in page
     assert '1<span class="muted"> running</span></span><span class="small muted">1 starting, 0 queued' in page
-    work = (await ann.get("work?state=running")).text
-    assert work.count('<tr id="w-') == 1
-    assert (await ann.get("work?state=starting")).text.count('<tr id="w-') == 1
+    page = (await ann.get("workloads?state=running")).text
+    assert page.count('<tr id="w-') == 1
+    assert (await ann.get("workloads?state=starting")).text.count('<tr id="w-') == 1

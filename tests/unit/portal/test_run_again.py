@@ -74,7 +74,7 @@ async def run_again(portal: Portal, person: Person, workload: Workload, **entere
     answer = await person.post("launch", Fields(page).sent | entered)
     assert answer.status_code == 303, answer.text
     made = answer.headers["location"].rpartition("/")[2]
-    return (await portal.control.look.workload(ANN, made)).spec
+    return (await portal.control.queries.workload(ANN, made)).spec
 
 
 def comparable(spec: Spec) -> Spec:
@@ -112,7 +112,7 @@ async def test_the_same_kind_is_made_with_everything_it_had(
 async def test_an_array_is_made_again_whole(portal: Portal, ann: Person, submit: Callable[..., Any]) -> None:
     first = await submit(name="many", array_size=4)
     await run_again(portal, ann, first)
-    found = await portal.control.look.workloads(ANN, Filter(text="many"), limit=20)
+    found = await portal.control.queries.workloads(ANN, Filter(text="many"), limit=20)
     assert len(found.items) == 8
 
 

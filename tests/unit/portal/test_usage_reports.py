@@ -38,8 +38,8 @@ async def test_the_usage_report_of_one_that_ended(
     one = await used(portal, clock, submit, 5000)
     page = (await ann.get(f"workloads/{one.id}")).text
     assert "<strong>5.5 GiB</strong>" in page
-    assert "at most, of 12 GiB" in page
-    assert "Wh, its part of the GPU" in page
+    assert "peak, of 12 GiB" in page
+    assert "Wh, its share of the GPU" in page
     assert "Measured every few seconds." in page
 
 
@@ -48,15 +48,15 @@ async def test_the_usage_report_of_one_that_runs_is_so_far(
 ) -> None:
     one = await used(portal, clock, submit, 15_000, ends=False)
     page = (await ann.get(f"workloads/{one.id}")).text
-    assert "So far, measured every few seconds." in page
-    assert "Over its share" in page
+    assert "Measured every few seconds; the workload has not ended yet." in page
+    assert "Above its share" in page
     assert "than its share of 12 GiB" in page, "the warning stands among the events"
 
 
 async def test_one_that_ended_before_anybody_looked(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(), name="quick")
     one = await submit(name="quick", ended=True)
-    assert "Not measured: it ended before the first measurement" in (await ann.get(f"workloads/{one.id}")).text
+    assert "No measurements: the workload ended before the first one" in (await ann.get(f"workloads/{one.id}")).text
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ async def test_the_form_offers_what_would_do(
     verdict = (await ann.post("launch/dry-run", fields)).text
     assert said in verdict
     assert "simulated, so it means nothing" in verdict
-    assert f'data-set="gpus" data-value="{offered}">Ask for 5.5 GiB' in verdict
+    assert f'data-set="gpus" data-value="{offered}">Request 5.5 GiB' in verdict
     page = (await ann.get(f"launch?kind=job&command=python+train.py&gpus={gpus}")).text
     assert "5.5GiB" in page
     other = (await ann.post("launch/dry-run", {**fields, "command": "python test.py"})).text
@@ -91,6 +91,7 @@ async def test_a_process_that_nobody_started_is_shown_on_its_device(
     for _ in range(3):
         await clock.advance(5)
         await portal.control.sampling.tick()
-    words = "2 GiB of VRAM are held by &lt;blender&gt; (process 99), which no workload started"
-    for page in ("nodes", ""):
-        assert (await ann.get(page)).text.count(words) == 1, page
+    for path in ("nodes", ""):
+        page = (await ann.get(path)).text
+        assert page.count("&lt;blender&gt; (process 99)") == 1, path
+        assert "2 GiB of VRAM" in page, path

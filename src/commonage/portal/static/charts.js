@@ -1,10 +1,10 @@
-// Charts of what a workload uses, drawn by uPlot. All so far comes as `series`, what came since as `points`.
+// Charts of a workload's resource usage, drawn by uPlot. `series` carries all points so far, `points` the new ones.
 "use strict";
 
 (() => {
   const panel = document.getElementById("charts");
   const live = document.getElementById("live");
-  const MOST = 2000; // points of one chart; of more than that the older half is thinned
+  const MOST = 2000; // points of one chart; above it, every second point of the older half is dropped
   const memory = (mib) => (mib >= 1024 ? `${Number((mib / 1024).toFixed(mib >= 102400 ? 0 : 1))} GiB` : `${Math.round(mib)} MiB`);
   const share = (part) => `${Math.round(part * 100)} %`;
   const cores = (value) => `${Number(value.toFixed(value < 10 ? 2 : 0))} ${value === 1 ? "core" : "cores"}`;
@@ -21,7 +21,7 @@
   };
   const charts = new Map();
 
-  // A colour as canvases take it: light-dark() and variables are the style sheet's.
+  // A colour in a form that a canvas accepts: it resolves neither light-dark() nor variables.
   function colour(name, alpha = 1) {
     const probe = document.createElement("i");
     probe.hidden = true;

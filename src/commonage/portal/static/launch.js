@@ -1,4 +1,4 @@
-// The launch form: choices of a GPU share fill the field, environments follow the kind, a second click sends nothing.
+// The launch form: buttons fill in the GPU request, environments depend on the kind, a second click sends nothing.
 "use strict";
 
 (() => {
@@ -33,7 +33,7 @@
   form.addEventListener("submit", () => {
     const go = document.getElementById("go");
     go.disabled = true;
-    // Back in this page, as after an answer that never came, it can be sent again: its key makes it one.
+    // Without an answer the form can be sent again. Its key makes the submission idempotent.
     setTimeout(() => (go.disabled = false), 8000);
   });
   addEventListener("pageshow", () => (document.getElementById("go").disabled = false));

@@ -1,10 +1,10 @@
-// The log of a workload: lines come in lists on the page's stream and go into blocks of text, so that a hundred thousand
-// lines are a few hundred elements, of which the browser lays out only those in view and the last.
+// The log of a workload. Lines arrive in lists on the page's stream and are added to blocks of text: a hundred thousand
+// lines are a few hundred elements, and the browser lays out only the visible ones and the last.
 "use strict";
 
 (() => {
   const BLOCK = 200; // lines in one element
-  const MOST = 100_000; // lines kept in the page; the plain log has them all
+  const MOST = 100_000; // lines in the page; the plain log has all of them
   const live = document.getElementById("live");
   const log = document.getElementById("log");
   const follow = document.getElementById("log-follow");
@@ -31,7 +31,7 @@
       }
       const some = texts.slice(at, at + BLOCK - inBlock);
       block.append(some.join("\n") + "\n");
-      // Where the browser skips a block out of view it still knows how high it is.
+      // The browser needs the height of blocks that it does not lay out.
       block.style.containIntrinsicSize = `auto ${((inBlock + some.length) * 1.55).toFixed(2)}em`;
       inBlock += some.length;
       block.classList.toggle("is-full", inBlock >= BLOCK);
@@ -50,7 +50,7 @@
 
   function toEnd() {
     log.scrollTop = log.scrollHeight;
-    // Heights of blocks never seen are guesses until they are drawn.
+    // The heights of blocks that were never visible are estimates until they are drawn.
     requestAnimationFrame(() => follow.checked && (log.scrollTop = log.scrollHeight));
   }
 
@@ -58,7 +58,7 @@
   live.addEventListener("log", (event) => add(JSON.parse(event.detail.data)));
   follow.addEventListener("change", () => follow.checked && toEnd());
   wrap.addEventListener("change", () => log.classList.toggle("is-wrapped", wrap.checked));
-  // Scrolling up means reading, and reading means standing still.
+  // Scrolling up stops following.
   for (const name of ["wheel", "touchmove", "keydown"]) {
     log.addEventListener(name, () => requestAnimationFrame(() => {
       follow.checked = log.scrollHeight - log.scrollTop - log.clientHeight < 40;

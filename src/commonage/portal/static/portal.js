@@ -1,5 +1,5 @@
-// What every page needs: times in the reader's own words, the theme, notices, questions before what cannot be undone,
-// and whether the page is live. Nothing here is needed to read a page or to send a form.
+// For every page: local times, the theme, notices, confirmation dialogs, and the live indicator.
+// Pages can be read and forms can be sent without it.
 "use strict";
 
 (() => {
@@ -8,7 +8,7 @@
   const second = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
   const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
 
-  function length(seconds) {
+  function duration(seconds) {
     const s = Math.max(0, Math.round(seconds));
     if (s < 60) return `${s} s`;
     if (s < 3600) return s < 600 && s % 60 ? `${Math.floor(s / 60)} min ${s % 60} s` : `${Math.floor(s / 60)} min`;
@@ -17,26 +17,26 @@
     return hours && s < 7 * 86400 ? `${Math.floor(s / 86400)} d ${hours} h` : `${Math.floor(s / 86400)} d`;
   }
 
-  function words(when, form) {
+  function format(when, form) {
     const away = (when - Date.now()) / 1000;
     if (form === "clock") return Math.abs(away) < 43200 ? second.format(when) : `${day.format(when)} ${hour.format(when)}`;
     if (form === "moment") return `${day.format(when)} ${hour.format(when)}`;
-    if (form === "for") return length(-away);
-    if (form === "left") return away > 0 ? `in ${length(away)}` : "any moment";
+    if (form === "for") return duration(-away);
+    if (form === "left") return away > 0 ? `in ${duration(away)}` : "now";
     if (away > -5) return "just now";
-    return away > -30 * 86400 ? `${length(-away)} ago` : day.format(when);
+    return away > -30 * 86400 ? `${duration(-away)} ago` : day.format(when);
   }
 
   function showTimes(root) {
     for (const element of root.querySelectorAll("time[data-form]")) {
       const when = new Date(element.dateTime);
-      const text = words(when, element.dataset.form);
+      const text = format(when, element.dataset.form);
       if (element.textContent !== text) element.textContent = text;
       if (!element.title) element.title = whole.format(when);
     }
   }
 
-  // Forms with times on the wall say which wall: the reader's, unless another was typed.
+  // Forms with local times use the browser's time zone, unless the user has entered another.
   for (const field of document.querySelectorAll("input[data-zone]")) {
     const zone = new Intl.DateTimeFormat().resolvedOptions().timeZone;
     if (field.value === "UTC" && zone) field.value = zone;
@@ -44,14 +44,14 @@
 
   // --- theme ----------------------------------------------------------------------------------------------------
 
-  const names = { "": ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+  const names = { "": ["Auto", "system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
   const button = document.getElementById("theme");
 
   function showTheme() {
     const theme = document.documentElement.dataset.theme || "";
     document.getElementById("theme-name").textContent = names[theme][0];
-    button.setAttribute("aria-label", `Colours: ${names[theme][1]}`);
-    button.title = `Colours: ${names[theme][1]}`;
+    button.setAttribute("aria-label", `Theme: ${names[theme][1]}`);
+    button.title = `Theme: ${names[theme][1]}`;
   }
 
   button.addEventListener("click", () => {
@@ -61,12 +61,12 @@
     else delete document.documentElement.dataset.theme;
     try {
       localStorage.setItem("commonage-theme", next);
-    } catch { /* then it holds for this page only */ }
+    } catch { /* storage is blocked: the choice holds for this page only */ }
     showTheme();
     document.dispatchEvent(new Event("theme"));
   });
 
-  // --- notices and questions --------------------------------------------------------------------------------------
+  // --- notices and confirmations --------------------------------------------------------------------------------------
 
   function notice(text, tone) {
     const element = document.createElement("p");
@@ -91,10 +91,10 @@
     dialog.showModal();
   });
 
-  document.addEventListener("htmx:error", () => notice("The server did not answer. Nothing was changed; try again.", "bad"));
+  document.addEventListener("htmx:error", () => notice("The server did not answer. Nothing was changed. Try again.", "bad"));
 
-  // The portal answers a request for a part of a page with a trigger. The proxy, while the server is down, sends a whole
-  // page, which is no part of this one.
+  // The portal answers a request for a part of a page with a trigger. While the server is down, the proxy sends a whole
+  // page, which must not be swapped into this one.
   document.addEventListener("htmx:response:error", (event) => {
     const { ctx } = event.detail;
     if (ctx.response.status !== 503 || ctx.hx.trigger) return;
@@ -112,7 +112,7 @@
     element.querySelector(".live-text").textContent = text;
   }
 
-  // Signed out, or gone: the page itself says which. It is loaded only if the server answers, or it would be lost.
+  // Signed out or not found: the page says which. Reload only if the server answers; otherwise the page would be lost.
   async function showWhyNot() {
     const health = new URL("api/v1/health", document.querySelector(".brand").href);
     const answer = await fetch(health).catch(() => null);
@@ -122,13 +122,13 @@
   document.addEventListener("htmx:sse:after:connection", () => showLive("is-on", "live"));
   document.addEventListener("htmx:sse:error", (event) => {
     if ([401, 403, 404].includes(event.detail.status)) showWhyNot();
-    showLive("is-off", event.detail.status === 429 ? "too many live pages open" : "connecting again");
+    showLive("is-off", event.detail.status === 429 ? "too many live pages" : "reconnecting");
   });
   document.addEventListener("htmx:sse:close", (event) => {
     if (event.detail.reason === "message") showLive("is-done", "complete");
   });
 
-  // --- keys, menus, moving on ---------------------------------------------------------------------------------------
+  // --- keys and menus ---------------------------------------------------------------------------------------
 
   document.addEventListener("keydown", (event) => {
     const menu = document.querySelector(".menu[open]");

@@ -1,5 +1,5 @@
-// Colours before the first paint: what was chosen here before, else as the system has it.
+// Sets the stored theme before the first paint; without one, the system's theme applies.
 try {
   const theme = localStorage.getItem("commonage-theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-} catch { /* a browser that keeps nothing: as the system has it */ }
+} catch { /* storage is blocked: use the system's theme */ }

@@ -5,21 +5,24 @@ Only arithmetic and words; the templates draw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from commonage.control.node_pool import DeviceView, NodeView
+from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.domain.explanations import Holder
+from commonage.domain.nodes import Device
 from commonage.domain.principals import Principal
 from commonage.domain.quantities import format_cpus, format_memory
 from commonage.portal.templating import percent
-from commonage.portal.views.device_facts import Fact, facts_of
+from commonage.ports.devices import DeviceSample
 
 _COLOURS = 6
 _NARROW = 14.0  # percent of a GPU below which a segment has no space for words
 
 _FREE_NARROW = 26.0
+
+Fact = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +68,24 @@ class NodeRow:
     device_rows: tuple[DeviceRow, ...]
 
     @property
-    def held_cpus_milli(self) -> int:
+    def allocated_cpus_milli(self) -> int:
         """Allocated CPU."""
         return self.view.node.report.cpus_milli - self.view.free_cpus_milli
 
     @property
-    def held_memory_mib(self) -> int:
+    def allocated_memory_mib(self) -> int:
         """Allocated memory."""
         return self.view.node.report.memory_mib - self.view.free_memory_mib
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """One figure over all nodes: `held` of `whole`, as text and as numbers."""
+    """One resource over all nodes, as numbers and as text."""
 
     label: str
-    held: int
+    allocated: int
     whole: int
-    held_text: str
+    allocated_text: str
     whole_text: str
 
 
@@ -112,9 +115,8 @@ def totals(views: Sequence[NodeView]) -> list[Total]:
     return [_total("GPU memory", vram - free_vram, vram, format_memory), *found] if devices else found
 
 
-def _total(label: str, held: int, whole: int, words: object) -> Total:
-    text = words if callable(words) else str
-    return Total(label, held, whole, "0" if held <= 0 else str(text(held)), str(text(whole)))
+def _total(label: str, allocated: int, whole: int, text: Callable[[int], str]) -> Total:
+    return Total(label, allocated, whole, "0" if allocated <= 0 else text(allocated), text(whole))
 
 
 def _labels(view: NodeView) -> dict[str, str]:
@@ -127,9 +129,9 @@ def _device_row(view: DeviceView, who: Principal, labels: Mapping[str, str]) -> 
     for holder in view.holders:
         segments.append(_segment(holder, at, view.device.memory_mib, who))
         at += holder.holds.gpu_memory_mib
-    held = view.device.memory_mib - view.free_mib
-    summary = f"{format_memory(held)} of {format_memory(view.device.memory_mib)} held" if held else "all free"
-    return DeviceRow(view, tuple(segments), summary, facts_of(view, labels))
+    allocated, whole = view.device.memory_mib - view.free_mib, view.device.memory_mib
+    summary = f"{format_memory(allocated)} of {format_memory(whole)} allocated" if allocated else "all free"
+    return DeviceRow(view, tuple(segments), summary, _facts(view, labels))
 
 
 def _segment(holder: Holder, at: int, whole: int, who: Principal) -> Segment:
@@ -147,3 +149,52 @@ def _segment(holder: Holder, at: int, whole: int, who: Principal) -> Segment:
         holder=holder,
         has_room=width >= _NARROW,
     )
+
+
+def _facts(view: DeviceView, labels: Mapping[str, str]) -> tuple[Fact, ...]:
+    """The known facts of a GPU as label and text. `labels`: the display names of the node's GPUs, by UUID."""
+    measured = _measurements(view.sample) if view.sample is not None else ()
+    return (*_hardware(view.device), *_topology(view.device, labels), *measured)
+
+
+def _hardware(device: Device) -> Iterator[Fact]:
+    if device.mig_profile:
+        yield "MIG", f"{device.mig_profile} of {format_memory(device.parent_memory_mib)}"
+    if device.slots:
+        yield "Slots", f"{device.slots} equal shares"
+    if device.driver and not device.simulated:
+        yield "Driver", device.driver
+    if device.cuda:
+        yield "CUDA", device.cuda
+    if device.compute_capability:
+        yield "Compute capability", device.compute_capability
+
+
+def _topology(device: Device, labels: Mapping[str, str]) -> Iterator[Fact]:
+    if device.pci:
+        yield "PCI", device.pci
+    if device.numa is not None:
+        yield "NUMA node", str(device.numa)
+    if device.peers:
+        yield "NVLink", ", ".join(f"{links} to GPU {labels.get(uuid, uuid)}" for uuid, links in device.peers)
+
+
+def _measurements(sample: DeviceSample) -> Iterator[Fact]:
+    if sample.power_w is not None:
+        limit = "" if sample.power_limit_w is None else f" of {sample.power_limit_w:.0f}"
+        yield "Power", f"{sample.power_w:.0f}{limit} W"
+    if sample.temperature_c is not None:
+        yield "Temperature", f"{sample.temperature_c:.0f} °C"
+    if sample.sm_clock_mhz is not None:
+        yield "SM clock", f"{sample.sm_clock_mhz} MHz"
+    if sample.memory_clock_mhz is not None:
+        yield "Memory clock", f"{sample.memory_clock_mhz} MHz"
+    if sample.throttle:
+        yield "Throttled by", ", ".join(sample.throttle)
+    if sample.ecc_corrected is not None or sample.ecc_uncorrected is not None:
+        yield "ECC errors", f"{sample.ecc_corrected or 0} corrected, {sample.ecc_uncorrected or 0} uncorrected"
+    remapped = (sample.remapped_corrected or 0) + (sample.remapped_uncorrected or 0)
+    if remapped:
+        yield "Remapped rows", str(remapped)
+    if sample.xid is not None:
+        yield "Last Xid", str(sample.xid)

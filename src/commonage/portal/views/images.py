@@ -1,22 +1,19 @@
-"""The images that workloads can run in: their contents, their sources, and the nodes that have them. Live."""
+"""Images page: environments and provenance of each image, and the nodes that have it. Live."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.domain.images import Image, environments_of
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import Kind
-from commonage.portal import live
-from commonage.portal.auth import HOME, Visitor
-from commonage.portal.site import Site, notice
-
-_PARTS = "parts/images.html"
+from commonage.portal.auth import Visitor
+from commonage.portal.site import Site
 
 
 def routes(site: Site) -> list[Route]:
@@ -40,32 +37,23 @@ class _Images:
         return self._site.render(request, visitor, "images.html", {"section": "nodes", **values})
 
     async def live(self, request: Request, visitor: Visitor) -> Response:
-        draw_part = self._site.parts(visitor, _PARTS)
+        async def gather_values() -> dict[str, Any]:
+            return gather(self._control, visitor.who)
 
-        async def draw() -> live.Parts:
-            return {"images": draw_part("images", gather(self._control, visitor.who))}
-
-        changes = self._control.look.follow(visitor.who)
-        return self._site.stream(request, visitor, live.updates(self._control.clock, changes, live.only_changed(draw)))
+        return self._site.live(request, visitor, "parts/images.html", ["images"], gather_values)
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:
         view, waiting = await self._control.images.remove(visitor.who, _name(request))
-        held = f"; {len(waiting)} waiting for it are held" if waiting else ""
-        return _answer(request, f"{view.image.name} is removed{held}")
+        held = f"; {len(waiting)} queued workloads are held" if waiting else ""
+        return self._site.done(request, f"Removed {view.image.name}{held}", "images")
 
     async def prepull(self, request: Request, visitor: Visitor) -> Response:
         view = await self._control.images.prepull(visitor.who, _name(request), ())
-        return _answer(request, f"{view.image.name} is on its way to {len(view.nodes)} nodes")
+        return self._site.done(request, f"Pulling {view.image.name} on {len(view.nodes)} nodes", "images")
 
 
 def _name(request: Request) -> str:
     return f"{request.path_params['scope']}/{request.path_params['name']}"
-
-
-def _answer(request: Request, text: str) -> Response:
-    if request.headers.get("hx-request") == "true":
-        return notice(text)
-    return RedirectResponse(f"{HOME}images", status_code=303)
 
 
 def gather(control: Control, who: Principal) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Launch a session, a job or a service: one form, with a dry run next to it that is repeated while the user types."""
+"""Launch page: one form for sessions, jobs and services, with a dry run that is repeated while the user types."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class _Launch:
         earlier = await self._earlier(visitor.who, again)
         if again and earlier is None:
             form = form.changed(again="").refused(InvalidInput(
-                f"Workload not found: {again[:60]}, which this form runs again, does not exist any more. Its files, "
-                "variables and secrets cannot be taken over. Submit again to launch without them."
+                f"Workload not found: {again[:60]}, which this form runs again, no longer exists. Its files, variables "
+                "and secrets cannot be reused. Submit again to launch without them."
             ))  # fmt: skip
             return await self._show(request, visitor, form, None, 409)
         submission, form = form.submission(earlier)
         if submission is None:
             return await self._show(request, visitor, form, earlier, 422)
         try:
-            submitted = await self._control.work.submit(visitor.who, submission)
+            submitted = await self._control.workloads.submit(visitor.who, submission)
         except InvalidInput as error:
             return await self._show(request, visitor, form.refused(error), earlier, 422)
         except CommonageError as error:  # on any error the entered values are kept
@@ -67,7 +67,7 @@ class _Launch:
         return RedirectResponse(f"{HOME}workloads/{submitted.workloads[0].id}", status_code=303)
 
     async def dry_run(self, request: Request, visitor: Visitor) -> Response:
-        """The verdict and the errors of the fields, as parts of the page."""
+        """The result and the errors of the fields, as parts of the page."""
         form = await _sent(request)
         earlier = await self._earlier(visitor.who, form.values["again"])
         form, explanation, never = await self._considered(visitor.who, form, earlier)
@@ -86,7 +86,7 @@ class _Launch:
         if submission is None:
             return form, None, None
         try:
-            return form, await self._control.work.dry_run(who, submission), None
+            return form, await self._control.workloads.dry_run(who, submission), None
         except Unschedulable as error:
             return form, None, messages.of_error(error)
         except InvalidInput as error:
@@ -120,7 +120,7 @@ class _Launch:
         if not workload_id:
             return None
         try:
-            workload = await self._control.look.workload(who, workload_id)
+            workload = await self._control.queries.workload(who, workload_id)
         except NotFound:
             return None
         has_files = False
@@ -133,7 +133,7 @@ class _Launch:
     async def _show(
         self, request: Request, visitor: Visitor, form: LaunchForm, earlier: Earlier | None, status: int = 200
     ) -> Response:
-        options = self._control.node_pool.launch_options(visitor.who)
+        options = self._control.launch.options(visitor.who)
         considered, explanation, never = await self._considered(visitor.who, form, earlier)
         values: dict[str, Any] = {
             "section": "launch",

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from commonage import messages
-from commonage.control.loops.again import own_variables
+from commonage.control.loops.session_restarts import own_variables
 from commonage.control.workloads.submission import DEFAULT_GRACE_S, MOST_TOGETHER, Submission, Variables
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
@@ -28,7 +28,7 @@ FIELDS = (
     "volumes", "array", "grace", "again", "keep",
 )  # fmt: skip
 KEPT = ("files", "variables", "secrets", "dependencies")
-"""Taken by the server from the workload that is run again; the browser gets only the names."""
+"""Values that the server copies from the repeated workload. The browser gets only their names."""
 # The field of each error of control that has another name there.
 _ALIASES = {"time_limit_s": "time", "depends_on": "keep", "secrets": "keep"}
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
@@ -183,7 +183,7 @@ class LaunchForm:
             if has_command and "secrets" in self.keeps and missing and not considered:
                 errors["keep"] = f"Enter the value of {', '.join(missing)}, or clear Secrets to run without."
         if has_command and not command and "command" not in errors:
-            errors["command"] = f"a {self.kind} needs a command to run, like: python train.py"
+            errors["command"] = f"A {self.kind} needs a command, for example: python train.py"
         return (None if errors else submission), replace(self, errors=errors)
 
     def _taken_over(self, earlier: Earlier, submission: Submission) -> dict[str, Any]:
@@ -213,13 +213,13 @@ def command_words(text: str) -> tuple[str, ...]:
     """The command: the words of one simple line, or a call of the shell if it has pipes, variables or several lines."""
     text = text.replace("\r\n", "\n").strip()
     if "\x00" in text:
-        raise InvalidInput("the command has a character that no command can have", field="command")
+        raise InvalidInput("The command contains a NUL character. Remove it.", field="command")
     if _SHELL.search(text):
         return ("sh", "-c", text)
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise InvalidInput(f"the command cannot be read: {error}".lower(), field="command") from None
+        raise InvalidInput(f"Cannot parse the command: {str(error).lower()}.", field="command") from None
 
 
 def command_text(command: tuple[str, ...]) -> str:
@@ -248,20 +248,20 @@ def _priority(text: str) -> int | str:
 
 def _nodes(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_TOGETHER:
-        raise InvalidInput(f"nodes must be a number from 1 to {MOST_TOGETHER}, not {text[:40]!r}", field="nodes")
+        raise InvalidInput(f"Nodes must be a number from 1 to {MOST_TOGETHER}, not {text[:40]!r}.", field="nodes")
     return int(text)
 
 
 def _array(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10) or not int(text):  # control checks the maximum
-        raise InvalidInput(f"the array size must be a number from 1, not {text[:40]!r}", field="array")
+        raise InvalidInput(f"The array size must be a number from 1, not {text[:40]!r}.", field="array")
     return int(text)
 
 
 def _labels(text: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.partition("=") for part in text.replace(",", " ").split()]
     if not all(equals for _, equals, _ in pairs):
-        raise InvalidInput("write labels like zone=basement or node=gpu-1", field="on")
+        raise InvalidInput("Write labels as NAME=VALUE, for example zone=basement or node=gpu-1.", field="on")
     return parse_labels([(name, value) for name, _, value in pairs])
 
 
@@ -271,5 +271,5 @@ def _volumes(text: str) -> tuple[VolumeRequest, ...]:
 
 def _retries(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > _MOST_RETRIES:
-        raise InvalidInput(f"retries must be a number from 0 to {_MOST_RETRIES}, not {text[:40]!r}", field="retries")
+        raise InvalidInput(f"Retries must be a number from 0 to {_MOST_RETRIES}, not {text[:40]!r}.", field="retries")
     return int(text)

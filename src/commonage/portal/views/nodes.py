@@ -1,13 +1,14 @@
-"""Nodes and GPUs: their hardware, measurements and faults; admins drain and resume them. Live."""
+"""Nodes page: hardware, measurements and faults of nodes and GPUs; admins drain, resume and remove nodes. Live."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
@@ -15,13 +16,11 @@ from commonage.control.nodes.device_alarms import device_of
 from commonage.control.reservations.windows import deadline_of
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal
-from commonage.portal import live
-from commonage.portal.auth import HOME, Visitor
-from commonage.portal.site import Site, form_text, notice
+from commonage.portal.auth import Visitor
+from commonage.portal.site import Site, form_text
 from commonage.portal.views import device_rows
 from commonage.ports.metrics import Point
 
-_PARTS = "parts/nodes.html"
 _WINDOW_S = 3600.0
 _POINTS = 60
 WIDTH, HEIGHT = 120, 28  # of a sparkline, in its own units
@@ -50,27 +49,19 @@ class _Nodes:
         return self._site.render(request, visitor, "nodes.html", {"section": "nodes", **values})
 
     async def live(self, request: Request, visitor: Visitor) -> Response:
-        control = self._site.control
-        draw_part = self._site.parts(visitor, _PARTS)
-
-        async def draw() -> live.Parts:
-            return {"nodes": draw_part("nodes", await gather(control, visitor.who))}
-
-        changes = control.look.follow(visitor.who)
-        return self._site.stream(request, visitor, live.updates(control.clock, changes, live.only_changed(draw)))
+        gather_values = partial(gather, self._site.control, visitor.who)
+        return self._site.live(request, visitor, "parts/nodes.html", ["nodes"], gather_values)
 
     async def drain(self, request: Request, visitor: Visitor) -> Response:
-        node_pool, name = self._site.control.node_pool, request.path_params["name"]
+        nodes, name = self._site.control.nodes, request.path_params["name"]
         if form_text(await request.form(), "drain") == "1":
             node = await self._drained(request, visitor, name)
         else:
-            node = await node_pool.resume(visitor.who, name)
-        return _answer(request, _said(node))
+            node = await nodes.resume(visitor.who, name)
+        return self._site.done(request, _drain_message(node), "nodes")
 
     async def _drained(self, request: Request, visitor: Visitor, name: str) -> Node:
-        """With `requeue` 1 requeue jobs now; with `by` all workloads must leave by then, in UTC if no time zone is
-        given.
-        """
+        """`requeue` 1 requeues jobs now. `by` is the deadline for all workloads, in UTC unless it has a time zone."""
         form, control = await request.form(), self._site.control
         by = form_text(form, "by")
         deadline = deadline_of(by, UTC, control.clock.now()) if by else None
@@ -79,38 +70,34 @@ class _Nodes:
 
     async def remove(self, request: Request, visitor: Visitor) -> Response:
         name, force = request.path_params["name"], form_text(await request.form(), "force") == "1"
-        return _answer(request, "; ".join(await self._site.control.drains.remove(visitor.who, name, force=force)))
+        message = "; ".join(await self._site.control.drains.remove(visitor.who, name, force=force))
+        return self._site.done(request, message, "nodes")
 
     async def resume(self, request: Request, visitor: Visitor) -> Response:
         gpu = form_text(await request.form(), "gpu")
-        node_pool, name = self._site.control.node_pool, request.path_params["name"]
-        device_row = device_of(await node_pool.resume(visitor.who, name, gpu), gpu)
-        said = f"still: {'; '.join(device_row.faults)}" if device_row.faults else "takes work again"
-        return _answer(request, f"GPU {device_row.label} of {name} {said}", "bad" if device_row.faults else "good")
+        nodes, name = self._site.control.nodes, request.path_params["name"]
+        device = device_of(await nodes.resume(visitor.who, name, gpu), gpu)
+        if device.faults:
+            message = f"GPU {device.label} of {name} is still faulty: {'; '.join(device.faults)}"
+            return self._site.done(request, message, "nodes", "bad")
+        return self._site.done(request, f"GPU {device.label} of {name} is schedulable again", "nodes")
 
 
-def _answer(request: Request, text: str, tone: str = "good") -> Response:
-    if request.headers.get("hx-request") == "true":
-        return notice(text, tone=tone)
-    return RedirectResponse(f"{HOME}nodes", status_code=303)
-
-
-def _said(node: Node) -> str:
-    if node.drain:
-        if node.leave_by is not None:
-            return f"{node.name} takes no new work, and whoever runs there is told when to leave"
-        return f"{node.name} takes no new work"
-    return f"{node.name} takes work again"
+def _drain_message(node: Node) -> str:
+    if not node.drain:
+        return f"{node.name} is schedulable again"
+    deadline = "; owners of running workloads are notified of the deadline" if node.leave_by is not None else ""
+    return f"{node.name} is draining and takes no new workloads{deadline}"
 
 
 async def gather(control: Control, who: Principal) -> dict[str, Any]:
     """Nodes, and for each GPU the last hour of its measurements as sparklines."""
-    views = control.node_pool.nodes()
+    views = control.node_views.all()
     now = control.clock.now()
     lines: dict[str, dict[str, str]] = {}
     for view in views:
         for device in view.devices:
-            found = await control.look.metrics(
+            found = await control.queries.metrics(
                 who,
                 f"device:{device.device.uuid}",
                 metrics=("gpu_utilisation", "gpu_memory_mib"),
@@ -123,9 +110,9 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
     return {
         "node_rows": device_rows.node_rows(views, who),
         "lines": lines,
-        "simulated": control.node_pool.simulated_gpus,
-        "environments": control.node_pool.environments(who),
-        "capabilities": control.node_pool.capabilities(),
+        "simulated": control.live_state.simulated_gpus,
+        "environments": control.environments.views(who),
+        "capabilities": control.node_views.capabilities(),
     }
 
 

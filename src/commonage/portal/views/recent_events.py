@@ -33,7 +33,7 @@ async def titles(control: Control, who: Principal, workload_ids: Iterable[str]) 
     found = {}
     for workload_id in set(workload_ids):
         try:
-            found[workload_id] = title_of(await control.look.workload(who, workload_id))
+            found[workload_id] = title_of(await control.queries.workload(who, workload_id))
         except NotFound:
             continue
     return found
@@ -42,7 +42,7 @@ async def titles(control: Control, who: Principal, workload_ids: Iterable[str]) 
 async def _since(control: Control, who: Principal, after: int) -> list[Event]:
     found: list[Event] = []
     while True:
-        page = await control.look.events(who, after=after, limit=_PAGE)
+        page = await control.queries.events(who, after=after, limit=_PAGE)
         found += page
         if len(page) < _PAGE:
             return found

@@ -78,5 +78,5 @@ class ReservationForm:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 10_000:
-        raise InvalidInput(f"count must be a number from 1 to 10000, not {text[:40]!r}", field="count")
+        raise InvalidInput(f"Count must be a number from 1 to 10000, not {text[:40]!r}.", field="count")
     return int(text)

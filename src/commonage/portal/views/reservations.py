@@ -1,4 +1,4 @@
-"""Reservations, with their tenants and times; admins make and cancel them."""
+"""Reservations page; admins make and cancel reservations."""
 
 from __future__ import annotations
 

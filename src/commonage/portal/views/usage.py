@@ -1,4 +1,4 @@
-"""Allocated resources, their duration and their cost: the user's own, for admins of all users."""
+"""Usage page: allocated resources over time and their cost, of the user; for admins, of all users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LENGTHS = {"day": 1, "week": 7, "month": 30, "year": 365}
 # Of Amounts and Bounds: the field, its name, and the filter that writes it.
 RESOURCES = (("gpu_milli", "GPUs", "cpus"), ("vram_mib", "VRAM", "memory"), ("cpus_milli", "CPUs", "cpus"),
              ("memory_mib", "Memory", "memory"))  # fmt: skip
-_BY = {"owner": "person", "environment": "environment", "workload": "workload", "tenant": "tenant"}
+_BY = {"owner": "user", "environment": "environment", "workload": "workload", "tenant": "tenant"}
 
 
 def routes(site: Site) -> list[Route]:
@@ -41,7 +41,7 @@ class _Usage:
         by = by if by in _BY else ("owner" if who.is_admin else "workload")
         until = datetime.fromtimestamp(control.clock.now(), UTC)
         since = (until - timedelta(days=_LENGTHS[period])).timestamp()
-        rows = await control.look.usage(who, since=since, until=until.timestamp(), by=by)
+        rows = await control.queries.usage(who, since=since, until=until.timestamp(), by=by)
         rows = sorted(rows, key=lambda row: (-row.gpu_gib_h, -row.cpu_h, row.subject))
         shown = rows[:_MOST_ROWS]
         values = {

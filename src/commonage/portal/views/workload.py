@@ -1,6 +1,4 @@
-"""One workload: its state with the reason, log, measurements, events; stop it or run it again. All live, on one
-stream.
-"""
+"""Workload page: state with reason, log, measurements, events; stop and run again. One stream carries it all."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
@@ -21,9 +19,9 @@ from commonage.domain.reasons import Reason
 from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Attempt
 from commonage.portal import live
-from commonage.portal.auth import HOME, Visitor
+from commonage.portal.auth import Visitor
 from commonage.portal.labels import title_of
-from commonage.portal.site import Site, notice
+from commonage.portal.site import Site
 from commonage.portal.views.log_text import batches, shown
 
 _PARTS = "parts/workload.html"
@@ -53,13 +51,13 @@ class _Workload:
         self._control = site.control
 
     async def page(self, request: Request, visitor: Visitor) -> Response:
-        values = await gather(self._control, visitor.who, request.path_params["id"], _attempt_asked(request))
-        return self._site.render(request, visitor, "workload.html", {"section": "work", **values})
+        values = await gather(self._control, visitor.who, request.path_params["id"], _attempt_in_query(request))
+        return self._site.render(request, visitor, "workload.html", {"section": "workloads", **values})
 
     async def live(self, request: Request, visitor: Visitor) -> Response:
         control, who, workload_id = self._control, visitor.who, request.path_params["id"]
-        number = _attempt_asked(request)
-        workload = await control.look.workload(who, workload_id)
+        number = _attempt_in_query(request)
+        workload = await control.queries.workload(who, workload_id)
         draw_part = self._site.parts(visitor, _PARTS)
 
         async def draw() -> live.Parts:
@@ -70,14 +68,14 @@ class _Workload:
         output = _Output(control, who, workload_id, number)
         if workload.state.is_terminal:
             return self._site.stream(request, visitor, _once(draw, output, resume))
-        changes = control.look.follow(who, workload_id=workload_id)
+        changes = control.queries.follow(who, workload_id=workload_id)
         parts = live.updates(control.clock, changes, live.only_changed(draw))
         return self._site.stream(request, visitor, live.merged(parts, output.measures(), output.lines(resume)))
 
     async def log(self, request: Request, visitor: Visitor) -> Response:
         """The whole log as text, unchanged."""
-        workload_id, number = request.path_params["id"], _attempt_asked(request)
-        lines = self._control.look.logs(visitor.who, workload_id, attempt=number)
+        workload_id, number = request.path_params["id"], _attempt_in_query(request)
+        lines = self._control.queries.logs(visitor.who, workload_id, attempt=number)
         first = await anext(aiter(lines), None)  # now, so that an unreadable log gives an error page
         headers = {"Content-Disposition": f'inline; filename="{workload_id}.log"'}
         return self._site.stream(
@@ -85,25 +83,23 @@ class _Workload:
         )
 
     async def stop(self, request: Request, visitor: Visitor) -> Response:
-        workload = await self._control.work.stop(visitor.who, request.path_params["id"])
-        if request.headers.get("hx-request") == "true":
-            verb = "Stopped" if workload.state.is_terminal else "Stopping"
-            return notice(f"{verb} {title_of(workload)}")
-        return RedirectResponse(f"{HOME}workloads/{workload.id}", status_code=303)
+        workload = await self._control.workloads.stop(visitor.who, request.path_params["id"])
+        verb = "Stopped" if workload.state.is_terminal else "Stopping"
+        return self._site.done(request, f"{verb} {title_of(workload)}", f"workloads/{workload.id}")
 
 
 async def gather(control: Control, who: Principal, workload_id: str, number: int | None) -> dict[str, Any]:
     """All values of the page except log and charts. `number`: the attempt to show, None for the newest."""
-    look = control.look
-    workload = await look.workload(who, workload_id)
-    attempts = await look.attempts(who, workload_id)
-    usage = await look.workload_usage(who, workload_id)
+    queries = control.queries
+    workload = await queries.workload(who, workload_id)
+    attempts = await queries.attempts(who, workload_id)
+    usage = await queries.workload_usage(who, workload_id)
     shown_attempt = _chosen(attempts, number)
     allocation = shown_attempt.allocation if shown_attempt else None
     return {
         "workload": workload,
-        "standing": look.standing(workload),
-        "explanation": await look.explain(who, workload_id) if workload.state.waits else None,
+        "details": queries.details(workload),
+        "explanation": await queries.explain(who, workload_id) if workload.state.waits else None,
         "attempts": attempts,
         "shown": shown_attempt,
         "number": number,
@@ -118,13 +114,13 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
 
 async def _events(control: Control, who: Principal, workload_id: str) -> Sequence[Event]:
     """The newest events, newest first; of consecutive progress events only the last."""
-    found = await control.look.events(who, workload_id=workload_id, limit=500)
-    behind = [*found[1:], None]
-    told = [one for one, after in zip(found, behind, strict=True) if after is None or not _is_said_again(one, after)]
-    return told[-_EVENTS:][::-1]
+    found = await control.queries.events(who, workload_id=workload_id, limit=500)
+    next_events = [*found[1:], None]
+    pairs = zip(found, next_events, strict=True)
+    return [one for one, after in pairs if after is None or not _is_repeated(one, after)][-_EVENTS:][::-1]
 
 
-def _is_said_again(one: Event, after: Event) -> bool:
+def _is_repeated(one: Event, after: Event) -> bool:
     """True if `after` has the same message with other figures."""
     if one.kind is not EventKind.PROGRESS or after.kind is not EventKind.PROGRESS:
         return False
@@ -141,11 +137,11 @@ def _chosen(attempts: Sequence[Attempt], number: int | None) -> Attempt | None:
         return attempts[-1] if attempts else None
     found = next((one for one in attempts if one.number == number), None)
     if found is None:
-        raise NotFound(f"there is no attempt {number} of this workload", code="attempt-not-found")
+        raise NotFound(f"Attempt not found: this workload has no attempt {number}.", code="attempt-not-found")
     return found
 
 
-def _attempt_asked(request: Request) -> int | None:
+def _attempt_in_query(request: Request) -> int | None:
     text = request.query_params.get("attempt", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
@@ -182,16 +178,16 @@ class _Output:
     async def lines(self, resume: tuple[int, int]) -> AsyncIterator[str]:
         """`log-begin` at each new attempt, then `log` with lists of lines; ends with the workload."""
         number, offset = resume
-        clock, look = self._control.clock, self._control.look
+        clock, queries = self._control.clock, self._control.queries
         while True:
-            workload = await look.workload(self._who, self._id)
+            workload = await queries.workload(self._who, self._id)
             current = self._number or workload.attempts
             if current and current != number:
                 number, offset = current, 0
                 yield live.json_message("log-begin", {"attempt": number}, id_=f"{number}:0")
             if current:
                 try:
-                    lines = look.logs(
+                    lines = queries.logs(
                         self._who,
                         self._id,
                         attempt=current,
@@ -238,7 +234,7 @@ class _Output:
         return live.json_message("series", {"metrics": metrics, "vram_mib": vram})
 
     async def _query(self, attempt: Attempt, since: float, until: float) -> dict[str, list[list[float]]]:
-        found = await self._control.look.metrics(
+        found = await self._control.queries.metrics(
             self._who,
             f"attempt:{attempt.id}",
             metrics=_MEASURES,
@@ -252,7 +248,7 @@ class _Output:
         }
 
     async def _attempt(self) -> Attempt | None:
-        return _chosen(await self._control.look.attempts(self._who, self._id), self._number)
+        return _chosen(await self._control.queries.attempts(self._who, self._id), self._number)
 
 
 def _newest(series: dict[str, list[list[float]]], at_least: float) -> float:

@@ -1,9 +1,10 @@
-"""My work: the list of workloads, with filters, cursor paging and live states. Admins may see all users' workloads."""
+"""Workloads page: the list with filters, cursor paging and live states. Admins may list all users' workloads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from zlib import crc32
@@ -15,13 +16,11 @@ from starlette.routing import Route
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import TERMINAL, Kind, State
-from commonage.portal import live
 from commonage.portal.auth import Visitor
 from commonage.portal.site import Site
 from commonage.ports.store import Filter
 
 PAGE = 50
-_PARTS = "parts/work.html"
 _LONGEST_TEXT = 200
 # The states behind each tab above the list.
 GROUPS: Mapping[str, tuple[str, frozenset[State] | None]] = {
@@ -37,16 +36,16 @@ GROUPS: Mapping[str, tuple[str, frozenset[State] | None]] = {
 
 
 def routes(site: Site) -> list[Route]:
-    """GET work and its live stream."""
-    view = _Work(site)
+    """GET workloads and its live stream."""
+    view = _Workloads(site)
     return [
-        Route("/work", site.page(view.page), methods=["GET"]),
-        Route("/live/work", site.page(view.live), methods=["GET"]),
+        Route("/workloads", site.page(view.page), methods=["GET"]),
+        Route("/live/workloads", site.page(view.live), methods=["GET"]),
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListFilter:
     """The list's filter from the query. Invalid values are ignored, because a list is better than an error."""
 
     state: str = ""
@@ -56,7 +55,7 @@ class Wanted:
     cursor: str = ""
 
     @classmethod
-    def of(cls, request: Request, who: Principal) -> Wanted:
+    def of(cls, request: Request, who: Principal) -> ListFilter:
         """Read the query; `owner` is for admins: a name, or `*` for all users (their default)."""
         query = request.query_params
         state, kind = query.get("state", ""), query.get("kind", "")
@@ -90,41 +89,34 @@ class Wanted:
         return f"{crc32(self.query(cursor=self.cursor).encode()):08x}"
 
 
-class _Work:
+class _Workloads:
     def __init__(self, site: Site) -> None:
         self._site = site
 
     async def page(self, request: Request, visitor: Visitor) -> Response:
-        wanted = Wanted.of(request, visitor.who)
+        wanted = ListFilter.of(request, visitor.who)
         values = await self._gather(visitor.who, wanted)
-        return self._site.render(request, visitor, "work.html", {"section": "work", **values})
+        return self._site.render(request, visitor, "workloads.html", {"section": "workloads", **values})
 
     async def live(self, request: Request, visitor: Visitor) -> Response:
-        control, wanted = self._site.control, Wanted.of(request, visitor.who)
-        draw_part = self._site.parts(visitor, _PARTS)
+        gather_values = partial(self._gather, visitor.who, ListFilter.of(request, visitor.who))
+        return self._site.live(request, visitor, "parts/workload_list.html", ["tabs", "found"], gather_values)
 
-        async def draw() -> live.Parts:
-            values = await self._gather(visitor.who, wanted)
-            return {name: draw_part(name, values) for name in ("tabs", "found")}
-
-        changes = control.look.follow(visitor.who)
-        return self._site.stream(request, visitor, live.updates(control.clock, changes, live.only_changed(draw)))
-
-    async def _gather(self, who: Principal, wanted: Wanted) -> dict[str, Any]:
-        look = self._site.control.look
+    async def _gather(self, who: Principal, wanted: ListFilter) -> dict[str, Any]:
+        queries = self._site.control.queries
         try:
-            page = await look.workloads(who, wanted.filter(who), limit=PAGE, cursor=wanted.cursor or None)
+            page = await queries.workloads(who, wanted.filter(who), limit=PAGE, cursor=wanted.cursor or None)
         except InvalidInput:  # a cursor of another list: begin at the start
-            page = await look.workloads(who, wanted.filter(who), limit=PAGE)
-        counts = await look.counts(who, wanted.filter(who, any_state=True))
+            page = await queries.workloads(who, wanted.filter(who), limit=PAGE)
+        counts = await queries.counts(who, wanted.filter(who, any_state=True))
         return {
             "wanted": wanted,
             "workloads": page.items,
-            "standings": {one.id: look.standing(one) for one in page.items},
+            "details": {one.id: queries.details(one) for one in page.items},
             "next_cursor": page.next_cursor,
             "tabs": [(key, label, _sum(counts, states)) for key, (label, states) in GROUPS.items()],
-            "everybody": who.is_admin and wanted.owner not in ("", who.name),
-            "filtered": bool(wanted.state or wanted.kind or wanted.text or wanted.owner),
+            "of_others": who.is_admin and wanted.owner not in ("", who.name),
+            "is_filtered": bool(wanted.state or wanted.kind or wanted.text or wanted.owner),
         }
 
 

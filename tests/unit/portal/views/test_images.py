@@ -38,7 +38,7 @@ async def add(portal: Portal, name: str = "lab/torch", who: Principal = ANN, **f
 
 
 async def test_the_page_says_what_is_in_them_and_made_from_what(portal: Portal, ann: Person) -> None:
-    assert "No image was pushed yet" in (await ann.get("images")).text
+    assert "No images. Build and push one" in (await ann.get("images")).text
     kernels = (Kernel("torch", "PyTorch", "/opt/k/torch"), Kernel("py310", "Python 3.10", "/opt/k/py310"))
     made = Provenance(
         at=1.5e9, builder="buildah 1.28", base="debian:bookworm", files=(SourceFile("needs.txt", "sha256:12"),),
@@ -48,8 +48,8 @@ async def test_the_page_says_what_is_in_them_and_made_from_what(portal: Portal, 
     page = (await ann.get("images")).text
     assert_whole(page)
     for words in (
-        "Torch", "4 GiB of VRAM or more", "buildah 1.28", "debian:bookworm", "needs.txt", "476 MiB",
-        "c0ffee1</code>, with changes", "launch?kind=job&amp;environment=lab/torch/py310",
+        "Torch", "4 GiB VRAM or more", "buildah 1.28", "debian:bookworm", "needs.txt", "476 MiB",
+        "c0ffee1</code>, with uncommitted changes", "launch?kind=job&amp;environment=lab/torch/py310",
         "launch?kind=session&amp;environment=lab/torch",
     ):  # fmt: skip
         assert words in page
@@ -64,7 +64,7 @@ async def test_it_shows_how_far_each_node_is(portal: Portal, clock: FakeClock, a
     await add(portal)
     await clock.advance(2)
     page = (await ann.get("images")).text
-    assert page.count("Being fetched") == 3
+    assert page.count("Pulling") == 3
     assert '<progress class="meter" max="1" value="0.5"' in page
     assert '<progress class="meter" max="1" value="0.5"' in (await ann.get("nodes")).text
     await clock.advance(70)
@@ -86,7 +86,7 @@ async def test_who_registered_it_removes_it_and_has_it_brought(portal: Portal, a
     assert (await ann.post("images/public/tools/remove")).status_code == 403
     assert (await ann.post("images/lab/torch/prepull")).status_code == 303
     ask = Submission(Kind.JOB, ("true",), environment="lab/torch")
-    await portal.control.work.submit(ANN, ask)
+    await portal.control.workloads.submit(ANN, ask)
     assert (await ann.post("images/lab/torch/remove")).status_code == 303
     assert portal.control.catalogue.image("lab/torch") is None
     assert (await ann.post("images/lab/torch/remove")).status_code == 404

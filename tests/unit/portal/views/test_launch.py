@@ -52,7 +52,7 @@ async def test_a_job_is_sent_once_however_often_the_button_is_pressed(portal: Po
     first, second = await ann.post("launch", fields), await ann.post("launch", fields)
     assert first.status_code == second.status_code == 303
     assert first.headers["location"] == second.headers["location"]
-    found = await portal.control.look.workloads(ANN, Filter(text="twice"), limit=10)
+    found = await portal.control.queries.workloads(ANN, Filter(text="twice"), limit=10)
     assert len(found.items) == 1
     assert found.items[0].spec.command == ("python", "x.py")
 
@@ -64,7 +64,7 @@ async def test_a_session_goes_through_the_hub(portal: Portal, ann: Person, clock
     answer = posting.result()
     assert answer.status_code == 303
     workload_id = answer.headers["location"].removeprefix(f"{PORTAL_PATH}workloads/")
-    made = await portal.control.look.workload(ANN, workload_id)
+    made = await portal.control.queries.workload(ANN, workload_id)
     assert made.spec.kind is Kind.SESSION
     assert made.spec.request.gpu is not None
 
@@ -98,22 +98,22 @@ async def test_the_dry_run_says_what_would_become_of_it(ann: Person, submit: Cal
         return text.partition('hx-target="#verdict"')[2]
 
     answer = await ann.post("launch/dry-run", {"kind": "job", "gpus": "4GiB"}, HX_Request="true")
-    assert "Starts at once" in verdict(answer.text)
+    assert "Starts now" in verdict(answer.text)
     await submit("bob", gpus="A100:80GiB", time_limit_s=3600)
     answer = await ann.post("launch/dry-run", {"kind": "job", "gpus": "40GiB"}, HX_Request="true")
-    assert "Would wait" in verdict(answer.text)
+    assert "Waits in the queue" in verdict(answer.text)
     assert "40 GiB" in verdict(answer.text)
-    assert "What would start now" in verdict(answer.text)
+    assert "Starts now with" in verdict(answer.text)
     answer = await ann.post("launch/dry-run", {"kind": "job", "gpus": "900GiB"}, HX_Request="true")
-    assert "Never, as it stands" in verdict(answer.text)
+    assert "Cannot start" in verdict(answer.text)
     answer = await ann.post("launch/dry-run", {"kind": "job", "time": "soon"}, HX_Request="true")
-    assert "Not yet" in verdict(answer.text)
+    assert "Incomplete" in verdict(answer.text)
     assert "is not a duration" in answer.text.partition('hx-target="#error-time"')[2].partition("</hx-partial>")[0]
 
 
 async def test_a_dry_run_makes_nothing(portal: Portal, ann: Person) -> None:
     await ann.post("launch/dry-run", {"kind": "job", "command": "x", "key": "portal-3"})
-    assert not (await portal.control.look.workloads(ANN, Filter(), limit=1)).items
+    assert not (await portal.control.queries.workloads(ANN, Filter(), limit=1)).items
 
 
 async def test_run_again_of_anothers_work_is_an_empty_form(ann: Person, submit: Callable[..., Any]) -> None:

@@ -11,9 +11,11 @@ import pytest
 from tests.fakes.portal import ADMIN, Portal
 from tests.unit.portal.conftest import Person
 
+from commonage import messages
 from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import NodeLost
+from commonage.domain.reasons.nodes import DrainedBy, EngineNotAnswering, NeedsRepair
 from commonage.domain.workloads import Kind
 from commonage.ports.devices import DeviceSample
 from commonage.testing.factories import image
@@ -28,7 +30,7 @@ async def test_only_admins_are_offered_and_allowed_to_drain(portal: Portal, ann:
     assert "/drain" in (await root.get("nodes")).text
     assert (await root.post("nodes/gpu-1/drain", {"drain": "1"})).status_code == 303
     page = (await root.get("nodes")).text
-    assert "drained by root" in page
+    assert messages.text(DrainedBy(by="root")) in page
     assert "Resume" in page
     answer = await root.post("nodes/gpu-1/drain", {"drain": "0"}, HX_Request="true")
     assert answer.status_code == 204
@@ -61,21 +63,21 @@ async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     measured = DeviceSample(
         device_row.uuid, 1024, 0.5, power_w=250, power_limit_w=400, sm_clock_mhz=1410, throttle=("temperature",), xid=95
     )
-    portal.control.node_pool.note_measured({device_row.uuid: measured})
-    await portal.control.node_pool.look()
+    portal.control.node_views.note_measured({device_row.uuid: measured})
+    await portal.control.nodes.refresh()
     page = (await ann.get("nodes")).text
     for words in (
         "had Xid 95", "persistence mode is off", "615.10", "13.4", "0000:3b:00.0", "4 to GPU 0", "250 of 400 W",
-        "1410 MHz", "temperature", "Not driver-limit: only root may set it",
+        "1410 MHz", "temperature", "driver-limit unavailable: only root may set it",
     ):  # fmt: skip
         assert words in page
     assert "nodes/gpu-2/resume" not in page
     assert "nodes/gpu-2/resume" in (await root.get("nodes")).text
     answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
-    assert "still: had Xid 95" in unquote(answer.headers["HX-Trigger"])
+    assert "still faulty: had Xid 95" in unquote(answer.headers["HX-Trigger"])
     portal.engine.add_node(report)
     answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
-    assert "takes work again" in answer.headers["HX-Trigger"]
+    assert "schedulable again" in answer.headers["HX-Trigger"]
     assert (await ann.post("nodes/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
 
 
@@ -85,11 +87,11 @@ async def test_who_runs_on_a_drained_node_is_told_to_leave(
     one = await submit("ann", "1", labels=(("node", "gpu-2"),), requeue=False)
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
     page = (await root.get("nodes")).text
-    assert "To be empty in" in page
+    assert "Drain deadline: in" in page
     assert "nodes/gpu-2/remove" not in page, "it is not empty"
     answer = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "2h"}, HX_Request="true")
-    assert "whoever runs there is told" in unquote(answer.headers["HX-Trigger"])
-    assert "What still runs here must leave" in (await root.get("nodes")).text
+    assert "notified of the deadline" in unquote(answer.headers["HX-Trigger"])
+    assert "remaining workloads are evicted" in (await root.get("nodes")).text
     assert "must be empty, in 2 h" in (await root.get(f"workloads/{one.id}")).text
     wrong = await root.post("nodes/gpu-2/drain", {"drain": "1", "by": "soon"})
     assert wrong.status_code == 422
@@ -120,13 +122,13 @@ async def test_people_are_told_of_sessions_that_their_node_has_ended(
     page = (await ann.get("")).text
     assert "Your session lab was started again. Node gpu-1 was lost" in page
     assert f"workloads/{other.id}" in page
-    assert "it is started again elsewhere" in (await ann.get(f"workloads/{other.id}")).text
+    assert "<dt>If the node is lost</dt><dd>requeue" in (await ann.get(f"workloads/{other.id}")).text
     assert 'value="yes" selected' in (await ann.get(f"launch?again={other.id}")).text
 
 
 async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Person) -> None:
-    assert len(portal.control.node_pool.nodes()) > 1
-    (capabilities,) = portal.control.node_pool.capabilities()
+    assert len(portal.control.node_views.all()) > 1
+    (capabilities,) = portal.control.node_views.capabilities()
     portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its nodes
     page = (await ann.get("nodes")).text
     assert page.count("gpu-2 has no agent") == 1
@@ -135,8 +137,8 @@ async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Per
 
 async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Person, root: Person) -> None:
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
-    portal.engine.add_node(replace(report, faults=("Docker does not answer",)))
-    await portal.control.node_pool.look()
+    portal.engine.add_node(replace(report, faults=(EngineNotAnswering(error="Docker does not answer"),)))
+    await portal.control.nodes.refresh()
     page = (await root.get("nodes")).text
     assert "Faulty" in page and "Docker does not answer" in page and "Draining" not in page
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
@@ -146,8 +148,8 @@ async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Per
 async def test_where_nothing_is_on_offer_the_page_says_what_to_do(
     portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(portal.control.node_pool, "environments", lambda who=None: [])
-    assert "no image is on offer. An admin sets <code>docker_image</code>" in (await ann.get("nodes")).text
+    monkeypatch.setattr(portal.control.environments, "views", lambda who=None: [])
+    assert "no image is available. An admin can set <code>docker_image</code>" in (await ann.get("nodes")).text
 
 
 async def test_a_long_name_is_said_once_and_its_line_may_break(portal: Portal, ann: Person) -> None:
@@ -164,14 +166,14 @@ async def test_only_admins_read_what_a_daemon_says(
     waiting = await submit(name="later", cpus_milli=32_000)
     text = "the Docker daemon does not answer (at unix:///x: refused. Is it running (systemctl status docker))"
     for report in await portal.engine.nodes():
-        portal.engine.add_node(replace(report, faults=(text,)))
+        portal.engine.add_node(replace(report, faults=(EngineNotAnswering(error=text),)))
     await clock.advance(10)
-    for path in ("", "nodes", "work", f"workloads/{running.id}", f"workloads/{waiting.id}"):
+    for path in ("", "nodes", "workloads", f"workloads/{running.id}", f"workloads/{waiting.id}"):
         page = (await ann.get(path)).text
         assert "systemctl" not in page, path
     assert (
         "is faulty, and an admin has to repair it. If the node is lost, it queues again."
         in (await ann.get(f"workloads/{running.id}")).text
     )
-    assert "an admin has to repair it; it takes no new work" in (await ann.get("nodes")).text
+    assert messages.text(NeedsRepair()) in (await ann.get("nodes")).text
     assert "systemctl status docker" in (await root.get("nodes")).text

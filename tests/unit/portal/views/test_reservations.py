@@ -40,13 +40,13 @@ async def portal(clock: FakeClock) -> AsyncIterator[Portal]:
 
 
 async def test_an_admin_reserves_and_gives_back(portal: Portal, root: Person, ann: Person) -> None:
-    assert "Nothing is reserved" in (await root.get("reservations")).text
+    assert "No reservations" in (await root.get("reservations")).text
     answer = await root.post("reservations", CLASS)
     assert answer.status_code == 303
     for person in (root, ann):
         page = await person.get("reservations")
         assert_whole(page.text)
-        assert "5 times 1 CPU, 512 MiB of memory, 4 GiB of VRAM" in page.text
+        assert "5 \N{MULTIPLICATION SIGN} 1 CPU, 512 MiB of memory, 4 GiB of VRAM" in page.text
         assert 'datetime="2023-11-21T13:00:00Z"' in page.text
     assert "/remove" not in (await ann.get("reservations")).text
     (one,) = portal.control.reservations.rules.reservations
@@ -59,7 +59,7 @@ async def test_what_was_typed_stays_beside_what_is_wrong_with_it(root: Person, a
     for change, status, words in (
         ({"gpus": "6XiB"}, 422, "gpus &#39;6XiB&#39;"),
         ({"starts_at": ""}, 422, "starts_at"),
-        ({"count": "many"}, 422, "count must be a number"),
+        ({"count": "many"}, 422, "Count must be a number"),
         ({"time_zone": "Berlin"}, 422, "is not known here"),
         ({"every": "week"}, 422, "needs a last day"),
         ({"count": "5000"}, 409, "All nodes together have room for"),
@@ -78,14 +78,14 @@ async def test_what_may_be_in_the_way_is_said(root: Person, submit: Callable[...
         await submit("bob", gpus="1")
     answer = await root.post("reservations", CLASS)
     assert answer.status_code == 200
-    assert "Reserved. As things stand not all of it can be kept" in answer.text
+    assert "Reserved. The nodes cannot keep all of it at the moment" in answer.text
 
 
 async def test_tenants_show_what_they_hold_of_their_own(
     portal: Portal, root: Person, ann: Person, clock: FakeClock
 ) -> None:
     person = Principal("ann", USER, ("course",))
-    await portal.control.work.submit(person, Submission(Kind.JOB, ("true",), gpu=parse_gpus("1")))
+    await portal.control.workloads.submit(person, Submission(Kind.JOB, ("true",), gpu=parse_gpus("1")))
     await clock.advance(2)
     page = (await root.get("usage")).text
     assert_whole(page)

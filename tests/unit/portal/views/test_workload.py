@@ -38,7 +38,7 @@ async def test_one_that_waits_says_why_and_what_would_start(ann: Person, submit:
     assert "40 GiB" in page
     assert "1 in the queue" in page
     assert f'workloads/{holder.id}">holder</a>' in page
-    assert "What would start now" in page
+    assert "Starts now with" in page
     assert "at the latest" in page
     assert ">theirs<" not in page
 
@@ -124,4 +124,4 @@ async def test_the_share_is_shown_with_its_isolation(ann: Person, submit: Submit
     assert "6 GiB of GPU 0" in page
     assert "cooperative" in page
     assert "nothing stops a program that takes more" in page
-    assert "Its time limit of 10 min" in page
+    assert "Time limit 10 min" in page

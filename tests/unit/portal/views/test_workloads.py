@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.portal import Portal
 from tests.unit.portal.conftest import Person
 
-from commonage.portal.views.workloads import PAGE, Wanted
+from commonage.portal.views.workloads import PAGE, ListFilter
 from commonage.ports.store import Batch
 from commonage.testing import factories
 
@@ -25,17 +25,17 @@ async def test_filters_by_state_kind_and_text(ann: Person, submit: Callable[...,
     await submit(name="train one", gpus="4GiB")
     await submit(name="train two", gpus="80GiB")
     await submit(name="big", gpus="80GiB")
-    assert names((await ann.get("work")).text) == ["big", "train two", "train one"]
-    assert names((await ann.get("work?state=waiting")).text) == ["big"]
-    assert names((await ann.get("work?text=TRAIN")).text) == ["train two", "train one"]
-    assert names((await ann.get("work?kind=session")).text) == []
-    assert names((await ann.get("work?state=running&text=one")).text) == ["train one"]
+    assert names((await ann.get("workloads")).text) == ["big", "train two", "train one"]
+    assert names((await ann.get("workloads?state=waiting")).text) == ["big"]
+    assert names((await ann.get("workloads?text=TRAIN")).text) == ["train two", "train one"]
+    assert names((await ann.get("workloads?kind=session")).text) == []
+    assert names((await ann.get("workloads?state=running&text=one")).text) == ["train one"]
 
 
 @pytest.mark.parametrize("query", ["state=odd", "kind=odd", "cursor=odd", "cursor=%00", "text=%ff", "owner=bob"])
 async def test_what_is_asked_wrongly_is_left_out(ann: Person, submit: Callable[..., Any], query: str) -> None:
     await submit(name="mine")
-    answer = await ann.get(f"work?{query}")
+    answer = await ann.get(f"workloads?{query}")
     assert answer.status_code == 200
     if "text" not in query:
         assert names(answer.text) == ["mine"]
@@ -45,7 +45,7 @@ async def test_a_thousand_are_paged_through_without_gap_or_repetition(portal: Po
     many = [factories.workload(owner="ann", name=f"job {number}") for number in range(1010)]
     await portal.store.commit(Batch(inserts=many))
     seen: list[str] = []
-    path: str | None = "work"
+    path: str | None = "workloads"
     while path:
         page = (await ann.get(path)).text
         assert len(names(page)) <= PAGE
@@ -60,21 +60,21 @@ async def test_the_row_offers_what_can_be_done(ann: Person, root: Person, submit
     from commonage.domain.workloads import Kind
 
     session = await submit(kind=Kind.SESSION, command=(), name="lab")
-    page = (await ann.get("work")).text
+    page = (await ann.get("workloads")).text
     assert 'href="/user/ann/lab/"' in page
     assert f"workloads/{session.id}/stop" in page
     # An admin may stop it, but it is not theirs to open.
-    page = (await root.get("work?owner=ann")).text
+    page = (await root.get("workloads?owner=ann")).text
     assert 'href="/user/ann/lab/"' not in page
     assert f"workloads/{session.id}/stop" in page
 
 
 def test_each_list_has_a_stream_of_its_own() -> None:
     tags = {
-        Wanted().tag,
-        Wanted(state="failed").tag,
-        Wanted(text="x").tag,
-        Wanted(cursor="c").tag,
-        Wanted(owner="*").tag,
+        ListFilter().tag,
+        ListFilter(state="failed").tag,
+        ListFilter(text="x").tag,
+        ListFilter(cursor="c").tag,
+        ListFilter(owner="*").tag,
     }
     assert len(tags) == 5

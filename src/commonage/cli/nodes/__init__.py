@@ -1,0 +1,1 @@
+"""Commands for nodes and node pools: list, join, drain and remove them."""

@@ -1,0 +1,170 @@
+"""Formats output for the terminal: quantities, times, states, tables, JSON. Used by every command with output."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console
+    from rich.table import Table
+
+    from commonage.wire.reasons import ReasonOut
+    from commonage.wire.workloads import ExplanationOut, ShareOut, WorkloadOut
+
+_PIPE_WIDTH = 200  # lines in a pipe are not folded
+STATE_STYLES = {
+    "held": "dim", "queued": "yellow", "starting": "cyan", "running": "green", "succeeded": "bold green",
+    "failed": "bold red", "timed_out": "red", "lost": "red", "stopped": "magenta",
+    "ready": "green", "draining": "yellow", "faulty": "red", "building": "cyan", "absent": "dim",
+}  # fmt: skip
+
+
+def console(*, err: bool = False) -> Console:
+    """A console on stdout or stderr. It writes plain text if that is not a terminal."""
+    from rich.console import Console
+
+    found = Console(stderr=err, highlight=False)
+    return found if found.is_terminal else Console(stderr=err, highlight=False, width=_PIPE_WIDTH)
+
+
+def messages(reasons: Iterable[ReasonOut]) -> str:
+    """The sentences of several reasons, one after the other."""
+    return " ".join(one.message for one in reasons)
+
+
+def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any]) -> None:
+    """Print a message, or a list of messages, as JSON on stdout."""
+    if isinstance(value, dict):
+        plain: Any = value
+    elif isinstance(value, Sequence):
+        plain = [one.model_dump(mode="json") for one in value]
+    else:
+        plain = value.model_dump(mode="json")
+    click.echo(json.dumps(plain, indent=2, ensure_ascii=False))
+
+
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """An empty table with these column heads. Columns in `right` are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def state(name: str) -> str:
+    """A state with its color, as markup."""
+    style = STATE_STYLES.get(name, "")
+    shown = name.replace("_", " ")
+    return f"[{style}]{shown}[/]" if style else shown
+
+
+def text(value: str) -> str:
+    """Untrusted text as markup: brackets are escaped, control characters replaced."""
+    from rich.markup import escape
+
+    return escape("".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in value))
+
+
+def memory(mib: float) -> str:
+    """`512 MiB`, `6 GiB`, `1.5 GiB`."""
+    return f"{mib:.0f} MiB" if mib < 1024 else f"{round(mib / 1024, 1):g} GiB"
+
+
+def cpus(milli: int) -> str:
+    """`2`, `0.5`."""
+    return f"{milli / 1000:g}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
+    total = max(0, round(seconds))
+    if total < 60:
+        return f"{total} s"
+    minutes = total // 60
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def since(at: float | None) -> str:
+    """The time since then; empty for None."""
+    return "" if at is None else duration(time.time() - at)
+
+
+def clock(at: float) -> str:
+    """The local time of day, with the date if it is not today."""
+    then = time.localtime(at)
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)
+
+
+def shares(allocated: Sequence[ShareOut]) -> str:
+    """The GPU shares of an allocation, with isolation level; simulated GPUs are marked."""
+    return ", ".join(
+        f"{memory(share.memory_mib)} of GPU {share.label or share.index}{_level(share)}" for share in allocated
+    )
+
+
+def _level(share: ShareOut) -> str:
+    if share.simulated:
+        return " (simulated)"
+    return "" if share.whole and share.isolation != "mig" else f" ({share.isolation})"
+
+
+def node_or_reason(workload: WorkloadOut) -> str:
+    """The node and allocation of a running workload; for others the reason of the state."""
+    if workload.state == "running":
+        address = workload.internal_url if workload.kind == "service" else None
+        parts = (workload.node, shares(workload.shares), address)
+        return ": ".join(part for part in parts if part)
+    reasons = " ".join(one.message for one in (workload.reason, *workload.notes))
+    return reasons if workload.position is None else f"Position {workload.position}. {reasons}"
+
+
+def explanation(found: ExplanationOut) -> list[str]:
+    """An explanation as lines of text."""
+    lines = [found.summary]
+    if found.jobs_ahead:
+        lines.append(f"Jobs ahead: {'; '.join(one.text for one in found.jobs_ahead)}.")
+    if found.position is not None:
+        lines += [f"- {one.message}" for one in found.reasons[1:]]
+    for holder in found.holders:
+        ends = f", until {clock(holder.ends_at)} at the latest" if holder.ends_at else ""
+        name = f" {holder.name}" if holder.name else ""  # hidden for workloads of other users
+        lines.append(f"The {holder.kind}{name} of {holder.owner} uses {holder.holds} on {holder.node}{ends}.")
+    if found.fits_now and not found.startable_now:
+        lines.append(f"This would start now: {found.fits_now}.")
+    if found.expected_start_at is not None and not found.startable_now:
+        lines.append(_expected(found, found.expected_start_at))
+    elif found.basis and found.position is not None and not found.startable_now:
+        lines.append(found.basis.message)
+    return lines
+
+
+def _expected(found: ExplanationOut, at: float) -> str:
+    """The expected start with confidence and basis."""
+    basis = f" {found.basis.message}" if found.basis else ""
+    if found.confidence == "limits":
+        likely = f"; likely {clock(found.earliest_start_at)}" if found.earliest_start_at else ""
+        return (
+            f"Expected start: {clock(at)} at the latest{likely}, unless workloads with a higher priority arrive.{basis}"
+        )
+    between = ""
+    if found.earliest_start_at and found.latest_start_at and found.latest_start_at > found.earliest_start_at:
+        between = f" (between {clock(found.earliest_start_at)} and {clock(found.latest_start_at)})"
+    return (
+        f"Expected start: {'a guess, ' if found.confidence == 'guess' else 'likely '}about {clock(at)}{between}.{basis}"
+    )

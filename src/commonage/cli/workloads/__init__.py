@@ -1,0 +1,1 @@
+"""Commands for workloads: submit, follow, list, explain and stop them."""

@@ -1,0 +1,196 @@
+"""Follows a workload until it ends: its state, its log and its result. Used by run and attach."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from commonage.cli import output
+from commonage.cli.errors import FAILED
+from commonage.cli.workloads import usage_reports
+from commonage.sdk.errors import ApiError
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from commonage.sdk import Client
+    from commonage.wire.reasons import ReasonOut
+    from commonage.wire.workloads import WorkloadOut
+
+INTERRUPTED = 130
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.05, 1.0  # between two requests; the pause grows while the workload waits
+
+
+def follow(client: Client, workload: WorkloadOut) -> int:
+    """Follow until the workload ends, or Ctrl-C detaches. Returns the exit code for this command."""
+    follower = _Follower(client, workload)
+    while True:
+        try:
+            return follower.run()
+        except KeyboardInterrupt:
+            follower.pause()  # the status line would overwrite the question
+            code = _interrupted(client, follower.workload)
+            if code is not None:
+                return code
+
+
+def exit_code(workload: WorkloadOut) -> int:
+    """The exit code for this command: that of the job if it failed with one."""
+    if workload.state == "succeeded":
+        return 0
+    code = workload.exit_code
+    return code if workload.state == "failed" and code is not None and 0 < code < 256 else FAILED
+
+
+class _Follower:
+    def __init__(self, client: Client, workload: WorkloadOut) -> None:
+        self._client = client
+        self.workload = workload
+        # Attempts whose log was shown. `attach` starts with the present attempt, or the last one.
+        self._shown = max(workload.attempts - 1, 0)
+        self._reported = self._shown  # attempts whose end was reported
+        self._offset: int | None = None
+        self._status = StatusLine()
+
+    def run(self) -> int:
+        """Wait, show the log of each attempt, and report the result. Returns the exit code."""
+        from commonage.wire.workloads import TERMINAL_STATES
+
+        while True:
+            self._wait_for_start()
+            self._show_logs(self.workload.attempts)
+            self.workload = self._client.workload(self.workload.id)
+            if self.workload.state in TERMINAL_STATES:
+                break
+            time.sleep(_MIN_PAUSE_S)
+        self._status.clear()
+        if self.workload.state != "succeeded":
+            self._status.print(f"{self.workload.id} {_result(self.workload.state, self.workload.reason)}")
+        usage_report = usage_reports.summary(self.workload)
+        if usage_report is not None:
+            self._status.print(f"{self.workload.id} {usage_report}")
+        return exit_code(self.workload)
+
+    def pause(self) -> None:
+        """Clear the status line until `run` is called again."""
+        self._status.clear()
+
+    def _wait_for_start(self) -> None:
+        pause_s = _MIN_PAUSE_S
+        self._report_attempts()
+        while self.workload.state in ("held", "queued", "starting"):
+            # An attempt may end between two requests: show its log before waiting for the next attempt.
+            self._show_logs(self.workload.attempts - (self.workload.state == "starting"))
+            self._report_attempts()
+            self._status.update(f"{self.workload.state}: {output.node_or_reason(self.workload)}")
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _MAX_PAUSE_S)
+            self.workload = self._client.workload(self.workload.id)
+        self._status.clear()
+
+    def _report_attempts(self) -> None:
+        """Report why shown attempts ended that are followed by others: failed, or preempted."""
+        if self._reported == self._shown:
+            return
+        for attempt in self._client.attempts(self.workload.id):
+            if self._reported < attempt.number <= self._shown and attempt.ended_at is not None:
+                self._status.print(f"attempt {attempt.number} {_result(attempt.state, attempt.reason)}")
+                self._reported = attempt.number
+
+    def _show_logs(self, last: int) -> None:
+        """Show the logs of all attempts up to this one that were not shown yet."""
+        while self._shown < last:
+            self._status.clear()
+            self._show_log(self._shown + 1)
+            self._shown += 1
+            self._offset = None
+
+    def _show_log(self, attempt: int) -> None:
+        try:
+            lines = self._client.logs(self.workload.id, follow=True, attempt=attempt, offset=self._offset)
+            with closing(lines):
+                for line in lines:
+                    self._offset = line.offset
+                    click.echo(line.text)
+        except ApiError as error:
+            if error.status != 404:  # the attempt ended without a log
+                raise
+
+
+def _result(state: str, reason: ReasonOut | None) -> str:
+    """`failed: Exit code 3.`"""
+    ended = state.replace("_", " ")
+    return ended if reason is None else f"{ended}: {reason.message}"
+
+
+class StatusLine:
+    """Reports progress on stderr: one line that changes in a terminal, else a line for each change."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._in_terminal = sys.stderr.isatty()
+        self._status: Status | None = None
+
+    def update(self, text: str) -> None:
+        """Show the present state."""
+        if text == self._last:
+            return
+        self._last = text
+        if not self._in_terminal:
+            click.echo(f"commonage: {text}", err=True)
+            return
+        if self._status is None:
+            self._status = output.console(err=True).status("")
+            self._status.start()
+        self._status.update(output.text(text))
+
+    def clear(self) -> None:
+        """Remove the line that changes."""
+        if self._status is not None:
+            self._status.stop()
+        self._status = None
+
+    def print(self, text: str) -> None:
+        """Print a line that remains."""
+        self.clear()
+        if text == self._last and not self._in_terminal:
+            return  # `update` has printed it
+        click.echo(f"commonage: {text}", err=True)
+
+
+def _interrupted(client: Client, workload: WorkloadOut) -> int | None:
+    """Ask whether to detach or stop. Returns the exit code; None to continue."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        _print_detached(workload)
+        return INTERRUPTED
+    click.echo(err=True)
+    try:
+        answer = click.prompt(
+            f"{workload.id} is still live. [d]etach, [s]top it, or continue to [f]ollow?",
+            type=click.Choice(["d", "s", "f"], case_sensitive=False),
+            default="d", show_choices=False, err=True,
+        )  # fmt: skip
+    except (click.Abort, KeyboardInterrupt):
+        answer = "d"
+    if answer == "d":
+        _print_detached(workload)
+        return INTERRUPTED
+    if answer == "s":
+        try:
+            client.stop(workload.id, "Ctrl-C")
+        except ApiError as error:
+            if error.code != "already-ended":
+                raise
+    return None
+
+
+def _print_detached(workload: WorkloadOut) -> None:
+    click.echo(
+        f"commonage: detached. {workload.id} continues. Follow it with `commonage attach {workload.id}`, "
+        f"stop it with `commonage stop {workload.id}`.",
+        err=True,
+    )

@@ -1,0 +1,161 @@
+"""`commonage run`: runs a command as a job, with the files of this folder."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commonage.cli import output
+from commonage.cli.connection import as_json, calls_server, connect
+from commonage.cli.credentials import Server
+from commonage.cli.errors import FAILED, MISUSED, Failure
+from commonage.cli.workloads import usage_reports
+from commonage.cli.workloads.files import files_to_send
+from commonage.cli.workloads.follow import StatusLine, follow
+from commonage.cli.workloads.request import (
+    add_options,
+    dependencies,
+    job_options,
+    message,
+    request_fields,
+    request_options,
+    variables,
+    with_units,
+)
+
+if TYPE_CHECKING:
+    from commonage.sdk import Client
+    from commonage.wire.workloads import SubmitOut
+
+_RUN_OPTIONS = (
+    click.option(
+        "--array",
+        type=click.IntRange(1, 10_000),
+        metavar="N",
+        help="Array of N jobs, each with its own COMMONAGE_ARRAY_INDEX.",
+    ),
+    click.option(
+        "--nodes",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+        help="Gang of N members that start together on different nodes.",
+    ),
+    click.option(
+        "--dependency",
+        "depends_on",
+        multiple=True,
+        metavar="afterok:ID",
+        help="Wait for other workloads. Conditions: afterok, afternotok, afterany, after. Repeatable.",
+    ),
+    click.option("--retries", type=click.IntRange(0, 100), metavar="N", help="Retries if the job fails."),
+    click.option("--requeue/--no-requeue", default=None, help="Requeue if the node is lost (default for jobs)."),
+    click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL, like 30s."),
+    click.option("--key", metavar="KEY", help="Idempotency key: a second run with it returns the same job."),
+)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@request_options
+@add_options(_RUN_OPTIONS)
+@job_options
+@click.option("-d", "--detach", is_flag=True, help="Print the id and exit, without following the job.")
+@as_json
+@calls_server
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND…")
+def run(
+    server: Server, command: tuple[str, ...], files: tuple[str, ...], no_files: bool, detach: bool, **options: Any
+) -> None:
+    """Run a command as a job, with the files of this folder, and follow it until it ends.
+
+    The files of the current folder are sent with it, at most 64 MiB. In a git work tree, ignored files are left out.
+    The job runs in its own copy of the folder. Ctrl-C asks whether to detach or stop. The exit code is that of the job.
+
+    \b
+    Examples:
+      commonage run --gpus 6GiB --time 30m -- python train.py
+      commonage run --array 100 --mem 2GiB -- python sweep.py
+      commonage run --nodes 4 --gpus 8 -- torchrun train.py
+      commonage run --detach --json -- sleep 60
+    """
+    if not command:
+        raise click.UsageError("a command is needed: commonage run [OPTIONS] -- python train.py")
+    as_json = options.pop("as_json")
+    values = _fields(options, list(command))
+    message(values)  # validate before files are sent
+    with connect(server, reconnect_timeout_s=120.0 if not detach else 5.0) as client:
+        if not no_files:
+            values["bundle"] = send_files(client, Path.cwd(), files)
+        hint = usage_reports.hint(client, message(values))
+        if hint is not None:
+            StatusLine().print(hint)
+        made = client.submit(message(values))
+        if as_json and detach:
+            output.print_json(made.workload.model_dump(mode="json") | {"ids": made.ids})
+        if detach:
+            if not as_json:
+                click.echo("\n".join(made.ids))
+            return
+        sys.exit(_follow(client, made, as_json))
+
+
+def _fields(options: dict[str, Any], command: list[str]) -> dict[str, Any]:
+    """The fields of the message for the options."""
+    return {
+        **request_fields(options),
+        **with_units({"grace": options["grace"]}),
+        **{name: options[name] for name in ("name", "array", "nodes", "retries", "requeue")},
+        "kind": "job",
+        "command": command,
+        "variables": variables(options["given"], "--var"),
+        "secrets": variables(options["secret"], "--secret"),
+        "depends_on": dependencies(options["depends_on"]),
+        "key": options["key"]
+        or f"cli-{uuid.uuid4().hex}",  # so that a retry after a lost answer does not create a second job
+    }
+
+
+def send_files(client: Client, folder: Path, only: tuple[str, ...]) -> str | None:
+    """Upload the files. Returns the digest to submit with; None without files. Raises Failure."""
+    found = files_to_send(folder, only)
+    if not found:
+        return None
+    try:
+        return client.bundle(found).digest
+    except OSError as error:
+        raise Failure(f"{error.filename or folder} cannot be sent: {error.strerror or error}", MISUSED) from error
+
+
+def _follow(client: Client, made: SubmitOut, as_json: bool) -> int:
+    if made.count > 1:
+        return _follow_array(client, made)
+    StatusLine().print(f"{made.workload.id}{'' if made.created else ' (it already exists)'}")
+    code = follow(client, made.workload)
+    if as_json:
+        output.print_json(client.workload(made.workload.id))
+    return code
+
+
+def _follow_array(client: Client, made: SubmitOut) -> int:
+    """Show the counts of an array until it ends. Returns 0 if all members succeeded."""
+    import time
+
+    status = StatusLine()
+    kind = f"a gang on {made.count} nodes" if made.workload.gang else f"an array of {made.count}"
+    status.print(f"{made.ids[0]}: {kind}. `commonage logs ID` shows the log of one member.")
+    try:
+        while True:
+            counts = client.workload_page(limit=1, counts=True, array=made.workload.array_id or made.ids[0]).counts
+            status.update(", ".join(f"{number} {state}" for state, number in counts.items() if number))
+            if not any(counts.get(state) for state in ("held", "queued", "starting", "running")):
+                break
+            time.sleep(1)
+    except KeyboardInterrupt:
+        status.print(f"detached. The array continues; stop it with `commonage stop --array {made.ids[0]}`.")
+        return 130
+    status.clear()
+    status.print(", ".join(f"{number} {state}" for state, number in counts.items() if number))
+    return 0 if counts.get("succeeded", 0) == made.count else FAILED
