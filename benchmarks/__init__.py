@@ -1,5 +1,5 @@
-"""Figures of Commonage, of its parts and of the systems it is compared with: `python -m benchmarks NAME`.
+"""Benchmarks of Commonage, of its parts and of baselines: `python -m benchmarks NAME`.
 
-Most benchmarks start a server of their own in a temporary folder. The figures we keep are in
-docs/concepts/benchmarks.md. The product never imports this package, and its wheel does not contain it.
+Most benchmarks start their own server in a temporary folder. docs/concepts/benchmarks.md has the published figures. The
+product never imports this package, and the wheel does not contain it.
 """

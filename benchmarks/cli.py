@@ -1,4 +1,4 @@
-"""The command line: a table of all benchmarks, and a group that imports one when it is used.
+"""The command line: a table of benchmarks, and a click group that imports a benchmark when it is used.
 
 To add a benchmark, write its file and add a line to BENCHMARKS.
 """
@@ -12,7 +12,7 @@ import click
 
 
 class Benchmark(NamedTuple):
-    """Where its command is, and what the list says of it."""
+    """The command as MODULE:NAME, and its help text."""
 
     home: str
     help: str
@@ -47,7 +47,7 @@ class _Benchmarks(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in BENCHMARKS:
-            ctx.fail(f"There is no benchmark {cmd_name!r}. The names are {', '.join(BENCHMARKS)}.")
+            ctx.fail(f"Unknown benchmark {cmd_name!r}. The benchmarks are {', '.join(BENCHMARKS)}.")
         module, _, name = BENCHMARKS[cmd_name].home.partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command

@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 client: on a small node the client's own work must not be what is measured."""
+"""A minimal HTTP/1.1 client, so that the cost of the client does not dominate on a small machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Connection:
         return b"".join(parts)
 
     async def json(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer's JSON. Raises BenchmarkError for anything but success."""
+        """The JSON of a successful answer. Raises BenchmarkError otherwise."""
         status, answer = await self.call(method, path, json.dumps(body).encode() if body is not None else b"")
         if not 200 <= status < 300:
             raise BenchmarkError(f"{method} {path}: {status} {answer.decode(errors='replace')[:500]}")

@@ -1,11 +1,10 @@
-"""Figures, and how each benchmark prints them: a table or JSON, with the node they were taken on."""
+"""Measured figures, printed as a table or JSON together with a description of this machine."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,13 +15,12 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 
 
 class BenchmarkError(click.ClickException):
-    """Nothing can be measured: a server does not start, or a workload does not end well. Exit code 1."""
+    """The benchmark cannot run: a server does not start, or a workload fails. Exit code 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value. `how` says what was done; `baseline` is the value of the system or policy that it is compared
-    with, measured in the same run."""
+    """One measured value and how it was measured. `baseline` is the same value of another system, from the same run."""
 
     name: str
     value: float
@@ -32,14 +30,9 @@ class Figure:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0..1) of the values lie."""
+    """The value below which `share` (0 to 1) of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value."""
-    return statistics.median(values)
 
 
 def node() -> str:
@@ -57,7 +50,7 @@ def node() -> str:
 
 
 def progress(line: str) -> None:
-    """Print what is measured now, beside the figures."""
+    """Print a progress line to stderr."""
     click.echo(f"  {line} …", err=True)
 
 

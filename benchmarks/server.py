@@ -20,7 +20,7 @@ from benchmarks.report import BenchmarkError
 from commonage.wire.hub import API_PATH
 
 READY_WITHIN_S = 120.0
-# One user measures what many would do.
+# One user submits as much as many users would.
 _NO_LIMITS = {
     "COMMONAGE_MAX_REQUESTS_PER_SECOND": "1000000",
     "COMMONAGE_MAX_WORKLOADS_PER_USER": "1000000",
@@ -47,7 +47,7 @@ class Served:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of the control plane's process so far, in seconds: what others do here leaves it alone."""
+        """CPU time of the control plane's process so far, in seconds. Independent of other load on this machine."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -61,7 +61,7 @@ def resident_mib(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port of loopback that is free now."""
+    """A free port of the loopback address."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
@@ -69,7 +69,7 @@ def free_port() -> int:
 
 
 def command() -> list[str]:
-    """How to call ourselves, whatever folder we are in."""
+    """The command that runs `commonage` in this environment."""
     return [sys.executable, "-m", "commonage"]
 
 
@@ -108,7 +108,7 @@ def _token(data: Path) -> str:
     argv = [*command(), "token", "--user", "admin", "--admin", "--json", "--data-dir", str(data)]
     made = subprocess.run(argv, capture_output=True, text=True, check=False)
     if made.returncode != 0:
-        raise BenchmarkError(f"no token could be made: {made.stderr.strip()}")
+        raise BenchmarkError(f"cannot make a token: {made.stderr.strip()}")
     token: str = json.loads(made.stdout)["token"]
     return token
 

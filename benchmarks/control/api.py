@@ -1,6 +1,6 @@
 """`api`: submits and lists of the API alone, by clients in a process of their own.
 
-With the store in memory it is mostly the API that is measured; store and scheduler count as far as they run.
+With the store in memory, mostly the API is measured; store and scheduler run as well.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
+from statistics import median
 
 import click
 import uvicorn
@@ -21,7 +22,7 @@ import uvloop
 from tests.integration.api_world import FakeIdentity, make_control, until
 
 from benchmarks.connection import Connection
-from benchmarks.report import BenchmarkError, Figure, as_json, median, percentile, progress, show
+from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show
 from benchmarks.server import free_port
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
@@ -70,7 +71,7 @@ async def _all(store: str, seconds: float) -> list[Figure]:
 
 @asynccontextmanager
 async def _served(folder: Path, store: str) -> AsyncIterator[str]:
-    """The API in this process; its address."""
+    """Run the API in this process; returns its address."""
     sql = None
     if store == "sqlite":
         url = f"sqlite+aiosqlite:///{folder}/bench.db"
@@ -80,7 +81,7 @@ async def _served(folder: Path, store: str) -> AsyncIterator[str]:
     await control.store.open()
     await control.open()
     writer = asyncio.create_task(control.writer.run())
-    await control.node_pool.tick()
+    await control.nodes.tick()
     port = free_port()
     app = create_app(control, Auth(FakeIdentity()))
     config = uvicorn.Config(app, port=port, access_log=False, log_level="warning", loop="uvloop", http="httptools")
@@ -101,7 +102,7 @@ async def _submits(url: str, connections: int, seconds: float) -> list[Figure]:
     try:
         times = await asyncio.to_thread(here.recv)
     except EOFError:
-        raise BenchmarkError("the clients that submit ended early; their error is above") from None
+        raise BenchmarkError("the submitting clients ended early; see their error above") from None
     finally:
         process.join()
     how = f"{len(times)} in {seconds:g} s from {connections} connections of another process"
@@ -114,7 +115,7 @@ async def _submits(url: str, connections: int, seconds: float) -> list[Figure]:
 
 
 def _clients(url: str, connections: int, seconds: float, answers: Pipe) -> None:
-    """Submit from `connections` at once for `seconds`, and send the seconds that each submit took."""
+    """Submit from `connections` at once for `seconds`; send the duration of each submit."""
     answers.send(asyncio.run(_submit_for(url, connections, seconds)))
 
 

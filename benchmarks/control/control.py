@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from statistics import median
 from typing import Any
 
 import click
 
 from benchmarks.connection import Connection
-from benchmarks.report import BenchmarkError, Figure, as_json, median, percentile, progress, show
+from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show
 from benchmarks.server import Served, server
 from commonage.sdk import AsyncClient
 
@@ -94,7 +95,7 @@ async def _latency(served: Served, connection: Connection) -> list[Figure]:
 
 
 async def through(served: Served, bodies: list[dict[str, Any]], clients: int) -> tuple[float, float]:
-    """Submit all, wait until all ended well: (seconds until the last was submitted, until the last ended)."""
+    """Submit all and wait for their success: (seconds until the last submit, until the last end)."""
     async with AsyncClient(served.url, served.token) as client:
         ended: dict[str, str] = {}
         monotonic_at = asyncio.Event()
@@ -115,13 +116,13 @@ async def through(served: Served, bodies: list[dict[str, Any]], clients: int) ->
             await asyncio.wait_for(monotonic_at.wait(), 60)
         done = time.perf_counter() - began
         listener.cancel()
-    if badly := [name for name in made if ended[name] != "succeeded"]:
-        raise BenchmarkError(f"{len(badly)} of {len(made)} no-op jobs did not end well: {badly[0]} {ended[badly[0]]}")
+    if failed := [name for name in made if ended[name] != "succeeded"]:
+        raise BenchmarkError(f"{len(failed)} of {len(made)} no-op jobs failed: {failed[0]} {ended[failed[0]]}")
     return submitted, done
 
 
 async def submit_all(served: Served, bodies: list[dict[str, Any]], clients: int) -> set[str]:
-    """Submit from so many connections at once; the ids of all."""
+    """Submit from `clients` connections at once; returns all ids."""
     waiting = [json.dumps(body).encode() for body in bodies]
     made: set[str] = set()
 
@@ -152,7 +153,7 @@ def _cpu(name: str, seconds: float, count: int) -> Figure:
 
 
 async def fill_the_node(connection: Connection) -> str:
-    """A job that holds every core, so that what comes after it queues; its id."""
+    """Start a job that holds every core, so that later jobs queue; returns its id."""
     nodes = await connection.json("GET", "/nodes")
     cpus = nodes["items"][0]["cpus_milli"]
     body = {**NO_OP, "command": ["sleep", "3600"], "cpus": f"{cpus}m", "name": "holds all cores"}
@@ -170,7 +171,7 @@ async def _submits(served: Served, clients: int, count: int = 2000) -> list[Figu
 
 
 async def _arrays(connection: Connection, queued: int, size: int = 1000) -> list[Figure]:
-    """Submit arrays until the queue is long enough, and at least one."""
+    """Submit arrays, at least one, until `queued` jobs are queued."""
     times: list[float] = []
     there = 0
     while there < queued or not times:
@@ -207,13 +208,13 @@ async def _lists(connection: Connection) -> list[Figure]:
 
 
 async def _turnover(served: Served, connection: Connection, blocker: str, queued: int) -> list[Figure]:
-    """Free the node: how fast the long queue is worked off, and how soon a list is answered meanwhile."""
+    """Free the node: the rate at which the long queue drains, and the latency of lists meanwhile."""
     times: list[float] = []
 
     async def succeeded() -> int:
         counts = (await connection.json("GET", "/workloads?limit=1&counts=true"))["counts"]
-        if badly := {"failed", "lost", "timed_out"} & counts.keys():
-            raise BenchmarkError(f"no-op jobs did not end well: {badly} in {counts}")
+        if failed := {"failed", "lost", "timed_out"} & counts.keys():
+            raise BenchmarkError(f"no-op jobs failed: {failed} in {counts}")
         return int(counts.get("succeeded", 0))
 
     before = await succeeded()

@@ -1,13 +1,14 @@
 """`load`: the control plane under what many users do, through the proxy.
 
-10,000 queued jobs of which no two are alike, with lists and explanations of them; submits while 50 clients follow all
-events; and 20,000 jobs to their ends, so that memory which is not released would show. Each on a server of its own.
+10,000 different queued jobs, with lists and explanations; submits while 50 clients follow all events; and 20,000 jobs
+to their ends, to detect memory leaks. Each part runs on its own server.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ import click
 
 from benchmarks.connection import Connection
 from benchmarks.control.control import NO_OP, fill_the_node, submit_all, through
-from benchmarks.report import Figure, as_json, median, percentile, progress, show
+from benchmarks.report import Figure, as_json, percentile, progress, show
 from benchmarks.server import Served, server
 from commonage.wire.hub import API_PATH
 
@@ -33,12 +34,12 @@ def load(as_json: bool) -> None:
       python -m benchmarks load
     """
     figures: list[Figure] = []
-    for what, run in (
-        (f"{DIFFERENT} queued, no two alike", _none_alike),
+    for title, run in (
+        (f"{DIFFERENT} different queued jobs", _none_alike),
         (f"{SUBMITS} submits, then {SUBMITS} more while {FOLLOWERS} follow all events", _followed),
         (f"{ROUNDS * ROUND} jobs to their ends", _to_their_ends),
     ):
-        progress(what)
+        progress(title)
         with server("--gpus", "simulated:2x24GiB") as served:
             figures += asyncio.run(run(served))
     click.echo(show("The control plane under load", figures, as_json=as_json))
@@ -75,7 +76,7 @@ async def _submits(served: Served, name: str, bodies: list[dict[str, Any]]) -> l
 async def _none_alike(served: Served) -> list[Figure]:
     async with Connection(served.url, served.token) as connection:
         await fill_the_node(connection)
-        figures = await _submits(served, "no two alike", [_different(number) for number in range(DIFFERENT)])
+        figures = await _submits(served, "all different", [_different(number) for number in range(DIFFERENT)])
         last = (await connection.json("GET", "/workloads?state=queued&limit=1"))["items"][0]["id"]
         for name, path in (
             ("list, with counts", "/workloads?state=queued&limit=100&counts=true"),
@@ -94,7 +95,7 @@ async def _none_alike(served: Served) -> list[Figure]:
 
 
 async def _follow(served: Served) -> None:
-    """Read all events and drop them: what is measured is the server, not a client."""
+    """Read and drop all events, with little work for the client."""
     where = urlsplit(served.url)
     reader, writer = await asyncio.open_connection(where.hostname, where.port)
     head = f"GET {API_PATH}/events HTTP/1.1\r\nHost: {where.netloc}\r\nAuthorization: Bearer {served.token}\r\n"
@@ -106,7 +107,7 @@ async def _follow(served: Served) -> None:
 async def _followed(served: Served) -> list[Figure]:
     async with Connection(served.url, served.token) as connection:
         await fill_the_node(connection)
-        figures = await _submits(served, "nobody follows", [NO_OP] * SUBMITS)
+        figures = await _submits(served, "without followers", [NO_OP] * SUBMITS)
         followers = [asyncio.create_task(_follow(served)) for _ in range(FOLLOWERS)]
         await asyncio.sleep(2)
         figures += await _submits(served, f"{FOLLOWERS} follow", [NO_OP] * SUBMITS)

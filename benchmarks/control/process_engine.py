@@ -1,6 +1,4 @@
-"""`process-engine`: the process engine alone, without a control plane: jobs per second, what one start costs the event
-loop, session starts.
-"""
+"""`process-engine`: the process engine without a control plane: jobs per second, event loop delay, session starts."""
 
 from __future__ import annotations
 
@@ -15,10 +13,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import click
 
-from benchmarks.report import BenchmarkError, Figure, as_json, median, percentile, progress, show
+from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show
 from commonage.domain.environments import Environment
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest
@@ -68,7 +67,7 @@ async def _all(jobs: int, python: str | None) -> list[Figure]:
                 figures += await _throughput(engine, jobs, at_once, 1000 + index * jobs)
             lagging.cancel()
             late = await lagging
-            how = f"a sleep of 1 ms wakes up late by; 99 of 100 by {percentile(late, 0.99) * 1000:.3g} ms"
+            how = f"delay of a sleep of 1 ms; 99th percentile {percentile(late, 0.99) * 1000:.3g} ms"
             figures.append(Figure("event loop late", median(late) * 1000, "ms", how))
             progress(f"{RUNNING} running jobs")
             figures.append(await _measuring(engine))
@@ -93,7 +92,7 @@ def _request(number: int, command: tuple[str, ...]) -> StartRequest:
 
 
 async def _lags() -> list[float]:
-    """How late the event loop wakes a task that sleeps a millisecond, in seconds, until cancelled."""
+    """Record the delay, in seconds, of a task that sleeps a millisecond, until cancelled."""
     found = []
     try:
         while True:
@@ -134,7 +133,7 @@ async def _throughput(engine: ProcessEngine, jobs: int, at_once: int, first: int
 
 
 async def _latency(engine: ProcessEngine, first: int) -> list[Figure]:
-    """One job at a time: how long until `start` returns, and until the end is seen."""
+    """One job at a time: time until `start` returns, and until the end is reported."""
     starts, ends = [], []
     for number in range(first, first + ROUNDS):
         ended = asyncio.create_task(_next_end(engine))
@@ -157,7 +156,7 @@ async def _next_end(engine: ProcessEngine) -> None:
 
 
 async def _measuring(engine: ProcessEngine) -> Figure:
-    """What it costs to measure many running attempts."""
+    """The cost of sampling many running attempts."""
     requests = [_request(900_000 + number, ("sleep", "600")) for number in range(RUNNING)]
     for request in requests:
         await engine.start(request)
@@ -177,7 +176,7 @@ async def _stop_all(engine: ProcessEngine) -> None:
 
 @contextmanager
 def _hub() -> Iterator[int]:
-    """A stand-in for JupyterHub; its port."""
+    """A fake JupyterHub; returns its port."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -187,7 +186,7 @@ def _hub() -> Iterator[int]:
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
-    """Answers what a session asks for at its start."""
+    """Answers the requests of a starting session."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -216,7 +215,8 @@ def _session(number: int, python: str, hub: int) -> StartRequest:
     }
     request = _request(0, ())
     return replace(
-        request, attempt_id=attempt, workload_id=attempt[:-2], kind=Kind.SESSION, environment=place, allocation=allocation,  # noqa: E501
+        request, attempt_id=attempt, workload_id=attempt[:-2], kind=Kind.SESSION, environment=place,
+        allocation=allocation,
         variables=tuple(variables.items()), wants_port=True,
     )  # fmt: skip
 
@@ -233,7 +233,7 @@ def _answers(url: str, path: str) -> bool:
 
 
 async def _session_start(engine: ProcessEngine, number: int, python: str, hub: int) -> float:
-    """Seconds from asking the engine for a session until its server answers."""
+    """Seconds from the start request until the session's server answers."""
     request = _session(number, python, hub)
     began = time.perf_counter()
     await engine.start(request)
@@ -250,11 +250,13 @@ async def _session_start(engine: ProcessEngine, number: int, python: str, hub: i
 
 
 async def _sessions(python: str, hub: int, warm: bool, at_once: int) -> list[Figure]:
-    """Session starts, the first alone, then one after the other, then some at once; and what they hold."""
+    """Session starts: the first, then one at a time, then several at once; and their CPU and memory use."""
     async with _engine(ProcessSettings(warm_sessions=warm)) as engine:
         first = await _session_start(engine, 0, python, hub)
         alone = [await _session_start(engine, 1 + number, python, hub) for number in range(5)]
-        crowd = await asyncio.gather(*(_session_start(engine, 10 + number, python, hub) for number in range(at_once)))
+        concurrent = await asyncio.gather(
+            *(_session_start(engine, 10 + number, python, hub) for number in range(at_once))
+        )
         measured = await engine.measure()
         await _stop_all(engine)
     name = f"session, {'warm' if warm else 'cold'}"
@@ -262,8 +264,8 @@ async def _sessions(python: str, hub: int, warm: bool, at_once: int) -> list[Fig
     return [
         Figure(f"{name}, the first", first, "s", how),
         Figure(f"{name}, alone", median(alone), "s", f"{how}; median of {len(alone)}"),
-        Figure(f"{name}, {at_once} at once, median", median(crowd), "s", how),
-        Figure(f"{name}, {at_once} at once, last", max(crowd), "s", how),
+        Figure(f"{name}, {at_once} at once, median", median(concurrent), "s", how),
+        Figure(f"{name}, {at_once} at once, last", max(concurrent), "s", how),
         Figure(f"{name}, CPU", median([one.cpu_s for one in measured]), "s", "median, until all answered"),
         Figure(f"{name}, memory", median([one.memory_mib for one in measured]), "MiB", "median"),
     ]

@@ -1,4 +1,4 @@
-"""`store`: commits of several sizes to the store alone, and pages and counts out of many workloads."""
+"""`store`: commits of several sizes to the store alone, and pages and counts of many workloads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import click
 
-from benchmarks.report import Figure, as_json, median, progress, show
+from benchmarks.report import Figure, as_json, progress, show
 from commonage.domain.events import Event
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.ports.store import Batch, Filter
@@ -82,7 +83,7 @@ async def _all(url: str, most: int) -> list[Figure]:
     finally:
         await store.close()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return [*figures, Figure("most memory", memory, "MiB", "of this process, which is the store's client, too")]
+    return [*figures, Figure("most memory", memory, "MiB", "of this process, including the client of the store")]
 
 
 def _job(number: int) -> Workload:
@@ -104,13 +105,13 @@ def _events(workloads: list[Workload]) -> list[Event]:
     return [make.event(next(_seqs), each) for each in workloads]
 
 
-async def _timed(what: str, times: int, work: Callable[[], Awaitable[object]]) -> Figure:
+async def _timed(name: str, times: int, work: Callable[[], Awaitable[object]]) -> Figure:
     taken = []
     for _ in range(times):
         begun = time.perf_counter()
         await work()
         taken.append((time.perf_counter() - begun) * 1000)
-    return Figure(what, median(taken), "ms", f"median of {times}, the slowest {max(taken):.4g} ms")
+    return Figure(name, median(taken), "ms", f"median of {times}, the slowest {max(taken):.4g} ms")
 
 
 async def _commits(store: SqlStore) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""`gpu`: everything about shares that cannot be known without a GPU, in one report.
+"""`gpu`: all properties of shares that need a real GPU, in one report.
 
 It calls the commands as people would: `doctor gpu` with `--record` and with `--measure`, and on a server of its own
 `profile` and two trainings at once. What fails is part of the report; the rest goes on.
@@ -32,17 +32,17 @@ WHAT = (
     ("What to ask for", "profile of a training on a whole GPU"),
     ("Two trainings on one GPU", "two workloads with half a GPU each, at once, against one with a whole GPU"),
 )
-"""The parts of the report, and what is run for each."""
+"""The parts of the report: title and command."""
 _WITHIN_S = 3600
 _TRAINING = str(Path(__file__).with_name("training.py"))
 _TAIL = 40
-# Where CUDA's library is found by this variable only, as in some containers, workloads need it, too.
+# In some containers CUDA's library is found only by this variable; workloads need it, too.
 _VARIABLES = ("-e", "LD_LIBRARY_PATH") if "LD_LIBRARY_PATH" in os.environ else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: its lines of Markdown, and whether it went as it should."""
+    """One part: its lines of Markdown, and whether it succeeded."""
 
     title: str
     lines: tuple[str, ...]
@@ -56,7 +56,7 @@ class Part:
 )
 @as_json
 def gpu(out: Path, seconds: float, as_json: bool) -> None:
-    """All that can only be known on a node with GPUs, in one report: do shares hold, and what do they cost?
+    """Do shares hold, and what do they cost? All measurements that need a real GPU, in one report.
 
     Nobody may use the GPUs meanwhile; it takes some minutes for each. Without a GPU it lists what it would have run.
     Exit code 1 if a part of it failed.
@@ -65,7 +65,7 @@ def gpu(out: Path, seconds: float, as_json: bool) -> None:
     Example:
       sudo .venv/bin/python -m benchmarks gpu --out gpu-report.md
     """
-    why = gpu_or_why()
+    why = why_no_gpu()
     parts = [] if why else run(out, seconds)
     if as_json:
         click.echo(json.dumps({"node": node(), "why": why, "parts": [asdict(part) for part in parts]}, indent=2))
@@ -81,14 +81,14 @@ def gpu(out: Path, seconds: float, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def gpu_or_why() -> str:
-    """Empty if there is a real GPU; else the sentence why there is none."""
+def why_no_gpu() -> str:
+    """Empty if a real GPU is present; else the reason."""
     ended = _call("doctor", "gpu", "--level", "mig", "--json")
     return "" if ended.stdout.strip() else ended.stderr.strip() or f"exit code {ended.returncode}"
 
 
 def run(out: Path, seconds: float) -> list[Part]:
-    """All parts, in order; the report is written anew after each, so that nothing is lost when one hangs."""
+    """All parts, in order; the report is rewritten after each, so that nothing is lost if a part hangs."""
     parts: list[Part] = []
     for make in (_doctor, _recorder, _shares, _on_a_server):
         for part in make(out, seconds):
@@ -171,7 +171,7 @@ def _on_a_server(_out: Path, seconds: float) -> list[Part]:
             progress(WHAT[4][1])
             return [profiled, _trainings(served, seconds)]
     except BenchmarkError as error:
-        return [Part(WHAT[3][0], (f"No server could be started: {error}",), is_good=False)]
+        return [Part(WHAT[3][0], (f"Cannot start a server: {error}",), is_good=False)]
 
 
 def _ask(served: Served, *words: str) -> subprocess.CompletedProcess[str]:
@@ -192,7 +192,7 @@ def _profile(served: Served, seconds: float) -> Part:
 
 
 def _trainings(served: Served, seconds: float) -> Part:
-    """One with a whole GPU, then two with half of one at once."""
+    """One training on a whole GPU, then two at once on half a GPU each."""
     title = WHAT[4][0]
     with ThreadPoolExecutor(2) as pool:
         alone = _training(served, "1", seconds)

@@ -1,4 +1,4 @@
-"""A small training for the benchmark: with PyTorch where it can be imported, else the probe's kernel in its place.
+"""A small training for the benchmark: with PyTorch if installed, else the kernel of the GPU probe.
 
     python benchmarks/gpu/training.py --seconds 20
 
@@ -23,7 +23,7 @@ _WIDTH, _BATCH = 2048, 4096
 
 
 def main() -> None:
-    """Train for some time, and say how it went. Exit code 1 if it could not."""
+    """Train for some time and print the result as JSON. Exit code 1 if training failed."""
     parser = argparse.ArgumentParser(prog="train", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--library", default=LIBRARY)
@@ -58,12 +58,17 @@ def _with_torch(torch: Any, seconds: float) -> dict[str, Any]:
     answer |= {"steps": len(losses), "seconds": time.monotonic() - began, "losses": [losses[0], losses[-1]]}
     answer["peak_mib"] = torch.cuda.max_memory_reserved() >> 20
     if not losses[-1] < losses[0]:
-        answer["error"] = "the loss did not fall"
+        answer["error"] = "the loss did not decrease"
     return answer
 
 
 def _with_the_kernel(seconds: float, library: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"by": "our own kernel, for there is no PyTorch", "steps": 0, "seconds": 0.0, "error": ""}
+    answer: dict[str, Any] = {
+        "by": "our own kernel (PyTorch is not installed)",
+        "steps": 0,
+        "seconds": 0.0,
+        "error": "",
+    }
     try:
         cuda = Cuda(library)
         cuda.use(0)

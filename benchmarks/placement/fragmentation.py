@@ -1,6 +1,6 @@
-"""How much of what is idle the typical workloads cannot use, as "Beware of Fragmentation" measures it.
+"""Idle GPU capacity that typical workloads cannot use, as measured in "Beware of Fragmentation".
 
-The policy `fgd` and the inflation experiment read it.
+Called by the policy `fgd` and the inflation experiment.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from commonage.scheduler.policies.mix import WorkloadMix
 
 
 class Fragmentation:
-    """Of each node, the idle thousandths of GPUs that the mix cannot use: the sum over typical workloads of its weight
-    times what is idle and of no use to it. Nothing is of use to one that does not fit, nor to one that takes no GPU;
-    to another, all GPUs that have what it takes of a GPU. VRAM counts beside compute, memory does not.
+    """Idle thousandths of GPUs of each node that the mix cannot use, weighted by the mix.
+
+    A typical workload can use all GPUs that have enough VRAM and compute for it; none if it does not fit on the node,
+    or takes no GPU. Memory is not considered.
     """
 
     def __init__(self, grid: Grid, mix: WorkloadMix) -> None:
@@ -27,16 +28,16 @@ class Fragmentation:
         self._tables()
 
     def by_node(self) -> Floats:
-        """[N]: thousandths of GPUs, to be read only, until the grid changes."""
+        """[N], read-only: fragmentation in thousandths of GPUs, valid until the grid changes."""
         return self._row.of(self.of)
 
     def of(self, nodes: Ints) -> Floats:
-        """[len(nodes)]: the same, computed anew for these nodes."""
+        """[len(nodes)]: the fragmentation of these nodes, computed now."""
         grid = self._grid
         return self.left(nodes, grid.cpus[nodes], grid.free_mib[nodes], grid.free_milli[nodes])
 
     def left(self, nodes: Ints, cpus: Ints, free_mib: Ints, free_milli: Ints) -> Floats:
-        """[n]: what it would be on these nodes [n] with so much free: cpus [n], VRAM and compute of GPUs [n, C]."""
+        """[n]: the fragmentation of nodes with this free: cpus [n], VRAM and compute of GPUs [n, C]."""
         useful = self.useful(nodes, free_mib, free_milli)
         idle = np.where(self._grid.kind[nodes] >= 0, free_milli, 0)
         used = np.where(useful, idle[:, :, None], 0).sum(axis=1)
@@ -45,7 +46,7 @@ class Fragmentation:
         return lost
 
     def useful(self, nodes: Ints, free_mib: Ints, free_milli: Ints) -> Bools:
-        """[n, C, T]: which GPUs of these nodes, with so much free [n, C], have what each typical workload takes."""
+        """[n, C, T]: which GPUs, with this free [n, C], are enough for each typical workload."""
         self._tables()
         kind = self._grid.kind[nodes]
         enough: Bools = free_milli[:, :, None] >= self._need_milli[kind]
@@ -53,13 +54,13 @@ class Fragmentation:
         return enough
 
     def fits(self, cpus: Ints, devices: Ints) -> Bools:
-        """[n, ..., T]: which of those that take GPUs fit where so many cpus [n] and useful GPUs [n, ..., T] are."""
+        """[n, ..., T]: which typical workloads fit with this number of cpus [n] and useful GPUs [n, ..., T]."""
         wide = cpus.reshape(-1, *(1,) * (devices.ndim - 1))
         fit: Bools = (devices >= self._devices) & (wide >= self._cpus)
         return fit
 
     def _tables(self) -> None:
-        """What the typical workloads take of the kinds of GPUs that are there now."""
+        """Update what typical workloads take of the current kinds of GPUs."""
         if self._epoch == self._grid.epoch:
             return
         self._epoch = self._grid.epoch

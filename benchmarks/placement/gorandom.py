@@ -1,8 +1,8 @@
-"""The random numbers of the published experiment, so that each of its seeds gives the very workloads it gave there.
+"""The random numbers of the published experiment, so that each seed gives the same workloads as there.
 
-It was run in Go, whose `math/rand` is an additive lagged Fibonacci generator of Mitchell and Reeds: each number is the
-sum of those 607 and 273 before it. Its state starts from a fixed one, far along the sequence, mixed with the seed; that
-fixed state is found here by jumping ahead in the recurrence. Called by `inflation`; not for anything new.
+Go's `math/rand` is an additive lagged Fibonacci generator of Mitchell and Reeds: each number is the sum of those 607
+and 273 before it. Its initial state is a fixed state, far along the sequence, mixed with the seed. The fixed state is
+found here by jumping ahead in the recurrence. Called by `inflation` only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Words = npt.NDArray[np.uint64]
 
 LENGTH, TAP = 607, 273
 WARM_UP = 7_800_000_000_000
-"""How far along the sequence that starts from seed 1 the fixed state lies."""
+"""The position of the fixed state in the sequence that starts from seed 1."""
 _WORD = (1 << 64) - 1
 _LEHMER, _MODULUS = 48271, (1 << 31) - 1
 _SEED_INSTEAD_OF_0 = 89482311

@@ -1,8 +1,8 @@
-"""The experiment by which placement policies are compared: ever more is asked of a cluster from which nothing departs.
+"""The inflation experiment that compares placement policies: workloads arrive at a cluster, and none departs.
 
-As in "Beware of Fragmentation" (USENIX ATC 2023): a list of workloads is shuffled and filled up with draws from it
-until the GPUs asked for are 130% of those there are; they come one at a time, and what does not fit is dropped. Called
-by the benchmarks `placement` and `mixes`.
+As in "Beware of Fragmentation" (USENIX ATC 2023): a list of workloads is shuffled and filled up with draws from it,
+until 130% of the GPUs are requested. Workloads arrive one at a time; those that do not fit are dropped. Called by the
+benchmarks `placement` and `mixes`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import Maker
 
 LOAD_PERCENT = 130
-"""What is asked for in the end, of all GPUs there are."""
+"""The final demand, in per cent of all GPUs."""
 LEVELS = (100, 130)
-"""Where allocation is noted: while so many per cent of the GPUs have been asked for, rounded."""
+"""The demand, in rounded per cent of all GPUs, at which allocation is measured."""
 DRAWN_BETWEEN = 10
-"""Numbers that the published simulator drew for other things between the workloads and the order of the nodes."""
+"""Random numbers that the published simulator draws between the workloads and the order of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The workloads in the order in which they come, and the nodes in that in which ties are broken."""
+    """The workloads in order of arrival, and the nodes in the order that breaks ties."""
 
     nodes: Sequence[Node]
     arrivals: Sequence[Request]
@@ -44,8 +44,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Allocation and fragmentation in per cent of all GPUs, mean over the arrivals at that level; how many found no
-    place; decisions per second of the policy and the grid together, those that found no place included.
+    """Allocation and fragmentation in per cent of all GPUs, mean over the arrivals at that demand; number of dropped
+    requests; decisions per second of policy and grid, including dropped requests.
     """
 
     allocation_100: float
@@ -56,21 +56,21 @@ class Outcome:
 
 
 def gpu_milli(request: Request) -> int:
-    """Thousandths of GPUs that it asks for in all. An amount of VRAM counts as nothing: there is none in a trace."""
+    """Requested thousandths of GPUs. VRAM requests count as 0: the traces have none."""
     gpu = request.gpu
     return 0 if gpu is None else gpu.whole * 1000 or gpu.fraction_milli
 
 
 def prepare(nodes: Sequence[Node], workloads: Sequence[Request], seed: int) -> Trial:
-    """What one seed makes of a list: exactly what the published experiment made of it.
+    """The trial of one seed: exactly that of the published experiment.
 
-    Raises InvalidInput where nothing asks for a share of a GPU, or there is none.
+    Raises InvalidInput if no workload requests a GPU, or no node has one.
     """
     chance = GoRandom(seed)
-    chance.int63()  # one number was drawn for the log
+    chance.int63()  # the simulator draws one number for its log
     capacity = 1000 * sum(len(node.report.devices) for node in nodes)
     if not capacity or not any(gpu_milli(request) for request in workloads):
-        raise InvalidInput("there is no GPU, or no workload that asks for one: nothing to measure", field="list")
+        raise InvalidInput("nothing to measure: no node has a GPU, or no workload requests one", field="list")
     arrivals = list(workloads)
     chance.shuffle(arrivals)
     _fill(arrivals, workloads, capacity * LOAD_PERCENT // 100, chance)
@@ -82,7 +82,7 @@ def prepare(nodes: Sequence[Node], workloads: Sequence[Request], seed: int) -> T
 
 
 def _fill(arrivals: list[Request], workloads: Sequence[Request], enough: int, chance: GoRandom) -> None:
-    """Drop random ones, or add some, until they ask for `enough`."""
+    """Drop or add random workloads until they request `enough`."""
     asked = sum(gpu_milli(request) for request in arrivals)
     if asked == enough:
         return
@@ -92,7 +92,7 @@ def _fill(arrivals: list[Request], workloads: Sequence[Request], enough: int, ch
             return
     while True:
         drawn = workloads[chance.below(len(workloads))]
-        # As published: of several GPUs only one must find place.
+        # As published: of several GPUs only one must fit.
         if asked + min(gpu_milli(drawn), 1000) > enough:
             return
         asked += gpu_milli(drawn)
@@ -100,7 +100,7 @@ def _fill(arrivals: list[Request], workloads: Sequence[Request], enough: int, ch
 
 
 def run(trial: Trial, make: Maker, seed: int) -> Outcome:
-    """Let them come. The policy gets the seed for what it decides by chance."""
+    """Run the trial. `seed` is for random decisions of the policy."""
     grid = Grid(trial.nodes)
     policy = make(grid, trial.mix, seed)
     measure = Fragmentation(grid, trial.mix)
@@ -131,9 +131,9 @@ def run(trial: Trial, make: Maker, seed: int) -> Outcome:
 
 
 def _counting(arrivals: Sequence[Request], capacity: int, level: int) -> Bools:
-    """[arrivals]: those at which so many per cent of the GPUs have been asked for, rounded.
+    """[arrivals]: the arrivals at which `level` per cent of the GPUs were requested, rounded.
 
-    On small clusters one arrival may jump over a level: then those with the nearest per cent count for it.
+    On small clusters one arrival may jump over a level: then the nearest arrivals count.
     """
     percent = np.rint(np.cumsum([gpu_milli(request) for request in arrivals]) / capacity * 100)
     away = np.abs(percent - level)
@@ -142,7 +142,7 @@ def _counting(arrivals: Sequence[Request], capacity: int, level: int) -> Bools:
 
 
 def _place(grid: Grid, policy: Policy, request: Request, name: str) -> bool:
-    """True if a place was found, and taken."""
+    """Place the request; returns whether it fitted."""
     shape = grid.shape(request)
     policy.arrived(shape)
     costs = policy.costs(shape)

@@ -1,6 +1,4 @@
-"""`mixes`: the default placement policy and `fgd` on workloads that neither was tuned for: lists of a trace, changed
-at random.
-"""
+"""`mixes`: the default policy and `fgd` on randomly changed lists of a trace, for which neither was tuned."""
 
 from __future__ import annotations
 
@@ -24,10 +22,10 @@ from commonage.replay.policies import maker_of
 from commonage.scheduler.policies.registry import DEFAULT, Maker
 
 BASELINE = "fgd"
-SMALL_NODE_POOL = 200
+SMALL_CLUSTER = 200
 """Up to this number of nodes, a mix gets four times as many seeds."""
 
-WorkloadMix = list[Request]
+Workloads = list[Request]
 
 
 def _policy(_context: click.Context, _parameter: click.Parameter, name: str) -> tuple[str, Maker]:
@@ -65,7 +63,7 @@ def mixes(traces: Path, seeds: list[int], only: str, policy: tuple[str, Maker], 
             if only not in name:
                 continue
             progress(name)
-            tried = seeds if len(nodes) > SMALL_NODE_POOL else range(seeds[0], seeds[0] + 4 * len(seeds))
+            tried = seeds if len(nodes) > SMALL_CLUSTER else range(seeds[0], seeds[0] + 4 * len(seeds))
             trials = [(prepare(nodes, mix, seed), seed) for seed in tried]
             baseline, ours = (
                 fmean(run(trial, make, seed).allocation_130 for trial, seed in trials)
@@ -82,15 +80,15 @@ def mixes(traces: Path, seeds: list[int], only: str, policy: tuple[str, Maker], 
     click.echo(show(f"GPU allocation at 130%, {name_of_policy} and {BASELINE}", figures, as_json=as_json))
 
 
-def _shares(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
-    """Each size of share becomes another, 5% to 99% of a GPU."""
+def _shares(mix: Workloads, chance: random.Random) -> Workloads:
+    """Replace each size of share by another, 5% to 99% of a GPU."""
     sizes = sorted({one.gpu.fraction_milli for one in mix if one.gpu and one.gpu.fraction_milli})
     other = {size: 10 * chance.randint(5, 99) for size in sizes}
     return [_with_gpu(one, lambda gpu: replace(gpu, fraction_milli=other[gpu.fraction_milli])) for one in mix]
 
 
-def _slots(mix: WorkloadMix, parts: int) -> WorkloadMix:
-    """All shares are so many equal parts of a GPU."""
+def _slots(mix: Workloads, parts: int) -> Workloads:
+    """Round all shares to multiples of an equal part of a GPU."""
 
     def rounded(gpu: GpuRequest) -> GpuRequest:
         taken = max(1, round(gpu.fraction_milli * parts / 1000))
@@ -101,8 +99,8 @@ def _slots(mix: WorkloadMix, parts: int) -> WorkloadMix:
     return [_with_gpu(one, rounded) for one in mix]
 
 
-def _cpus(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
-    """Each number of cpus is multiplied by another factor, mostly between a half and two."""
+def _cpus(mix: Workloads, chance: random.Random) -> Workloads:
+    """Multiply each number of CPUs by a random factor, mostly between 0.5 and 2."""
     factor: dict[int, float] = {}
     return [
         replace(one, cpus_milli=int(one.cpus_milli * factor.setdefault(one.cpus_milli, chance.lognormvariate(0, 0.5))))
@@ -110,25 +108,25 @@ def _cpus(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
     ]
 
 
-def _popularity(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
-    """The same requests, each as popular as chance will have it."""
+def _popularity(mix: Workloads, chance: random.Random) -> Workloads:
+    """Draw the same requests with random popularity."""
     weight: dict[tuple[int, GpuRequest | None], float] = {}
     weights = [weight.setdefault((one.cpus_milli, one.gpu), chance.expovariate(1)) for one in mix]
     return chance.choices(mix, weights, k=len(mix))
 
 
-def _all_three(mix: WorkloadMix, chance: random.Random) -> WorkloadMix:
-    """Other shares, other cpus, other popularity."""
+def _all_three(mix: Workloads, chance: random.Random) -> Workloads:
+    """Change shares, CPUs and popularity."""
     return _popularity(_cpus(_shares(mix, chance), chance), chance)
 
 
 def _with_gpu(one: Request, change: Callable[[GpuRequest], GpuRequest]) -> Request:
-    """The request, its share of a GPU changed if it asks for one."""
+    """The request, with its share of a GPU changed if it has one."""
     return replace(one, gpu=change(one.gpu)) if one.gpu and one.gpu.fraction_milli else one
 
 
-def _mixes(folder: Path, nodes: Sequence[Node]) -> Iterator[tuple[str, Sequence[Node], WorkloadMix]]:
-    """Each mix by name, with the nodes that it is for."""
+def _mixes(folder: Path, nodes: Sequence[Node]) -> Iterator[tuple[str, Sequence[Node], Workloads]]:
+    """(name, nodes, requests) of each mix."""
     lists = {name: read_list(folder, name) for name in lists_in(folder)}
     default = lists["default"]
     yield from ((name, nodes, mix) for name, mix in lists.items())

@@ -1,10 +1,10 @@
-"""Reads the public trace "openb" of Alibaba (cluster-trace-gpu-v2023): nodes, and lists of workloads without times.
+"""Reads the public trace "openb" of Alibaba (cluster-trace-gpu-v2023): nodes, and workloads without times.
 
-The folder holds `openb_node_list_gpu_node.csv` and `openb_pod_list_NAME.csv`, as the repository of the trace and that
-of the FGD simulator have them. `commonage.replay.records` reads a list with its times.
+The folder holds `openb_node_list_gpu_node.csv` and `openb_pod_list_NAME.csv`, as in the repositories of the trace and
+of the FGD simulator. `commonage.replay.records` reads a list with its times.
 
-The trace has shares of compute and no VRAM. A GPU has the memory that its model is sold with, and a share of a GPU
-takes that part of its memory, rounded down: so VRAM never decides what fits.
+The trace has shares of compute and no VRAM. A GPU gets the memory of its model, and a share takes the same part of the
+memory, rounded down: VRAM never decides what fits.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ DEVICE_MIB: Final = {
     "V100M16": 16 * 1024,
     "V100M32": 32 * 1024,
     "A10": 24 * 1024,
-    "G2": 20 * 1000,  # G2 and G3 are not named in the trace; the simulator's authors give them so much
+    "G2": 20 * 1000,  # the trace does not name G2 and G3; sizes as in the simulator
     "G3": 30 * 1000,
 }
 OTHER_DEVICE_MIB: Final = 16 * 1024
 
 
 def folder_of(traces: Path) -> Path:
-    """The folder with the files: this one, or `openb` in it. Raises InvalidInput that says what was looked for."""
+    """The folder with the files: `traces`, or `openb` in it. Raises InvalidInput."""
     if not traces.is_dir():
-        raise InvalidInput(f"{traces} is no folder; name the one that holds {NODES}", field="traces")
+        raise InvalidInput(f"{traces} is not a folder; name the folder with {NODES}", field="traces")
     for folder in (traces, traces / "openb"):
         if (folder / NODES).is_file():
             return folder
-    raise InvalidInput(f"{traces} holds no {NODES}; name the folder of the openb trace", field="traces")
+    raise InvalidInput(f"{traces} has no {NODES}; name the folder of the openb trace", field="traces")
 
 
 def lists_in(folder: Path) -> list[str]:
-    """The names of the lists that are there, `default` first."""
+    """The names of the lists in the folder, `default` first."""
     names = sorted(path.stem.removeprefix(LIST_PREFIX) for path in folder.glob(f"{LIST_PREFIX}*.csv"))
     return sorted(names, key=lambda name: name != "default")
 
 
 def read_nodes(folder: Path) -> list[Node]:
-    """The nodes, by name. Raises InvalidInput that names the file and what is wrong with it."""
+    """The nodes, by name. Raises InvalidInput with the file and the error."""
     nodes = rows_of(folder / NODES, ("sn", "cpu_milli", "memory_mib", "gpu", "model"), _node)
     return sorted(nodes, key=lambda node: node.name)
 
 
 def read_list(folder: Path, name: str) -> list[Request]:
-    """What the workloads of a list ask for, by their names. Raises InvalidInput as above, or for an unknown list."""
+    """The requests of a list, by name of workload. Raises InvalidInput for an invalid file or an unknown list."""
     path = folder / f"{LIST_PREFIX}{name}.csv"
     if not path.is_file():
-        there = ", ".join(lists_in(folder)) or "none"
-        raise InvalidInput(f"{folder} has no list {name!r}; there is {there}", field="list")
+        known = ", ".join(lists_in(folder)) or "none"
+        raise InvalidInput(f"{folder} has no list {name!r}; lists: {known}", field="list")
     named = rows_of(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _workload)
     return [request for _, request in sorted(named, key=lambda one: one[0])]
 

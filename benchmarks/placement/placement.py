@@ -22,7 +22,7 @@ from commonage.replay.policies import maker_of
 F = TypeVar("F", bound=Callable[..., Any])
 
 ALL = "all"
-MOST_SEEDS = 1000
+MAX_SEEDS = 1000
 WIDTH_OF_A_PIPE = 160
 
 
@@ -32,23 +32,23 @@ def _seeds(_context: click.Context, _parameter: click.Parameter, text: str) -> l
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise click.BadParameter(f"{part.strip()!r} is no seed; write numbers like 42, 42-51 or 1-3,7")
+            raise click.BadParameter(f"{part.strip()!r} is not a seed; write numbers like 42, 42-51 or 1-3,7")
         seeds = range(int(first), int(last or first) + 1)
-        if not seeds or len(found) + len(seeds) > MOST_SEEDS:
-            raise click.BadParameter(f"{part.strip()!r} is none, or more than {MOST_SEEDS} seeds; write 42-51")
+        if not seeds or len(found) + len(seeds) > MAX_SEEDS:
+            raise click.BadParameter(
+                f"{part.strip()!r} is empty, or exceeds {MAX_SEEDS} seeds; write for example 42-51"
+            )
         found.update(dict.fromkeys(seeds))
     return list(found)
 
 
-def _lists(text: str, there: Sequence[str]) -> list[str]:
+def _lists(text: str, known: Sequence[str]) -> list[str]:
     if text.strip() == ALL:
-        return list(there)
+        return list(known)
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        if name not in there:
-            raise click.BadParameter(
-                f"there is no list {name!r}; there is {', '.join(there)}, or {ALL}", param_hint="--list"
-            )
+        if name not in known:
+            raise click.BadParameter(f"unknown list {name!r}; lists: {', '.join(known)}, or {ALL}", param_hint="--list")
     return names
 
 
@@ -107,8 +107,8 @@ def seeds_option(default: str) -> Callable[[F], F]:
 def placement(traces: Path, lists: str, seeds: list[int], policies: list[str], jobs: int, as_json: bool) -> None:
     """GPU allocation by placement policy, on the public trace "openb".
 
-    A list is shuffled by the seed and filled up until it asks for 130% of the GPUs; the workloads come one at a time,
-    none departs, and what does not fit is dropped (the experiment of "Beware of Fragmentation", USENIX ATC 2023).
+    A list is shuffled by the seed and filled up to 130% of the GPUs. Workloads arrive one at a time, none departs, and
+    requests that do not fit are dropped (the experiment of "Beware of Fragmentation", USENIX ATC 2023).
 
     \b
     Example:
@@ -163,6 +163,6 @@ def _show(rows: Sequence[Row], seeds: int) -> None:
         table.add_row(*([row.list] if several else []), name, *cells)
     console.print(table)
     console.print(
-        f"GPUs in use, in per cent of all, once 130% (100%) of them were asked for; mean and deviation over "
-        f"{seeds} seed{'s' if seeds > 1 else ''}. Fragmented: idle, and of no use to typical workloads."
+        f"GPUs in use, in per cent of all, when 130% (100%) of them were requested; mean and deviation over "
+        f"{seeds} seed{'s' if seeds > 1 else ''}. Fragmented: idle, but not usable by typical workloads."
     )

@@ -1,4 +1,4 @@
-"""What the authors of "Beware of Fragmentation" measured (USENIX ATC 2023), to stand beside our own figures.
+"""Figures published by the authors of "Beware of Fragmentation" (USENIX ATC 2023), to compare with ours.
 
 GPU allocation in per cent once the requests add up to 130% of the GPUs, means over the seeds 42 to 51, from the result
 files in the repository of their simulator (hkust-adsl/kubernetes-scheduler-simulator).
@@ -23,5 +23,5 @@ PUBLISHED_130: Final[dict[str, dict[str, float]]] = {
 
 
 def published_130(workloads: str, policy: str) -> float | None:
-    """The published figure for a list and a policy, if there is one."""
+    """The published figure for a list and a policy; None if not published."""
     return PUBLISHED_130.get(workloads, {}).get(policy)

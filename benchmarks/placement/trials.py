@@ -1,4 +1,4 @@
-"""The trials of the benchmark `placement`, and the rows made of them.
+"""The trials of the benchmark `placement`, and their result rows.
 
 One trial is one list, policy and seed, in one process; several processes share the trials.
 """
@@ -40,7 +40,7 @@ class Row:
     published_130: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """What a program gets, in the digits that mean something."""
+        """Plain values, rounded to significant digits."""
         return {
             "list": self.list,
             "policy": self.policy,
@@ -66,9 +66,9 @@ class Task:
 
 
 def measure(tasks: Sequence[Task], jobs: int, done: Callable[[Task], None]) -> list[Row]:
-    """Play all trials, in `jobs` processes; a row for each list and policy, in the order of the tasks.
+    """Run all trials in `jobs` processes. Returns a row for each list and policy, in the order of the tasks.
 
-    `done` hears of each trial that ended. Raises InvalidInput for a folder that is not as it should be.
+    `done` is called after each trial. Raises InvalidInput for an invalid folder.
     """
     outcomes: dict[tuple[str, str], list[Outcome]] = {(task.list, task.policy): [] for task in tasks}
     for task, outcome in _played(tasks, jobs):
@@ -78,7 +78,7 @@ def measure(tasks: Sequence[Task], jobs: int, done: Callable[[Task], None]) -> l
 
 
 def row_of(workloads: str, policy: str, outcomes: Sequence[Outcome]) -> Row:
-    """The row of a policy on a list, from its outcome with each seed."""
+    """The row of a policy on a list, from the outcomes of all seeds."""
     return Row(
         list=workloads,
         policy=policy,
@@ -97,7 +97,7 @@ def _played(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outcome]]:
     if jobs == 1:
         yield from ((task, play(task)) for task in tasks)
         return
-    # Spawned, not forked: the progress bar has a thread by now.
+    # Spawned, not forked: the progress bar runs a thread.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(play, task): task for task in tasks}
         for future in as_completed(running):

@@ -1,6 +1,6 @@
 """`plan`: one pass over 10,000 queued jobs, an explanation of the last of them, and the reasons for a page of 100.
 
-With three shapes of request and with 1,000, on one node and on 100, with and without time limits.
+With 3 and 1,000 request classes, on 1 to 100 nodes, with and without time limits.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
+from statistics import median
 from typing import Any
 
 import click
 
-from benchmarks.report import Figure, as_json, median, progress, show
+from benchmarks.report import Figure, as_json, progress, show
 from commonage.control.state.live_state import LiveState
 from commonage.domain.reasons.base import Reason
 from commonage.domain.requests import GpuRequest, Request
@@ -78,11 +79,11 @@ def _filled(shapes: int, nodes: int, limits: bool) -> LiveState:
     return live_state
 
 
-def _milliseconds(what: Callable[[], Any], times: int = 5) -> float:
+def _milliseconds(work: Callable[[], Any], times: int = 5) -> float:
     taken = []
     for _ in range(times):
         began = time.perf_counter()
-        what()
+        work()
         taken.append(time.perf_counter() - began)
     return median(taken) * 1000
 

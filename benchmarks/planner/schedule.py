@@ -1,4 +1,4 @@
-"""`schedule`: how long a pass of the planner takes over many nodes and a long queue."""
+"""`schedule`: time of a scheduling pass over many nodes and a long queue."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.planner.crowd import QUEUED, RUNNING
-from benchmarks.planner.passes import Row, Took, measure
+from benchmarks.planner.passes import Durations, Row, measure
+from benchmarks.planner.synthetic import QUEUED, RUNNING
 from benchmarks.report import as_json, progress
 
-MOST_NODES = 20_000
+MAX_NODES = 20_000
 WIDTH_OF_A_PIPE = 160
 
 
 def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> list[int]:
     parts = text.split(",")
-    if not all(part.strip().isdecimal() and 0 < int(part) <= MOST_NODES for part in parts):
-        raise click.BadParameter(f"write numbers of nodes from 1 to {MOST_NODES} like 250,500,1000")
+    if not all(part.strip().isdecimal() and 0 < int(part) <= MAX_NODES for part in parts):
+        raise click.BadParameter(f"write numbers of nodes from 1 to {MAX_NODES} like 250,500,1000")
     return [int(part) for part in parts]
 
 
@@ -58,8 +58,8 @@ def _show(rows: list[Row]) -> None:
         "running",
         "waiting",
         "first pass",
-        "the next",
-        "nothing new",
+        "next pass",
+        "no change",
         "arrival",
         "departure",
         "memory",
@@ -72,17 +72,17 @@ def _show(rows: list[Row]) -> None:
             f"{row.running:,}",
             f"{row.queued:,}",
             f"{row.first.median_ms / 1000:.1f} s",
-            _took(row.changed),
-            _took(row.whole),
-            _took(row.arrival),
-            _took(row.departure),
+            _cell(row.changed),
+            _cell(row.whole),
+            _cell(row.arrival),
+            _cell(row.departure),
             f"{row.memory_mib:.0f} MiB",
         )
     console.print(table)
     console.print(
-        "Medians on the clock, in brackets the CPU time of this process. The first pass starts some thousand workloads."
+        "Wall-clock medians; CPU time of the process in brackets. The first pass starts some thousand workloads."
     )
 
 
-def _took(one: Took) -> str:
-    return f"{one.median_ms:.1f} ms ({one.cpu_ms:.1f})"
+def _cell(durations: Durations) -> str:
+    return f"{durations.median_ms:.1f} ms ({durations.cpu_ms:.1f})"

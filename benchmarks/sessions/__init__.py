@@ -1,1 +1,1 @@
-"""Sessions and jobs through a whole installation, and through the systems it is compared with."""
+"""Sessions and jobs through a whole installation, and through baselines."""

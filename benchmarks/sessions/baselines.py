@@ -1,4 +1,4 @@
-"""The baselines of `sessions` and `swarm-share`: JupyterHub with a spawner that people use, set up as they would.
+"""The baselines of `sessions` and `swarm-share`: JupyterHub with a common spawner in its usual configuration.
 
 Each is a process of its own on loopback, with a token for the measuring.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.report import BenchmarkError
 from benchmarks.server import free_port
 
-TOKEN = "0" * 64  # of a hub that lives for a minute, on loopback
+TOKEN = "0" * 64  # of a short-lived hub on loopback
 _COMMON = """
 c.JupyterHub.bind_url = "http://127.0.0.1:{port}"
 c.JupyterHub.db_url = "sqlite:///{folder}/jupyterhub.sqlite"
@@ -49,10 +49,10 @@ from dockerspawner import SwarmSpawner
 
 
 class HostPorts(SwarmSpawner):
-    """As it comes, but with ports of the workers: a hub outside of the Swarm cannot ask it for a service's address."""
+    """SwarmSpawner with host ports: a hub outside of the Swarm cannot reach the overlay network."""
 
     async def create_object(self):
-        # The port's mode is what docker-py calls a fourth part; everything else is SwarmSpawner's.
+        # Everything but the port mode is SwarmSpawner's default.
         self.extra_endpoint_spec = {{
             "mode": "dnsrr",
             "ports": [{{"Protocol": "tcp", "TargetPort": self.port, "PublishMode": "host"}}],
@@ -82,7 +82,7 @@ c.SwarmSpawner.extra_placement_spec = {{"constraints": ["node.role == worker"]}}
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A hub to measure: its API's address and token, and what a session is asked for with."""
+    """A hub to measure: the address and token of its API, and the body of a session request."""
 
     api: str
     token: str
@@ -91,7 +91,7 @@ class Hub:
 
 @contextlib.contextmanager
 def jupyterhub(folder: Path, spawner: str, **names: object) -> Iterator[Hub]:
-    """JupyterHub with this spawner's configuration, `names` filled in; ended when the block ends."""
+    """JupyterHub with this spawner configuration, formatted with `names`; stopped when the context ends."""
     folder.mkdir()
     port, hub_port, api_port = free_port(), free_port(), free_port()
     values = {"port": port, "hub_port": hub_port, "api_port": api_port, "folder": folder, "token": TOKEN, **names}

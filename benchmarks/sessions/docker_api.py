@@ -1,4 +1,4 @@
-"""A few calls of a Docker daemon's API for the baselines: plain services, an overlay network."""
+"""Calls of the Docker API for the baselines: plain services, an overlay network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DONE = ("complete", "failed", "rejected", "shutdown", "orphaned")
 
 @contextlib.asynccontextmanager
 async def _client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
-    """Speaks to the daemon at unix:///… or tcp://…."""
+    """A client of the daemon at unix:///… or tcp://…."""
     scheme, _, rest = url.partition("://")
     transport = httpx2.AsyncHTTPTransport(uds=rest if scheme == "unix" else None)
     base = "http://docker" if scheme == "unix" else f"http://{rest}"
@@ -39,11 +39,11 @@ async def _ask(client: httpx2.AsyncClient, method: str, path: str, **options: An
 
 @contextlib.contextmanager
 def overlay(url: str, name: str) -> Iterator[str]:
-    """An overlay network of this name, for a while."""
+    """An overlay network of this name; removed when the context ends."""
 
     async def ask(method: str, path: str, **options: Any) -> None:
         async with _client(url) as client:
-            for _ in range(50):  # what was attached to it is let go a moment after its service went
+            for _ in range(50):  # Docker detaches endpoints shortly after their service is removed
                 try:
                     await _ask(client, method, path, **options)
                 except BenchmarkError as error:
@@ -61,7 +61,7 @@ def overlay(url: str, name: str) -> Iterator[str]:
 
 
 def until_none_runs(url: str, image: str) -> None:
-    """Wait until no task of this image is left that has not ended, also of services that are removed."""
+    """Wait until all tasks of this image have ended, including those of removed services."""
 
     async def ask() -> None:
         async with _client(url) as client:
@@ -121,7 +121,7 @@ async def _until_done(client: httpx2.AsyncClient, count: int) -> None:
         if sum(state in _DONE for state in states) >= count:
             bad = [task for task in tasks if task["Status"]["State"] != "complete"]
             if bad:
-                raise BenchmarkError(f"{len(bad)} plain services did not end well: {bad[0]['Status']}")
+                raise BenchmarkError(f"{len(bad)} plain services failed: {bad[0]['Status']}")
             return
         await asyncio.sleep(_LOOK_S)
     raise BenchmarkError("the plain services did not end within ten minutes")

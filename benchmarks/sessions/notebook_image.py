@@ -1,4 +1,4 @@
-"""An image with a shell, this machine's Python and the notebook environment, for engines whose sessions are containers.
+"""An image with a shell, this machine's Python and the notebook environment, for container engines.
 
 Made of this machine's own files, so that no registry is needed. The environment is kept between runs.
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tests.contract.dockerd import libraries_of, minimal_image
 
-# The same path on this machine and in the image: a virtual environment does not survive being moved.
+# The same path on this machine and in the image: virtual environments cannot be moved.
 PLACE = Path("/var/tmp/commonage-bench-notebook")
 REQUIREMENTS = Path(__file__).parents[2] / "src/commonage/catalogue/notebook.txt"
 PATH = f"{PLACE}/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 def notebook_environment() -> Path:
-    """The notebook environment's folder, made when it is missing or of other requirements."""
+    """The folder of the notebook environment; rebuilt if its requirements have changed."""
     stamp = PLACE / ".requirements"
     wanted = REQUIREMENTS.read_text()
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -35,7 +35,7 @@ def notebook_environment() -> Path:
 
 
 def notebook_image() -> bytes:
-    """A tar of all files of it, to import."""
+    """A tar of the root file system, for `docker import`."""
     place = notebook_environment()
     buffer = BytesIO(minimal_image())
     with tarfile.open(fileobj=buffer, mode="a") as archive:

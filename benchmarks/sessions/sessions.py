@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
 import httpx2
 
-from benchmarks.report import BenchmarkError, Figure, as_json, median, progress, show
+from benchmarks.report import BenchmarkError, Figure, as_json, progress, show
 from benchmarks.server import Served, server
 from benchmarks.sessions import baselines
 from benchmarks.sessions.baselines import Hub
@@ -28,15 +29,15 @@ from benchmarks.sessions.docker_api import overlay, until_none_runs
 
 GIVE_UP_S = 300.0
 OURS, BASELINE = "ours", "baseline"
-# A hub feels who asks: more often, it would be busy with the measuring.
+# More frequent polling would load the hub.
 _LOOK_S = 0.25
-# A few first, not measured: each node has to read the image's files from its disk once.
+# Warm-up, not measured: each node reads the image's files from its disk once.
 _WARM = 6
 _TURNS = {1: 4}
 _TURNS_OF_MANY = 2
 _NETWORK = "commonage-bench-baseline"
 BASELINES = {"process": "local", "swarm": "swarmspawner"}
-"""The spawner that each engine is compared with."""
+"""The baseline spawner of each engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,14 @@ class Setting:
     reach: str = ""
 
     def flags(self) -> list[str]:
-        """How our server is started."""
+        """The flags of our server."""
         return ["--gpus", "none", "--engine", self.engine]
 
     def variables(self) -> dict[str, str]:
-        """The settings of our server that have no flag."""
+        """Settings of our server without a flag, as environment variables."""
         if self.engine == "process":
             return {}
-        # Swarm spreads the baseline's over its nodes.
+        # Swarm spreads the baseline's sessions over its nodes.
         return {
             "COMMONAGE_DOCKER_URL": self.docker_url,
             "COMMONAGE_DOCKER_IMAGE": self.image,
@@ -68,7 +69,7 @@ class Setting:
         }
 
     def settle(self) -> None:
-        """Wait until nothing of a round runs any more: SwarmSpawner does not."""
+        """Wait until all containers of a round have ended: SwarmSpawner does not wait."""
         if self.engine != "process":
             until_none_runs(self.docker_url, self.image)
 
@@ -101,7 +102,7 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> l
     type=click.Choice([*BASELINES.values(), "none"]),
     help="Spawner of JupyterHub to compare with.  [default: local for process, swarmspawner for swarm]",
 )
-@click.option("--image", default="", help="Image of the sessions of both, if they are containers.")
+@click.option("--image", default="", help="Image of the sessions of both, for container engines.")
 @click.option("--docker-url", default="unix:///var/run/docker.sock", show_default=True, help="A manager's daemon.")
 @click.option("--reach", default="127.0.0.1", show_default=True, help="Address of this machine for the workers.")
 @as_json
@@ -115,11 +116,9 @@ def sessions(sizes: list[int], engine: str, baseline: str | None, as_json: bool,
     """
     baseline = baseline or BASELINES[engine]
     if baseline not in ("none", BASELINES[engine]):
-        raise click.UsageError(
-            f"The baseline of the engine {engine} is {BASELINES[engine]}. Name it, or omit it by --baseline none."
-        )
+        raise click.UsageError(f"The baseline of engine {engine} is {BASELINES[engine]}. Use it, or --baseline none.")
     if engine != "process" and not containers["image"]:
-        raise click.UsageError(f"The sessions of the engine {engine} are containers. Name their image by --image.")
+        raise click.UsageError(f"Engine {engine} runs sessions in containers. Give their image with --image.")
     setting = Setting(engine, None if baseline == "none" else baseline, **containers)
     click.echo(show("Sessions, POST to ready", measure(sizes, setting), as_json=as_json))
 
@@ -136,16 +135,16 @@ def measure(sizes: Sequence[int], setting: Setting) -> list[Figure]:
         start_baseline = stack.enter_context(_baseline(served, setting))
         if start_baseline is not None:
             hubs[BASELINE] = stack.enter_context(start_baseline())
-        for whose, hub in hubs.items():
-            progress(f"warming up, {whose}")
+        for system, hub in hubs.items():
+            progress(f"warming up, {system}")
             _one_round(hub, _WARM)
             setting.settle()
         figures: list[Figure] = []
         for size in sizes:
-            rounds: dict[str, list[Round]] = {whose: [] for whose in hubs}
+            rounds: dict[str, list[Round]] = {system: [] for system in hubs}
             for turn in range(_TURNS.get(size, _TURNS_OF_MANY)):
-                for whose in list(hubs)[:: -1 if turn % 2 else 1]:
-                    rounds[whose].append(_measure(hubs[whose], size, whose))
+                for system in list(hubs)[:: -1 if turn % 2 else 1]:
+                    rounds[system].append(_measure(hubs[system], size, system))
                     setting.settle()
             figures += _figures(size, rounds[OURS], rounds.get(BASELINE))
         return figures
@@ -174,10 +173,10 @@ def _figures(size: int, ours: Sequence[Round], theirs: Sequence[Round] | None) -
 def _baseline(
     served: Served, setting: Setting
 ) -> Iterator[Callable[[], contextlib.AbstractContextManager[Hub]] | None]:
-    """How the baseline is started, with what it needs made before."""
+    """Prepare the baseline; returns a context manager that starts it."""
     folder = served.folder / "baseline"
     if setting.engine == "process":
-        progress("making the environment that both use")
+        progress("making the environment of both")
         python = _environment(served.url, served.token, served.folder)
         yield None if setting.baseline is None else lambda: baselines.jupyterhub(folder, baselines.LOCAL, python=python)
     elif setting.baseline is None:
@@ -189,19 +188,19 @@ def _baseline(
 
 
 def _environment(url: str, token: str, folder: Path) -> Path:
-    """Have the notebook environment made by a job that runs in it; its interpreter."""
+    """Make the notebook environment by running a job in it; returns its Python interpreter."""
     argv = [sys.executable, "-m", "commonage", "run", "--url", url, "--token", token, "--no-files"]
     argv += ["--env", "notebook", "--", "python", "-c", "import sys; print('python=' + sys.executable)"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder)
     found = [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith("python=")]
     if done.returncode != 0 or not found:
-        raise BenchmarkError(f"the environment could not be made:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
+        raise BenchmarkError(f"cannot make the environment:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
     return Path(found[0])
 
 
-def _measure(hub: Hub, size: int, whose: str) -> Round:
-    """`size` sessions asked for at once, and all stopped again."""
-    progress(f"{size} at once, {whose}")
+def _measure(hub: Hub, size: int, system: str) -> Round:
+    """Start `size` sessions at once, and stop all."""
+    progress(f"{size} at once, {system}")
     done = _one_round(hub, size)
     for why in done.failed:
         progress(f"failed: {why}")
@@ -226,7 +225,7 @@ async def _round(hub: Hub, users: Sequence[str]) -> Round:
 
 
 async def _until_ready(client: httpx2.AsyncClient, hub: Hub, users: Sequence[str]) -> tuple[list[float], list[str]]:
-    """Seconds until each was ready, and why the others are not: one that fails must not end the measuring of all."""
+    """(seconds until ready, errors of the others): a failed session does not end the measurement."""
     since: dict[str, float] = {}
     failed: list[str] = []
 
@@ -265,10 +264,10 @@ async def _until_gone(client: httpx2.AsyncClient, users: Sequence[str]) -> None:
         if not left.keys() & set(users):
             return
         await asyncio.sleep(_LOOK_S)
-    raise BenchmarkError(f"the sessions of {', '.join(sorted(left))} were not gone within {GIVE_UP_S:.0f} s")
+    raise BenchmarkError(f"the sessions of {', '.join(sorted(left))} were not stopped within {GIVE_UP_S:.0f} s")
 
 
 async def _servers(client: httpx2.AsyncClient) -> dict[str, Any]:
-    """The default server of everybody who has one, in one request: thirty who ask are work that a hub feels."""
+    """The default server of each user, in one request: thirty requests would load the hub."""
     everybody = (await client.get("/users", params={"limit": 200})).json()
     return {user["name"]: user["servers"][""] for user in everybody if "" in user["servers"]}

@@ -39,13 +39,13 @@ def swarm(count: int, image: str, docker_url: str, as_json: bool) -> None:
 
 
 def measure(count: int, image: str, docker_url: str) -> list[Figure]:
-    """Seconds for `count` jobs and for as many plain services, both from the first request until all have ended."""
+    """Seconds for `count` jobs and `count` plain services, from the first request until all have ended."""
     setting = Setting("swarm", None, image, docker_url)
     body = {**NO_OP, "command": list(_COMMAND)}
     with server(*setting.flags(), variables=setting.variables()) as served, overlay(docker_url, _NETWORK) as network:
 
         def floor(services: int, attached: str | None) -> float:
-            time.sleep(_BETWEEN_S)  # what came before is cleared away
+            time.sleep(_BETWEEN_S)  # wait for the cleanup of the previous run
             progress(f"{services} plain services{' on a network' if attached else ''}")
             return services_through(docker_url, image, _COMMAND, services, attached)
 
@@ -58,7 +58,7 @@ def measure(count: int, image: str, docker_url: str) -> list[Figure]:
         progress(f"{count} jobs")
         _, ours = asyncio.run(through(served, [body] * count, _CLIENTS))
         after = floor(count, network)
-    how = "first request until all have ended; the baseline are plain services on an overlay network, mean of two runs"
+    how = "first request until all have ended; baseline: plain services on an overlay network, mean of two runs"
     return [
         Figure(f"{count} no-op jobs", ours, "s", how, (before + after) / 2),
         Figure(f"{count} plain services without any network", bare, "s", "the same"),

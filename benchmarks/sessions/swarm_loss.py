@@ -1,4 +1,4 @@
-"""`swarm-loss`: how soon the loss of a Swarm node is noticed, and its ten jobs run on other nodes."""
+"""`swarm-loss`: time until the loss of a Swarm node is noticed and its ten jobs run on other nodes."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _figures(name: str, found: Loss) -> list[Figure]:
 
 
 async def _lose(swarm: Swarm, folder: Path, kind: str) -> Loss:
-    """With real agents, of which one that is cut off pauses what runs on its node."""
+    """With real agents: an agent that is cut off pauses the workloads of its node."""
     data = folder / "data"
     data.mkdir(parents=True)
     async with agents_on(folder / "agents", swarm) as agents:
-        *_, last = swarm.nodes
+        *_, last = swarm.machines
         blow = {"killed": DAEMON_KILLED, "off": power_off(agents, last), "cut": CUT_OFF}[kind]
         return await lose_a_node(swarm, data, blow, agents.linked)

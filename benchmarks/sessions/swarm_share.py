@@ -1,4 +1,4 @@
-"""`swarm-share`: how soon a user reads why a share of a GPU is not available, with SwarmSpawner as the baseline.
+"""`swarm-share`: time until a user reads why a GPU share is not available, with SwarmSpawner as the baseline.
 
 A whole site runs on a Swarm of network namespaces; its workers have a simulated GPU of 24 GiB each. The baseline asks
 the same Swarm for as much as a generic resource, and waits as long as JupyterHub does by default. All requests go
@@ -37,7 +37,7 @@ c.Spawner.start_timeout = 60
 @click.command("swarm-share")
 @as_json
 def swarm_share(as_json: bool) -> None:
-    """Time until a user reads why there is no session with the GPU share that was requested.
+    """Time until a user reads why a session with the requested GPU share does not start.
 
     It needs root, docker.io, iptables and buildah; the Swarm is made of network namespaces on this machine.
 
@@ -59,7 +59,7 @@ def swarm_share(as_json: bool) -> None:
 
 
 def _refused(site: SwarmSite, gpus: str) -> Figure:
-    """No node has it: the request is answered with the reason."""
+    """No node has the share: the response contains the reason."""
     site.browser("ada")
     began = time.monotonic()
     answer = site.ask("ada", gpus=gpus)
@@ -68,7 +68,7 @@ def _refused(site: SwarmSite, gpus: str) -> Figure:
 
 @contextmanager
 def _all_gpus_held(site: SwarmSite) -> Iterator[None]:
-    """Another user holds every GPU of the site."""
+    """Inside the context, another user holds every GPU of the site."""
     bob = site.client("bob")
     request = SubmitIn(command=["sleep", "600"], gpus="1", array=len(WORKERS), memory_mib=64, cpus="0.1")
     held = bob.submit(request).ids
@@ -82,7 +82,7 @@ def _all_gpus_held(site: SwarmSite) -> Iterator[None]:
 
 
 def _waits(site: SwarmSite) -> Figure:
-    """Others hold it: the page that shows the progress says the reason."""
+    """Other users hold the share: the progress page shows the reason."""
     browser = site.browser("ada")
     began = time.monotonic()
     request = threading.Thread(target=site.ask, args=("ada",), kwargs={"gpus": DEVICE})
@@ -96,7 +96,7 @@ def _waits(site: SwarmSite) -> Figure:
 
 
 def _swarmspawner(site: SwarmSite) -> Figure:
-    """No node has it: the page of SwarmSpawner says nothing until the hub gives up."""
+    """No node has the share: SwarmSpawner's page shows nothing until the hub times out."""
     url = site.swarm.manager.daemon.url
     names = {"docker_url": url, "image": IMAGE, "reach": "127.0.0.1"}
     with ExitStack() as closing:
@@ -117,7 +117,7 @@ def _swarmspawner(site: SwarmSite) -> Figure:
 
 
 def _message(browser: httpx2.Client, user: str, is_enough: Callable[[dict[str, Any]], bool]) -> str:
-    """The first message of the page that shows the progress which is enough."""
+    """The first message of the progress page that satisfies `is_enough`."""
     until(lambda: browser.get(f"/hub/api/users/{user}").json()["servers"].get("", {}).get("pending"), 30)
     with browser.stream("GET", f"/hub/api/users/{user}/server/progress") as answer:
         for line in answer.iter_lines():

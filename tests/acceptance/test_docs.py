@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from tests.acceptance.browser import DESK, PHONE, Problems, chromium
 
-from commonage.portal.docs import Docs
 from commonage.portal.site import HEADERS
+from commonage.portal.static_files import Docs
 from commonage.wire.docs import DOCS_PATH
 
 pytestmark = pytest.mark.needs("chromium")

@@ -99,7 +99,7 @@ def test_who_has_filled_the_disk_signs_in_and_deletes(installation: Served) -> N
     until(lambda: _free_mib(installation) > 0, 120)  # part of what was kept for this was given up
 
     # A new job waits and says why; nobody's sign-in does, nor a session.
-    until(lambda: any("are free on the disk" in one.reason for one in commonage.nodes()), 120)
+    until(lambda: any("DiskNearlyFull" in [why.code for why in one.reasons] for one in commonage.nodes()), 120)
     waiting = commonage.submit(SubmitIn(command=["sh", "-c", "exit 0"], name="waits")).workload
     until(lambda: "InsufficientDisk" in [one.code for one in commonage.explain(waiting.id).reasons], 120)
     for user in ("alice", "somebody-new"):

@@ -25,7 +25,7 @@ from commonage.server.processes.unavailable import answer_to
 from commonage.wire.workloads import SubmitIn
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(900)]
-PAGES = ("", "launch", "launch?kind=job", "work", "nodes", "usage")
+PAGES = ("", "launch", "launch?kind=job", "workloads", "nodes", "usage")
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +76,13 @@ def test_a_session_and_a_job_that_waits_for_it(alice: tuple[Page, Problems], bob
     his.locator("#command").fill("for i in 1 2 3; do echo step $i; done")
     his.locator("#gpus").fill("12GiB")
     verdict = his.locator("#verdict")
-    expect(verdict).to_contain_text("Would wait")
+    expect(verdict).to_contain_text("Waits in the queue")
     for told in ("12 GiB", "8 GiB", "alice"):
         expect(verdict).to_contain_text(told)
     his.locator("#go").click()
     await_state(his, "Queued")
     why = his.locator("#why")
-    for told in ("12 GiB", "8 GiB", "alice", "What would start now"):
+    for told in ("12 GiB", "8 GiB", "alice", "Starts now with"):
         expect(why).to_contain_text(told)
     go(his, "")
     expect(his.locator("#waiting")).to_contain_text("12 GiB")
@@ -119,9 +119,9 @@ def test_a_wrong_form_loses_nothing(alice: tuple[Page, Problems]) -> None:
     expect(page.locator("#command")).to_have_value("echo 'kept'")
     page.locator("#gpus").fill("999GiB")
     page.locator("#time").fill("5m")
-    expect(page.locator("#verdict")).to_contain_text("Never")
+    expect(page.locator("#verdict")).to_contain_text("Cannot start")
     page.get_by_role("button", name="4 GiB of VRAM").first.click()
-    expect(page.locator("#verdict")).to_contain_text("Starts at once")
+    expect(page.locator("#verdict")).to_contain_text("Starts now")
     assert problems.found == []
 
 
@@ -166,7 +166,7 @@ def test_a_thousand_workloads_in_the_list(installation: Served, bob: tuple[Page,
     holder = sdk.submit(SubmitIn(command=["sleep", "600"], gpus="24GiB", name="holder")).workload
     many = sdk.submit(SubmitIn(command=["true"], gpus="24GiB", name="many", array=1000))
     page, problems = bob
-    go(page, "work?state=waiting")
+    go(page, "workloads?state=waiting")
     expect(page.locator("#tabs [aria-current]")).to_contain_text("1,000")
     rows = page.locator("#rows tr")
     expect(rows).to_have_count(50)
@@ -186,7 +186,7 @@ def test_a_thousand_workloads_in_the_list(installation: Served, bob: tuple[Page,
     rows.first.get_by_role("button", name="Stop").click()
     page.locator("#ask-yes").click()
     expect(page.locator("#notices")).to_contain_text("Stopped")
-    expect(page.locator("#found")).to_contain_text("Nothing matches")
+    expect(page.locator("#found")).to_contain_text("No workloads match")
     for one in [*many.ids[:3], *many.ids[4:], holder.id]:
         sdk.stop(one)
     assert problems.found == []
@@ -202,7 +202,7 @@ def test_an_admin_drains_a_node_and_sees_everybodys_work(installation: Served, a
     expect(page.locator("#nodes")).to_contain_text("Draining")
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#nodes")).not_to_contain_text("Draining")
-    go(page, "work?owner=*")
+    go(page, "workloads?owner=*")
     expect(page.locator("#rows")).to_contain_text("of alice")
     expect(page.locator("#rows")).to_contain_text("of bob")
     assert problems.found == []
@@ -216,7 +216,7 @@ def test_every_page_fits_a_phone(browser: Browser, installation: Served, dark: b
         for path in PAGES:
             go(page, path)
             assert overflow(page) == [], path
-        go(page, "work")
+        go(page, "workloads")
         page.locator("#rows a.strong").first.click()
         await_live(page)
         assert overflow(page) == []
@@ -227,7 +227,7 @@ def test_every_page_fits_a_phone(browser: Browser, installation: Served, dark: b
 
 def test_by_keyboard_and_in_the_chosen_colours(alice: tuple[Page, Problems]) -> None:
     page, problems = alice
-    go(page, "work")
+    go(page, "workloads")
     page.keyboard.press("Tab")
     expect(page.get_by_text("Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
@@ -250,7 +250,7 @@ def test_what_leads_nowhere_leads_back(alice: tuple[Page, Problems]) -> None:
     page, problems = alice
     problems.allowed = ("404",)
     page.goto("/services/commonage/nowhere")
-    expect(page.get_by_role("heading", name="There is nothing here")).to_be_visible()
+    expect(page.get_by_role("heading", name="Not found")).to_be_visible()
     page.locator("main").get_by_role("link", name="Overview").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert problems.found == []
@@ -265,7 +265,7 @@ def test_a_proxy_that_does_not_know_the_server_yet_takes_no_page_away(alice: tup
     page.route("**/api/v1/health", lambda route: route.fulfill(status=404, body="404 page not found"))
     with page.expect_response("**/api/v1/health"):
         page.evaluate(gone)
-    expect(page.locator(".live")).to_have_text("connecting again")
+    expect(page.locator(".live")).to_have_text("reconnecting")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert page.evaluate("window.isTheSame")
     page.unroute_all()
@@ -278,13 +278,13 @@ def test_a_proxy_that_does_not_know_the_server_yet_takes_no_page_away(alice: tup
 def test_a_request_while_the_server_restarts_leaves_the_page_as_it_is(alice: tuple[Page, Problems]) -> None:
     page, problems = alice
     problems.allowed = ("503",)
-    go(page, "work")
+    go(page, "workloads")
     _, _, body = answer_to(b"GET / HTTP/1.1\r\nAccept: text/html\r\n\r\n").decode().partition("\r\n\r\n")
-    page.route("**/work?text=*", lambda route: route.fulfill(status=503, content_type="text/html", body=body))
+    page.route("**/workloads?text=*", lambda route: route.fulfill(status=503, content_type="text/html", body=body))
     page.get_by_label("Name or id").fill("train")
     expect(page.locator("#notices")).to_contain_text("starting or restarting")
     expect(page.locator("#list")).to_be_visible()
-    expect(page).to_have_title(re.compile("My work"))
+    expect(page).to_have_title(re.compile("Workloads"))
     assert problems.found == []
 
 
@@ -293,11 +293,11 @@ def test_an_open_page_outlives_a_restart_of_the_server(installation: Served, ali
     problems.allowed = ("sse", "502", "503", "504", "404")
     go(page, "")
     installation.stop(signal.SIGTERM)
-    expect(page.locator(".live")).to_contain_text("connecting again")
+    expect(page.locator(".live")).to_contain_text("reconnecting")
     installation.start()
     expect(page.locator(".live")).to_have_text("live", timeout=90_000)
-    go(page, "work")  # still signed in
-    expect(page.get_by_role("heading", name="My work")).to_be_visible()
+    go(page, "workloads")  # still signed in
+    expect(page.get_by_role("heading", name="My workloads")).to_be_visible()
     sign_out(page)
     sign_in(page, "alice", USERS_PASSWORD)
     assert problems.found == []

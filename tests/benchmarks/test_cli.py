@@ -15,16 +15,16 @@ from benchmarks.cli import BENCHMARKS, main
 ROOT = Path(__file__).parents[2]
 
 
-def test_without_a_name_all_names_are_listed() -> None:
+def test_lists_all_benchmarks_without_a_name() -> None:
     result = CliRunner().invoke(main, [])
     assert result.exit_code == 0
     assert all(f"  {name} " in result.output for name in BENCHMARKS)
 
 
-def test_a_wrong_name_is_answered_with_the_names() -> None:
+def test_unknown_name_lists_the_benchmarks() -> None:
     result = CliRunner().invoke(main, ["speed"])
     assert result.exit_code == 2
-    assert "There is no benchmark 'speed'. The names are placement, mixes," in " ".join(result.output.split())
+    assert "Unknown benchmark 'speed'. The benchmarks are placement, mixes," in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
@@ -42,7 +42,7 @@ def test_every_benchmark_has_an_example_and_describes_its_options(name: str) -> 
         ([], {"NAME": "a-variable-of-the-shell"}, []),
     ],
 )
-def test_make_takes_the_name_from_its_command_line_alone(
+def test_make_takes_the_name_only_from_its_command_line(
     arguments: list[str], variables: dict[str, str], words: list[str]
 ) -> None:
     argv = ["make", "--dry-run", "bench", *arguments]
@@ -53,6 +53,6 @@ def test_make_takes_the_name_from_its_command_line_alone(
 
 
 def test_the_product_has_no_benchmarks() -> None:
-    from commonage.cli.app import VERBS
+    from commonage.cli.app import COMMANDS
 
-    assert "bench" not in VERBS
+    assert "bench" not in COMMANDS

@@ -1,4 +1,4 @@
-"""What of a cluster the typical workloads cannot use."""
+"""The capacity that typical workloads cannot use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAIR = Request(4000, 0, parse_gpus("2"))
 NO_GPU = Request(2000, 0)
 
 
-def test_without_a_mix_nothing_is_fragmented() -> None:
+def test_nothing_is_fragmented_without_a_mix() -> None:
     grid = Grid([factories.node("a", 2)])
     assert Fragmentation(grid, WorkloadMix()).by_node().tolist() == [0.0]
 
@@ -30,7 +30,7 @@ def hold(grid: Grid, node: int, request: Request, devices: list[int], name: str)
     grid.take(grid.allocation(shape, node, devices, name, 0.0))
 
 
-def test_what_is_idle_counts_for_those_it_is_of_no_use_to() -> None:
+def test_idle_capacity_counts_for_workloads_that_cannot_use_it() -> None:
     grid = Grid([factories.node("a", 2, cpus_milli=8000)])
     measure = Fragmentation(grid, WorkloadMix((HALF, PAIR, NO_GPU), (0.5, 0.25, 0.25)))
     # Both GPUs are of use to half a GPU and to two GPUs, and to what takes none they never are.
@@ -40,14 +40,14 @@ def test_what_is_idle_counts_for_those_it_is_of_no_use_to() -> None:
     assert measure.by_node()[0] == pytest.approx(0.5 * 300 + 0.25 * 1300 + 0.25 * 1300)
 
 
-def test_devices_without_cpus_beside_them_are_of_no_use() -> None:
+def test_devices_without_cpus_are_fragmented() -> None:
     grid = Grid([factories.node("a", 2, cpus_milli=8000)])
     measure = Fragmentation(grid, WorkloadMix((HALF, PAIR), (0.5, 0.5)))
     hold(grid, 0, Request(5000, 0), [], "cpus")
     assert measure.by_node()[0] == 0.5 * 2000
 
 
-def test_devices_of_another_model_are_of_no_use() -> None:
+def test_devices_of_another_model_are_fragmented() -> None:
     grid = Grid([factories.node("a", 1)])
     other = Request(1000, 0, GpuRequest(whole=1, model="H100|H200"))
     same = Request(1000, 0, GpuRequest(whole=1, model=f"H100|{factories.MODEL}"))
@@ -57,7 +57,7 @@ def test_devices_of_another_model_are_of_no_use() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=6), st.data())
-def test_remembered_is_what_would_be_computed(cluster: list, asked: list[Request], data: st.DataObject) -> None:
+def test_cached_fragmentation_equals_the_computed_one(cluster: list, asked: list[Request], data: st.DataObject) -> None:
     grid = Grid(cluster)
     mix = WorkloadMix.of(asked, 1.0)
     measure = Fragmentation(grid, mix)

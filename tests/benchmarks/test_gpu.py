@@ -1,4 +1,4 @@
-"""The report of the benchmark `gpu`: its rows, what a part that failed looks like, and a node without a GPU."""
+"""The report of the benchmark `gpu`: rows, failed parts, and a machine without a GPU."""
 
 import subprocess
 from pathlib import Path
@@ -28,18 +28,16 @@ def trial(held: bool | None, promised: bool = True) -> dict[str, Any]:
         (trial(None), "| not tried |"),
     ],
 )
-def test_a_trial_is_a_row(one: dict[str, Any], outcome: str) -> None:
+def test_trial_becomes_a_row(one: dict[str, Any], outcome: str) -> None:
     assert outcome in trial_lines([one])[-1]
 
 
-def test_parts_follow_each_other() -> None:
+def test_report_lists_parts_in_order() -> None:
     text = report([Part("First", ("a", "b"), True), Part("Second", ("c",), False)])
     assert text.index("## First\n\na\nb\n") < text.index("## Second\n\nc\n")
 
 
-def test_a_part_that_fails_is_in_the_report_and_the_rest_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_part_is_reported_and_the_rest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
     def call(*words: str, **_: str) -> subprocess.CompletedProcess[str]:
@@ -54,8 +52,8 @@ def test_a_part_that_fails_is_in_the_report_and_the_rest_goes_on(
     assert [words[2] for words in asked] == ["--json", "--level", "--measure"]
 
 
-def test_without_a_device_it_says_what_it_would_have_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(gpu, "gpu_or_why", lambda: "There is no real GPU here.")
+def test_without_gpu_lists_the_parts_that_were_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu, "why_no_gpu", lambda: "There is no real GPU here.")
     done = CliRunner().invoke(main, ["gpu", "--out", str(tmp_path / "report.md")])
     assert done.exit_code == 0
     assert "There is no real GPU here." in done.output

@@ -1,4 +1,4 @@
-"""The placement experiment on a small cluster: what comes, in which order, and what is noted."""
+"""The placement experiment on a small cluster: arrivals, order, and outcome."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks.placement.policies import POLICIES
 from benchmarks.placement.trials import row_of
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import Request, parse_gpus
-from commonage.replay.clusters import lab
+from commonage.replay.clusters import parse_cluster
 
-CLUSTER = lab("8x4")
+CLUSTER = parse_cluster("8x4")
 SMALL = [Request(1000, 1024, parse_gpus(gpus)) for gpus in ("0.5", "0.25", "1", "2", "0.7", None)]
 
 
@@ -22,7 +22,7 @@ def asked(requests: list[Request]) -> int:
 
 
 @pytest.mark.parametrize("times", [1, 30])
-def test_a_short_list_is_filled_up_and_a_long_one_cut(times: int) -> None:
+def test_list_is_filled_up_or_cut(times: int) -> None:
     workloads = SMALL * times
     trial = prepare(CLUSTER, workloads, 42)
     assert set(trial.arrivals) <= set(workloads)
@@ -31,7 +31,7 @@ def test_a_short_list_is_filled_up_and_a_long_one_cut(times: int) -> None:
     assert short == (times == 1)
 
 
-def test_the_seed_decides_all() -> None:
+def test_trial_is_deterministic_for_a_seed() -> None:
     first, same, other = (prepare(CLUSTER, SMALL, seed) for seed in (42, 42, 43))
     assert first == same
     assert first.arrivals != other.arrivals
@@ -39,19 +39,19 @@ def test_the_seed_decides_all() -> None:
     assert sorted(node.name for node in first.nodes) == [node.name for node in CLUSTER]
 
 
-def test_a_list_that_already_asks_for_just_as_much_stays_as_it_is() -> None:
+def test_list_of_the_exact_demand_is_unchanged() -> None:
     workloads = [Request(1000, 1024, parse_gpus("1"))] * 13
-    assert list(prepare(lab("1x10"), workloads, 1).arrivals) == workloads
+    assert list(prepare(parse_cluster("1x10"), workloads, 1).arrivals) == workloads
 
 
-def test_nothing_to_measure_is_said() -> None:
-    with pytest.raises(InvalidInput, match="no workload that asks for one"):
+def test_nothing_to_measure_raises_an_error() -> None:
+    with pytest.raises(InvalidInput, match="no workload requests one"):
         prepare(CLUSTER, [Request()], 42)
-    with pytest.raises(InvalidInput, match="there is no GPU"):
+    with pytest.raises(InvalidInput, match="no node has a GPU"):
         prepare([], SMALL, 42)
 
 
-def test_allocation_failures_and_fragmentation_are_noted() -> None:
+def test_outcome_has_allocation_failures_and_fragmentation() -> None:
     halves = [Request(1000, 1024, parse_gpus("0.5"))]
     outcome = run(prepare(CLUSTER, halves, 42), POLICIES["best-fit"], 42)
     # 64 halves find place; of the 83 that come the rest does not. Those at 100%, rounded, are the 64th alone.
@@ -61,7 +61,7 @@ def test_allocation_failures_and_fragmentation_are_noted() -> None:
     assert outcome.per_second > 0
 
 
-def test_what_is_idle_and_of_no_use_is_fragmented() -> None:
+def test_unusable_idle_capacity_is_fragmented() -> None:
     workloads = [Request(1000, 1024, parse_gpus("0.7"))]
     outcome = run(prepare(CLUSTER, workloads, 42), POLICIES["fgd"], 42)
     assert outcome.allocation_130 == pytest.approx(70.0)
@@ -69,7 +69,7 @@ def test_what_is_idle_and_of_no_use_is_fragmented() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_trial_again_ends_the_same(policy: str) -> None:
+def test_repeated_trial_has_the_same_outcome(policy: str) -> None:
     def play() -> Outcome:
         return run(prepare(CLUSTER, SMALL, 3), POLICIES[policy], 3)
 
@@ -78,14 +78,14 @@ def test_a_trial_again_ends_the_same(policy: str) -> None:
     assert 60 < first.allocation_130 <= 100
 
 
-def test_a_workload_that_no_node_has_devices_for_is_dropped() -> None:
+def test_workload_without_fitting_devices_is_dropped() -> None:
     four, one = (Request(1000, 1024, parse_gpus(gpus)) for gpus in ("4", "1"))
-    trial = prepare(lab("8x2"), [four, one], 1)
+    trial = prepare(parse_cluster("8x2"), [four, one], 1)
     outcome = run(trial, POLICIES["fgd"], 1)
     assert outcome.failed == trial.arrivals.count(four) + max(0, trial.arrivals.count(one) - 16)
 
 
-def test_a_row_is_the_mean_over_seeds_beside_what_was_published() -> None:
+def test_row_is_the_mean_over_seeds_with_the_published_figure() -> None:
     row = row_of("default", "fgd", [Outcome(90.0, 95.0, 4.0, 10, 5000.0), Outcome(91.0, 97.0, 5.0, 11, 7000.0)])
     assert (row.allocation_130, row.allocation_130_std, row.failed) == (96.0, 1.0, 10.5)
     assert row.published_130 == 95.39

@@ -1,4 +1,4 @@
-"""The folder of the trace: what becomes of its nodes and workloads, and what is said when something is wrong."""
+"""The folder of the openb trace: nodes, workloads, and errors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nodes_by_name_with_the_memory_of_their_devices(folder: Path) -> None:
+def test_reads_nodes_with_device_memory(folder: Path) -> None:
     first, second = read_nodes(folder)
     assert (first.name, first.report.cpus_milli, first.report.memory_mib) == ("a", 64_000, 8192)
     assert [(device.model, device.memory_mib) for device in first.report.devices] == [("V100M32", 32 * 1024)]
     assert [device.uuid for device in second.report.devices] == ["b/0", "b/1"]
 
 
-def test_workloads_by_name(folder: Path) -> None:
+def test_reads_workloads_by_name(folder: Path) -> None:
     assert read_list(folder, "short") == [
         Request(6000, 1024, GpuRequest(fraction_milli=460)),
         Request(4000, 512, GpuRequest(whole=2, model="T4|V100M32")),
@@ -43,7 +43,7 @@ def test_workloads_by_name(folder: Path) -> None:
     ]
 
 
-def test_the_folder_or_the_one_above_it(folder: Path, tmp_path: Path) -> None:
+def test_accepts_the_folder_or_its_parent(folder: Path, tmp_path: Path) -> None:
     assert folder_of(folder) == folder
     above = tmp_path / "traces"
     above.mkdir()
@@ -52,33 +52,33 @@ def test_the_folder_or_the_one_above_it(folder: Path, tmp_path: Path) -> None:
     assert lists_in(folder) == ["default", "short"]
 
 
-def test_a_folder_that_is_none_or_another(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is no folder; name the one that holds openb_node_list"):
+def test_missing_or_wrong_folder_raises_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is not a folder; name the folder with openb_node_list"):
         folder_of(tmp_path / "nowhere")
-    with pytest.raises(InvalidInput, match="holds no openb_node_list_gpu_node"):
+    with pytest.raises(InvalidInput, match="has no openb_node_list_gpu_node"):
         folder_of(tmp_path)
 
 
-def test_a_list_that_is_not_there(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match="has no list 'long'; there is default, short"):
+def test_unknown_list_raises_an_error(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match="has no list 'long'; lists: default, short"):
         read_list(folder, "long")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("name,cpu_milli\n", "has no column memory_mib, num_gpu, gpu_milli"),
-        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\nq,many,1,0,0\n", "line 3: a number is wanted"),
-        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1\n", "line 2: a number is wanted"),
+        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\nq,many,1,0,0\n", "line 3: expected a number"),
+        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1\n", "line 2: expected a number"),
     ],
 )
-def test_a_file_that_is_not_as_it_should_be(folder: Path, text: str, says: str) -> None:
+def test_invalid_file_raises_a_precise_error(folder: Path, text: str, message: str) -> None:
     (folder / "openb_pod_list_bad.csv").write_text(text)
-    with pytest.raises(InvalidInput, match=says):
+    with pytest.raises(InvalidInput, match=message):
         read_list(folder, "bad")
 
 
-def test_a_file_of_bytes(folder: Path) -> None:
+def test_binary_file_raises_an_error(folder: Path) -> None:
     (folder / "openb_pod_list_bad.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidInput, match="is not a CSV file"):
         read_list(folder, "bad")

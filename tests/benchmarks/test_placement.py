@@ -1,4 +1,4 @@
-"""The benchmark `placement` on a tiny trace: its table, its JSON, and its answers to wrong options."""
+"""The benchmark `placement` on a tiny trace: table, JSON, and errors of options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bench(traces: Path, *options: str) -> Result:
     return CliRunner().invoke(main, ["placement", "--traces", str(traces), *options])
 
 
-def test_rows_for_programs(traces: Path) -> None:
+def test_prints_json_rows(traces: Path) -> None:
     result = bench(traces, "--list", "all", "--seeds", "42-43", "--json")
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
@@ -45,7 +45,7 @@ def test_rows_for_programs(traces: Path) -> None:
     assert published == {"random", "dot-product", "gpu-clustering", "gpu-packing", "best-fit", "fgd"}
 
 
-def test_a_table_for_people(traces: Path) -> None:
+def test_prints_a_table(traces: Path) -> None:
     result = bench(traces, "--seeds", "42", "--policy", "fgd,best-fit")
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -54,7 +54,7 @@ def test_a_table_for_people(traces: Path) -> None:
     assert "95.39" in lines[1]
 
 
-def test_two_processes_find_the_same(traces: Path) -> None:
+def test_results_are_equal_with_two_processes(traces: Path) -> None:
     alone, shared = (
         json.loads(bench(traces, "--seeds", "1-2", "--policy", "fgd", "--json", "--jobs", jobs).stdout)["rows"][0]
         for jobs in ("1", "2")
@@ -64,23 +64,23 @@ def test_two_processes_find_the_same(traces: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
-        (("--policy", "bets-fit"), "there is no policy 'bets-fit'; there is random,"),
-        (("--list", "long"), "there is no list 'long'; there is default, other, or all"),
-        (("--seeds", "42-"), "'42-' is no seed; write numbers like 42, 42-51"),
-        (("--seeds", "51-42"), "'51-42' is none, or more than 1000 seeds"),
-        (("--traces", "/nowhere"), "/nowhere is no folder"),
+        (("--policy", "bets-fit"), "unknown policy 'bets-fit'; known policies: random,"),
+        (("--list", "long"), "unknown list 'long'; lists: default, other, or all"),
+        (("--seeds", "42-"), "'42-' is not a seed; write numbers like 42, 42-51"),
+        (("--seeds", "51-42"), "'51-42' is empty, or exceeds 1000 seeds"),
+        (("--traces", "/nowhere"), "/nowhere is not a folder"),
         (("--jobs", "0"), "0 is not in the range 1<=x<=64"),
     ],
 )
-def test_wrong_options_are_told_in_words(traces: Path, options: tuple[str, ...], says: str) -> None:
+def test_invalid_options_are_refused_with_a_message(traces: Path, options: tuple[str, ...], message: str) -> None:
     result = bench(traces, *options)
     assert result.exit_code == 2
-    assert says in result.stderr
+    assert message in result.stderr
 
 
-def test_a_broken_list_is_told_in_words(traces: Path) -> None:
+def test_broken_list_is_refused_with_a_message(traces: Path) -> None:
     (traces / "openb_pod_list_default.csv").write_text("name,cpu_milli\n")
     result = bench(traces, "--seeds", "1")
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Each baseline policy on nodes where one can see what it should do, and what every policy must keep to."""
+"""Each baseline policy on nodes where the right choice is evident, and the rules for every policy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import REQUESTS, clusters
-from tests.unit.scheduler.policies.nodes import choose, make, node, put, stop
-from tests.unit.scheduler.policies.rules import places_what_fits, sees_what_is_new
+from tests.unit.scheduler.policies.rules import (
+    check_new_nodes_are_used,
+    check_placements,
+    choose,
+    make,
+    node,
+    put,
+    stop,
+)
 
 from benchmarks.placement.fragmentation import Fragmentation
 from benchmarks.placement.policies import POLICIES
@@ -28,22 +35,22 @@ BASELINES = [name for name in POLICIES if name not in registry.POLICIES]
 @pytest.mark.parametrize("name", BASELINES)
 @settings(max_examples=25, deadline=None)
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=12))
-def test_every_policy_places_what_fits_where_it_fits(name: str, cluster: list[Node], asked: list[Request]) -> None:
-    places_what_fits(POLICIES[name], cluster, asked)
+def test_every_policy_places_requests_where_they_fit(name: str, cluster: list[Node], asked: list[Request]) -> None:
+    check_placements(POLICIES[name], cluster, asked)
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_a_policy_sees_nodes_that_come_and_devices_that_are_new_to_it(name: str) -> None:
-    sees_what_is_new(POLICIES[name])
+def test_policy_uses_new_nodes_and_new_kinds_of_devices(name: str) -> None:
+    check_new_nodes_are_used(POLICIES[name])
 
 
-def test_dot_product_keeps_away_from_where_much_is_free_of_what_is_asked() -> None:
+def test_dot_product_avoids_nodes_with_much_free() -> None:
     grid, policy = make(DotProduct, node("many-devices", 8, 8000), node("few-devices", 2, 16_000))
     assert put(grid, policy, stop("1"))[0] == 1
     assert put(grid, policy, stop(cpus=4000))[0] == 0
 
 
-def test_gpu_packing_opens_as_little_as_it_can() -> None:
+def test_gpu_packing_opens_few_devices_and_nodes() -> None:
     grid, policy = make(GpuPacking, node("free", 2), node("used", 4))
     put(grid, policy, stop("0.5"), at=(1, [2]))
     assert put(grid, policy, stop("0.5")) == (1, [2])  # a GPU in use
@@ -53,7 +60,7 @@ def test_gpu_packing_opens_as_little_as_it_can() -> None:
     assert put(grid, policy, stop())[0] == 0
 
 
-def test_gpu_clustering_seeks_its_like() -> None:
+def test_gpu_clustering_prefers_the_same_kind() -> None:
     grid, policy = make(GpuClustering, *(node(name, 4) for name in ("parts", "single", "both", "free")))
     for at, gpus in ((0, "0.25"), (1, "1"), (2, "0.25"), (2, "1")):
         put(grid, policy, stop(gpus), at=(at, [3 if at == 2 and gpus == "1" else 0]))
@@ -61,7 +68,7 @@ def test_gpu_clustering_seeks_its_like() -> None:
     assert order == {"0.25": [0, 2, 3, 1], "1": [1, 2, 3, 0], "2": [3, 2, 1, 0]}
 
 
-def test_fgd_breaks_up_no_device_that_others_need() -> None:
+def test_fgd_does_not_break_up_devices_that_others_need() -> None:
     grid, policy = make(Fgd, node("whole", 2), node("begun", 2))
     put(grid, policy, stop("0.5"), at=(1, [1]))
     assert put(grid, policy, stop("0.5")) == (1, [1])
@@ -72,7 +79,7 @@ def test_fgd_breaks_up_no_device_that_others_need() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(clusters(), st.lists(REQUESTS, min_size=1, max_size=5))
-def test_fgd_scores_by_what_placing_really_changes(cluster: list[Node], asked: list[Request]) -> None:
+def test_fgd_score_equals_the_actual_change(cluster: list[Node], asked: list[Request]) -> None:
     mix = WorkloadMix.of(asked, 1.0)
     grid, policy = make(Fgd, *cluster, mix=mix)
     for request in asked:
@@ -88,7 +95,7 @@ def test_fgd_scores_by_what_placing_really_changes(cluster: list[Node], asked: l
             grid.take(grid.allocation(shape, *found, f"held-{request}", 0.0))
 
 
-def test_random_tries_all_and_says_the_same_twice() -> None:
+def test_random_uses_all_nodes_and_is_deterministic() -> None:
     grid, policy = make(RandomChoice, *(node(f"node-{i}", 2) for i in range(4)))
     places = set()
     for _ in range(60):

@@ -60,7 +60,7 @@ def hub() -> Iterator[Hub]:
     server.server_close()
 
 
-def test_sessions_that_fail_are_counted_and_said(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_sessions_are_counted_and_reported(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     measured = _measure(hub, 3, "baseline")
     assert len(measured.ready) == 1
     assert [why.partition(":")[0] for why in measured.failed] == ["bench1", "bench2"]
@@ -71,7 +71,7 @@ def test_sessions_that_fail_are_counted_and_said(hub: Hub, capsys: pytest.Captur
     assert table["3 at once, last"].value == measured.ready[-1]
 
 
-def test_a_figure_of_nothing_has_no_ratio() -> None:
+def test_figure_without_value_has_no_ratio() -> None:
     text = show("Sessions", [Figure("failed", 2, "", "counted", 0), Figure("last", 3, "s", "timed", 6)], as_json=False)
     assert "| failed | 2 | 0 |  | counted |" in text
     assert "| last | 3 s | 6 s | 0.50 | timed |" in text

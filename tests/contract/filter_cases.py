@@ -14,8 +14,8 @@ from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.admin_mounts import Mount
-from commonage.engines.containers.daemon.descriptions import Folders, network_name
-from commonage.engines.containers.program.program import Inside, program_of
+from commonage.engines.containers.daemon.descriptions import AttemptFolders, network_name
+from commonage.engines.containers.program.program import ContainerNetwork, program_of
 from commonage.engines.docker import translate as docker
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.swarm import translate as swarm
@@ -46,21 +46,21 @@ DEVICES = (Share("GPU-a-1", 0, "A100", 1024, 500, False, 40960, False),)
 
 def container(gpus: Any = "request", *, quota: bool = True, cpu_hold: Any = "weight", **changes: object) -> Json:
     """What the Docker engine sends for an order that has all there is."""
-    folders = Folders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
-    around = docker.Surroundings(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
+    folders = AttemptFolders(f"{DATA}/workspaces/ada~0f", f"{DATA}/docker/runs/w-1/box", f"{DATA}/docker/runs/w-1/log")
+    context = docker.ContainerContext(INSTALLATION, NETWORK, folders, f"{DATA}/docker/injected", "0:0", gpus, quota)
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES, **changes)
-    program = program_of(stop, Inside("10.213.0.1", frozenset()), {}, {})
+    program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
     settings = DockerSettings(cpu_hold=cpu_hold, mounts=(Mount("/srv/datasets", "/more"),))
-    return docker.container_config(stop, program, around, "the entry", settings)
+    return docker.container_config(stop, program, context, "the entry", settings)
 
 
 def service(*, port: int | None = 31000, **settings: Any) -> Json:
     """What the Swarm engine sends."""
     mounted = "/run/commonage/attempts/w-1"
-    around = swarm.Surroundings(
+    context = swarm.ContainerContext(
         INSTALLATION,
         NETWORK,
-        Folders(f"{mounted}/workspace", f"{mounted}/box", f"{mounted}/log"),
+        AttemptFolders(f"{mounted}/workspace", f"{mounted}/box", f"{mounted}/log"),
         Delivery("a" * 64, "commonage-configs"),
         (0, 0),
         "abc123",
@@ -69,8 +69,8 @@ def service(*, port: int | None = 31000, **settings: Any) -> Json:
         port=port,
     )
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, DEVICES, 0.0), mounts=VOLUMES)
-    program = program_of(stop, Inside("10.98.0.1", frozenset()), {}, {})
-    spec = swarm.service_spec(stop, program, around, SwarmSettings(**settings))
+    program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
+    spec = swarm.service_spec(stop, program, context, SwarmSettings(**settings))
     return {"Name": swarm.service_names(stop)[0], **spec}
 
 

@@ -76,15 +76,15 @@ class Listener(ThreadingMixIn, UnixStreamServer):
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), _Answers)
-        self.agent_reports: list[tuple[str, str, bytes]] = []
+        self.received: list[tuple[str, str, bytes]] = []
         self.headers: list[Mapping[str, str]] = []
         self.asked: list[str] = []
         self.says: dict[str, str] = {}
         """What it answers, by the path without the API's version."""
 
-    def heard_since(self, count: int) -> list[str]:
+    def received_since(self, count: int) -> list[str]:
         """The requests after the first `count`."""
-        return [f"{method} {path}" for method, path, _ in self.agent_reports[count:]]
+        return [f"{method} {path}" for method, path, _ in self.received[count:]]
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -101,7 +101,7 @@ class _Answers(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.headers.get("User-Agent") != _FILTERS_OWN:
             self.server.headers.append({name.lower(): value for name, value in self.headers.items()})
-            self.server.agent_reports.append((self.command, self.path, body))
+            self.server.received.append((self.command, self.path, body))
         else:
             self.server.asked.append(f"{self.command} {self.path}")
         said = self.server.says.get(_VERSION.sub("", self.path.partition("?")[0]), "{}").encode()
@@ -164,10 +164,10 @@ def filter_of_a_site(daemon: Listener, folder: Path, engine: str = "swarm") -> I
 
 def send(daemon: Listener, guard: Path, what: bytes) -> tuple[int, list[str]]:
     """The status of the first answer (0 without one), and what the daemon heard."""
-    before = len(daemon.agent_reports)
+    before = len(daemon.received)
     said = say(guard, what)
     status = int(said.split(b" ", 2)[1]) if said.startswith(b"HTTP/") else 0
-    return status, daemon.heard_since(before)
+    return status, daemon.received_since(before)
 
 
 def say(to: Path, what: bytes, within_s: float = 10.0) -> bytes:

@@ -84,7 +84,7 @@ tries = {
     "have another program run": lambda: write("/proc/sys/fs/binfmt_misc/register", ":x:M::x::/x:"),
     "write to the kernel": lambda: write("/proc/sys/kernel/panic", "1"),
     "press a key of the kernel's": lambda: write("/proc/sysrq-trigger", "h"),
-    "read the node's memory": lambda: read("/proc/kcore"),
+    "read the machine's memory": lambda: read("/proc/kcore"),
     "see keys": lambda: read("/proc/keys"),
     "read what the kernel says": lambda: read("/dev/kmsg"),
     "see others' processes": strangers,
@@ -93,7 +93,7 @@ tries = {
     **{f"open {path}": lambda path=path: read(path) for path in ("/dev/mem", "/dev/vda", "/dev/sda", "/dev/loop0")},
     **{f"write to {path}": lambda path=path: write(path, "x") for path in sys.argv[1:]},
 }
-if os.uname().node == "x86_64":
+if os.uname().machine == "x86_64":
     numbers = dict(
         bpf=321, perf_event_open=298, add_key=248, request_key=249, keyctl=250, init_module=175, finit_module=313,
         kexec_load=246, open_by_handle_at=304, pivot_root=155, swapon=167, reboot=169, iopl=172, quotactl=179,

@@ -57,7 +57,7 @@ class Site:
         self, shares: Sequence[Share], variables: Sequence[tuple[str, str]] = (), **changes: object
     ) -> StartRequest:
         """A job that looks what is there, and tries to make itself the first GPU's device; as control makes it."""
-        request = self.rig.requests(Behaviour(), command=("python3", "-c", LOOK))
+        request = self.rig.start_request(Behaviour(), command=("python3", "-c", LOOK))
         told = {**self.devices.environment(shares), "OTHER": str(self.gpus.numbers["nvidia0"]), **dict(variables)}
         allocation = replace(request.allocation, shares=tuple(shares))
         return replace(request, allocation=allocation, variables=tuple(told.items()), **changes)  # type: ignore[arg-type]  # its fields

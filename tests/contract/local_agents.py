@@ -18,6 +18,7 @@ from tests.contract.swarm import Swarm
 from commonage.agent.containers.mounts import Mounts
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, NodeReport
+from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.ports.agents import AgentReport, Agents, OnProgress
@@ -48,7 +49,7 @@ class LocalAgents(Agents):
         self._devices = dict(devices or {})
         self.away: set[str] = set()
         self.stuck: set[str] = set()
-        self.faults: dict[str, str] = {}
+        self.faults: dict[str, Reason] = {}
         self.fenced: dict[str, tuple[str, ...]] = {}
         self.confined: list[tuple[str, Hold]] = []
         self.released: list[tuple[str, str]] = []
@@ -76,7 +77,7 @@ class LocalAgents(Agents):
                 time.time(),
                 self._last.get(name, 0.0),
                 name not in self.away,
-                self.faults.get(name, ""),
+                self.faults.get(name),
                 self.fenced.get(name, ()),
                 mounts=True,
                 node_id=self._id_of(name),
@@ -126,7 +127,7 @@ class LocalAgents(Agents):
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
         node = self._names[node_id]
         self._daemon(node)
-        return await asyncio.to_thread(self.mounts[node].have, attempt_id, sources)
+        return await asyncio.to_thread(self.mounts[node].mount, attempt_id, sources)
 
     async def unmount(self, node_id: str, attempt_id: str) -> None:
         node = self._names[node_id]

@@ -11,7 +11,8 @@ from dataclasses import replace
 import pytest
 from tests.contract.leftovers import SPACE, clear_leftovers, tag
 
-from commonage.agent.network.firewall import FORWARD, INPUT, Firewall, Plan
+from commonage.agent.network.firewall import Firewall
+from commonage.agent.network.firewall_rules import FORWARD, INPUT, Plan
 
 pytestmark = pytest.mark.needs("docker")  # root, network namespaces and iptables
 
@@ -111,7 +112,7 @@ def plan_of(net: Net) -> Plan:
     return Plan(
         interfaces=(BRIDGE,),
         networks=("10.96.0.0/24",),
-        reaches=(("10.96.0.1", HUB), ("10.96.0.2", HUB)),
+        allowed=(("10.96.0.1", HUB), ("10.96.0.2", HUB)),
         own=("10.96.0.1", "10.96.8.1"),
     )
 
@@ -142,30 +143,30 @@ def test_containers_reach_the_world_and_the_hub_and_nothing_else_of_the_site(net
 
 def test_built_again_they_are_the_same_and_pulled_down_nothing_is_left(net: Net) -> None:
     firewall = Firewall(net.before(net.node))
-    firewall.pull_down()
+    firewall.remove()
     before = chains(net)
-    assert not firewall.stand()
+    assert not firewall.exists()
     firewall.build(plan_of(net))
     built = chains(net)
     firewall.build(plan_of(net))
     assert chains(net) == built
-    assert firewall.stand()
+    assert firewall.exists()
     # Somebody put a rule before ours, which lets all through: we are the first again.
     net.run(net.node, "iptables", "-I", "DOCKER-USER", "-j", "ACCEPT")
-    assert firewall.stand()
-    assert not firewall.are_first()
+    assert firewall.exists()
+    assert not firewall.is_active()
     firewall.build(plan_of(net))
-    assert firewall.are_first()
+    assert firewall.is_active()
     assert not net.reaches(net.inside, "10.96.0.2", OTHER)
     net.run(net.node, "iptables", "-D", "DOCKER-USER", "-j", "ACCEPT")
     # The daemon made its chain anew.
     net.run(net.node, "iptables", "-F", "DOCKER-USER")
     net.run(net.node, "iptables", "-A", "DOCKER-USER", "-j", "RETURN")
-    assert not firewall.stand()
+    assert not firewall.exists()
     firewall.build(plan_of(net))
     assert not net.reaches(net.inside, "10.96.0.2", OTHER)
-    firewall.pull_down()
-    firewall.pull_down()
+    firewall.remove()
+    firewall.remove()
     assert chains(net) == before
     assert FORWARD not in before
     assert INPUT not in before
@@ -186,5 +187,5 @@ def test_published_ports_take_connections_from_their_sources_only(net: Net) -> N
     assert net.reaches(net.node, "fd96::1", OTHER)
     firewall.build(replace(plan, sources=("10.96.0.2/32", "fd96::/64")))
     assert [net.reaches(net.beside, *one) for one in published] == [True, True]
-    firewall.pull_down()
+    firewall.remove()
     assert INPUT not in net.run(net.node, "ip6tables", "-S")

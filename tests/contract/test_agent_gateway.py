@@ -61,7 +61,7 @@ class Site:
             writer.write(data)
         writer.close()
 
-    def agent_reports(self) -> AgentReport | None:
+    def agent_report(self) -> AgentReport | None:
         return next(iter(self.linked.agent_reports()), None)
 
     async def until(self, holds: Callable[[], object]) -> None:
@@ -92,7 +92,7 @@ async def site(net: Net, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def test_containers_are_carried_and_others_are_not(site: Site, net: Net) -> None:
-    await site.until(lambda: (one := site.agent_reports()) is not None and one.gateway == "10.96.8.1")
+    await site.until(lambda: (one := site.agent_report()) is not None and one.gateway == "10.96.8.1")
     # The rules are there before the agent knows of the gateway's port, too, and then keep everybody from it.
     await site.until(lambda: f"--dport {PORT} " in net.run(net.node, "iptables", "-S"))
     assert await site.ask(net.inside, "10.96.8.1") == "token"
@@ -102,17 +102,17 @@ async def test_containers_are_carried_and_others_are_not(site: Site, net: Net) -
 
 
 async def test_an_agent_that_starts_again_says_at_once_where_its_gateway_is(site: Site) -> None:
-    await site.until(lambda: (one := site.agent_reports()) is not None and one.gateway == "10.96.8.1")
+    await site.until(lambda: (one := site.agent_report()) is not None and one.gateway == "10.96.8.1")
     await asyncio.to_thread(site.agent.kill)
-    await site.until(lambda: (one := site.agent_reports()) is not None and not one.connected)
-    said = set()
+    await site.until(lambda: (one := site.agent_report()) is not None and not one.connected)
+    message = set()
 
     def is_back() -> bool:
-        one = site.agent_reports()
+        one = site.agent_report()
         assert one is not None
-        said.add(one.gateway)
+        message.add(one.gateway)
         return one.connected
 
     await asyncio.to_thread(site.start)
     await site.until(is_back)
-    assert said == {"10.96.8.1"}
+    assert message == {"10.96.8.1"}

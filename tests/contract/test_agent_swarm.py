@@ -21,6 +21,7 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Share
+from commonage.domain.reasons.nodes import AgentNotAnswering
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
@@ -87,7 +88,7 @@ class Agents:
         )
         self.programs[name] = AgentProgram(self._folder / name, config, before=node.inside())
 
-    def agent_reports(self, name: str) -> AgentReport:
+    def agent_report(self, name: str) -> AgentReport:
         return next(one for one in self.linked.agent_reports() if one.node == name)
 
     async def close(self) -> None:
@@ -133,7 +134,7 @@ async def test_nodes_are_what_their_agents_say_and_containers_are_measured(site:
     assert {name: len(one.devices) for name, one in reports.items()} == {MANAGER: 2, "worker1": 2, "worker2": 2}
     assert [one.faults for one in reports.values()] == [(), (), ()]
     share = part_of(reports["worker2"].devices[0], 4096)
-    request = await rig.started(at(rig.requests(FOREVER), "worker2", share))
+    request = await rig.started(at(rig.start_request(FOREVER), "worker2", share))
 
     async def is_measured() -> bool:
         return any(one.attempt_id == request.attempt_id and one.pids for one in await engine.measure())
@@ -142,11 +143,11 @@ async def test_nodes_are_what_their_agents_say_and_containers_are_measured(site:
     await agents.linked.note_allocations([replace(request.allocation, at=time.time() - 60)])
 
     async def is_on_its_device() -> bool:
-        sample = agents.agent_reports("worker2").samples[0]
+        sample = agents.agent_report("worker2").samples[0]
         return [one.attempt_id for one in sample.processes] == [request.attempt_id]
 
     await rig.until(is_on_its_device, "the GPU of its node shows it")
-    assert agents.agent_reports("worker1").samples[0].processes == ()
+    assert agents.agent_report("worker1").samples[0].processes == ()
 
 
 async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on(
@@ -154,8 +155,8 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
 ) -> None:
     rig, agents = site
     engine = await rig.engine()
-    there = [at(rig.requests(FOREVER), "worker2") for _ in range(10)]
-    neighbour = await rig.started(at(rig.requests(FOREVER), "worker1"))
+    there = [at(rig.start_request(FOREVER), "worker2") for _ in range(10)]
+    neighbour = await rig.started(at(rig.start_request(FOREVER), "worker1"))
     await asyncio.gather(*(rig.started(request) for request in there))
     swarm.machines["worker2"].daemon.kill()
     began = time.monotonic()
@@ -164,7 +165,7 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
         assert end.exit_code is None
         assert processes_of(request.attempt_id) == [], "what may be started elsewhere runs no more here"
     print(f"ten attempts were given up {time.monotonic() - began:.1f} s after the daemon was killed")
-    assert agents.agent_reports("worker2").engine_fault
+    assert agents.agent_report("worker2").engine_fault
     [report] = [one for one in await engine.nodes() if one.name == "worker2"]
     assert report.faults
     for request in there:
@@ -176,7 +177,7 @@ async def test_a_killed_daemon_loses_its_work_within_seconds_and_nothing_runs_on
         return not report.faults and not swarm.machines["worker2"].daemon.containers(label=["commonage.attempt"])
 
     await rig.until(is_back, "it is back, and its old containers are gone", 60)
-    assert (await rig.ended(at(rig.requests(Behaviour(exit_code=3)), "worker2"))).exit_code == 3
+    assert (await rig.ended(at(rig.start_request(Behaviour(exit_code=3)), "worker2"))).exit_code == 3
     await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
@@ -192,7 +193,7 @@ async def test_cores_are_weighed_as_they_were_asked_for_and_what_a_daemon_lacks_
 ) -> None:
     rig, _ = site
     engine = await rig.engine()
-    few, many = [at(rig.requests(FOREVER), "worker1") for _ in range(2)]
+    few, many = [at(rig.start_request(FOREVER), "worker1") for _ in range(2)]
     many = replace(many, allocation=replace(many.allocation, cpus_milli=4 * few.allocation.cpus_milli))
     for request in (few, many):
         await rig.started(request)
@@ -266,10 +267,10 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
 
         await rig.until(are_built, "the firewall on worker1 let the hub's port through")
         tried = [f"{hub}:8091", f"{hub}:8092", f"{worker1}:8091", f"{worker2}:8091"]
-        request = at(rig.requests(Behaviour()), "worker1")
+        request = at(rig.start_request(Behaviour()), "worker1")
         await rig.ended(replace(request, command=("python3", "-c", _TRIES, *tried)))
-        said = await rig.lines(request.attempt_id)
-        assert said == [f"{tried[0]} yes", *(f"{where} no" for where in tried[1:])]
+        message = await rig.lines(request.attempt_id)
+        assert message == [f"{tried[0]} yes", *(f"{where} no" for where in tried[1:])]
     finally:
         for server in servers:
             server.kill()
@@ -282,7 +283,7 @@ async def test_another_tenants_port_of_a_node_is_behind_the_walls(site: tuple[Sw
     """Sessions have ports of their nodes, for the hub: from a container none is reached, on whichever node."""
     rig, _ = site
     command = ("sh", "-c", "echo here; exec python3 -m http.server $COMMONAGE_PORT")
-    served = await rig.started(at(rig.requests(FOREVER, command=command, wants_port=True), "worker1"))
+    served = await rig.started(at(rig.start_request(FOREVER, command=command, wants_port=True), "worker1"))
     url = (await rig.phase(served.attempt_id, Phase.RUNNING)).url
     assert url is not None
     where = url.removeprefix("http://")
@@ -294,7 +295,7 @@ async def test_another_tenants_port_of_a_node_is_behind_the_walls(site: tuple[Sw
 
     await rig.until(hub_reaches, "the hub's node reaches it", 60)
     for node in ("worker1", "worker2"):
-        request = replace(at(rig.requests(Behaviour()), node), owner="eve", tenant="other")
+        request = replace(at(rig.start_request(Behaviour()), node), owner="eve", tenant="other")
         await rig.ended(replace(request, command=("python3", "-c", _TRIES, where)))
         assert await rig.lines(request.attempt_id) == [f"{where} no"], node
 
@@ -312,7 +313,7 @@ async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRi
     await rig.engine()
     rules = [getattr(ExecContract(), name) for name in vars(ExecContract) if name.startswith("test_")]
     await asyncio.gather(*(rule(rig) for rule in rules))  # each beside a job of its own
-    request = await rig.started(rig.requests(FOREVER))
+    request = await rig.started(rig.start_request(FOREVER))
     stream = await (await rig.engine()).exec(request.attempt_id, rig.aside(Aside(prints="here", lasts=True)))
     assert await stream.read() == (OUT, b"here\n")
     agents.programs["worker1"].kill()  # and nobody is left who could end it, until it comes again
@@ -333,12 +334,12 @@ async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRi
 async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> None:
     rig, agents = site
     engine = await rig.engine()
-    request = await rig.started(at(rig.requests(FOREVER), "worker1"))
+    request = await rig.started(at(rig.start_request(FOREVER), "worker1"))
     agents.programs["worker1"].kill()
 
     async def is_told() -> Any:
         [report] = [one for one in await engine.nodes() if one.name == "worker1"]
-        return any("agent" in fault for fault in report.faults)
+        return AgentNotAnswering() in report.faults
 
     await rig.until(is_told, "the node says that its agent is away")
     await rig.phase(request.attempt_id, Phase.RUNNING)

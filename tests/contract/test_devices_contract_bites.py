@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.nodes import Allocation, Device, Share
-from commonage.gpu.simulated import Devices, SimulatedDevices
+from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
 from commonage.ports.devices import DeviceSample, Hold, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 
@@ -15,7 +15,7 @@ suite = DevicesContract()
 
 class Sound(SimulatedDevices):
     def __init__(self) -> None:
-        super().__init__([Devices(2, 24576)], node_name="here", now=lambda: 0.0)
+        super().__init__([SimulatedSpec(2, 24576)], node_name="here", now=lambda: 0.0)
 
 
 class Twins(Sound):
@@ -45,7 +45,7 @@ class Bytes(Sound):
 
 class Gossip(Sound):
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
-        self.agent_reports = tuple(allocation.attempt_id for allocation in allocations)
+        self.heard = tuple(allocation.attempt_id for allocation in allocations)
 
     def measure(self) -> Sequence[DeviceSample]:
         heard = tuple(ProcessMemory(None, 0, attempt_id) for attempt_id in getattr(self, "heard", ()))

@@ -56,7 +56,7 @@ def test_what_the_engines_send_gets_through_as_it_is(daemon: Listener, guard: Pa
     for text in (json.dumps(body), json.dumps(body, sort_keys=True), json.dumps(body, ensure_ascii=False, indent=1)):
         content = text.encode("utf-8", "surrogatepass")
         assert say(guard, request(head, content)).startswith(b"HTTP/1.1 200 "), head
-        method, path, heard = daemon.agent_reports[-1]
+        method, path, heard = daemon.received[-1]
         # What was named is named by its id: the filter looked at that very object.
         assert (f"{method} {path}", heard) == (head.replace(f"/{NAMED}/", f"/{OURS}/"), content)
 

@@ -71,11 +71,11 @@ async def test_commands_get_through_and_no_more(rig: DockerRig, filtered: Path) 
     await rig.engine()
     contract = ExecContract()
     await asyncio.gather(
-        contract.test_what_is_piped_goes_through_whole_and_apart(rig),
-        contract.test_a_terminal_has_its_size_and_hears_of_another(rig),
-        contract.test_the_end_of_the_connection_ends_the_command(rig),
+        contract.test_exec_pipes_are_complete_and_separate(rig),
+        contract.test_terminal_has_its_size_and_is_resized(rig),
+        contract.test_end_of_connection_ends_the_command(rig),
     )
-    request: StartRequest = await rig.started(rig.requests(FOREVER))
+    request: StartRequest = await rig.started(rig.start_request(FOREVER))
     name = container_name(request.attempt_id)
     assert " 201 " in _created(filtered, name)
     for fields in (

@@ -67,7 +67,7 @@ class DockerRig(EngineRig):
         self._settings = settings
         self._engine: DockerEngine | None = None
         self.devices: Devices | None = None
-        self.requests = StartRequestFactory(HERE, "here", _command, time.time)
+        self.start_request = StartRequestFactory(HERE, "here", _command, time.time)
         self.broken_environment = BROKEN
 
     @classmethod

@@ -46,7 +46,7 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
 
 async def printed(rig: DockerRig, script: str, **changes: object) -> list[str]:
     """What a shell script prints in a container; a failing command in it is no failure."""
-    request = rig.requests(Behaviour(), command=("bash", "-c", script), **changes)
+    request = rig.start_request(Behaviour(), command=("bash", "-c", script), **changes)
     await rig.ended(request)
     return await rig.lines(request.attempt_id)
 
@@ -54,7 +54,7 @@ async def printed(rig: DockerRig, script: str, **changes: object) -> list[str]:
 async def served(rig: DockerRig) -> tuple[StartRequest, str, str]:
     """Ada's service in the tenant `lab`, with a secret: its order, its host, its port."""
     command = ("sh", "-c", "echo mine >$HOME/diary; echo here; exec python3 -m http.server {port}")
-    request = await rig.started(rig.requests(FOREVER, command=command, wants_port=True, secrets=SESAME))
+    request = await rig.started(rig.start_request(FOREVER, command=command, wants_port=True, secrets=SESAME))
     url = (await rig.phase(request.attempt_id, Phase.RUNNING)).url
     assert url is not None
     host, _, port = url.removeprefix("http://").partition(":")
@@ -154,9 +154,11 @@ async def test_an_image_does_not_pass_its_containers_off_as_parts_of_the_install
 ) -> None:
     wrong = {"com.docker.compose.project": "site", "com.docker.compose.service": "control", "commonage.attempt": "x"}
     labels = " ".join(f"{name}={value}" for name, value in wrong.items())
-    about = urlencode({"fromSrc": "-", "repo": "commonage-test", "tag": "false", "changes": f"LABEL {labels}"})
-    dockerd.ask("POST", f"/images/create?{about}", content=minimal_image())
-    request = replace(rig.requests(FOREVER), environment=Environment("false", "False", image="commonage-test:false"))
+    context = urlencode({"fromSrc": "-", "repo": "commonage-test", "tag": "false", "changes": f"LABEL {labels}"})
+    dockerd.ask("POST", f"/images/create?{context}", content=minimal_image())
+    request = replace(
+        rig.start_request(FOREVER), environment=Environment("false", "False", image="commonage-test:false")
+    )
     await rig.started(request)
     assert dockerd.ask("GET", "/images/commonage-test:false/json")["Config"]["Labels"] == wrong
     assert dockerd.containers(label=["com.docker.compose.project=site"]) == []
@@ -165,7 +167,7 @@ async def test_an_image_does_not_pass_its_containers_off_as_parts_of_the_install
 
 
 async def test_limits_are_the_allocations(rig: DockerRig, dockerd: Dockerd) -> None:
-    request = await rig.started(rig.requests(FOREVER, memory_mib=64))
+    request = await rig.started(rig.start_request(FOREVER, memory_mib=64))
     held = dockerd.ask("GET", f"/containers/commonage-{request.attempt_id}/json")["HostConfig"]
     assert held["Memory"] == held["MemorySwap"] == 64 * 2**20
     assert held["ShmSize"] == 32 * 2**20
@@ -190,7 +192,7 @@ async def test_a_link_in_the_workspace_leads_nobody_out(rig: DockerRig, tmp_path
     await printed(rig, f"rm -rf $HOME/jobs; ln -s {target} $HOME/jobs")
     bundle = tmp_path / "bundle.tar.gz"
     _pack(bundle)
-    request = replace(rig.requests(Behaviour()), bundle_path=str(bundle))
+    request = replace(rig.start_request(Behaviour()), bundle_path=str(bundle))
     end = await rig.ended(request)
     assert isinstance(end.reason, StartFailed) and "the folder of the job cannot be made" in end.reason.error
     assert list(target.iterdir()) == []
@@ -199,7 +201,7 @@ async def test_a_link_in_the_workspace_leads_nobody_out(rig: DockerRig, tmp_path
 async def test_a_job_works_where_its_files_are(rig: DockerRig, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.tar.gz"
     _pack(bundle)
-    request = rig.requests(Behaviour(), command=("sh", "-c", "pwd; cat train.py"), bundle_path=str(bundle))
+    request = rig.start_request(Behaviour(), command=("sh", "-c", "pwd; cat train.py"), bundle_path=str(bundle))
     assert (await rig.ended(request)).exit_code == 0
     assert await rig.lines(request.attempt_id) == [f"/home/ada/jobs/{request.workload_id}", "print('trained')"]
 
@@ -235,6 +237,6 @@ async def test_root_inside_is_nobody_outside_where_the_daemon_maps_users(tmp_pat
         shown = await printed(rig, script, bundle_path=files, secrets=SESAME)
         assert shown == ["0", "print('trained')", "open-up"]
         assert (tmp_path / "data" / "workspaces" / "ada" / "new").stat().st_uid == 300000
-        request = await rig.started(rig.requests(FOREVER))
+        request = await rig.started(rig.start_request(FOREVER))
         await (await rig.engine()).stop(request.attempt_id, 5)
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 143

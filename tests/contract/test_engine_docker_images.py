@@ -74,7 +74,7 @@ async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
 async def test_each_kernel_of_an_image_has_its_own_programs(
     rig: DockerRig, environments: dict[str, Environment], name: str, kind: Kind, command: tuple[str, ...], says: str
 ) -> None:
-    request = rig.requests(Behaviour(), environment=environments[name], kind=kind, command=command)
+    request = rig.start_request(Behaviour(), environment=environments[name], kind=kind, command=command)
     ended = await rig.ended(replace(request, wants_port=kind is Kind.SESSION))
     assert (ended.exit_code, await rig.lines(request.attempt_id)) == (0, [says])
 
@@ -82,7 +82,9 @@ async def test_each_kernel_of_an_image_has_its_own_programs(
 async def test_a_job_does_not_find_the_programs_of_the_other_kernel(
     rig: DockerRig, environments: dict[str, Environment]
 ) -> None:
-    request = rig.requests(Behaviour(), environment=environments["lab/two/new"], command=("jupyterhub-singleuser",))
+    request = rig.start_request(
+        Behaviour(), environment=environments["lab/two/new"], command=("jupyterhub-singleuser",)
+    )
     assert (await rig.ended(request)).exit_code == 127
 
 

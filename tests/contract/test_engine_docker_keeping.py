@@ -14,6 +14,7 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import attempts
+from commonage.domain.reasons.nodes import EngineNotAnswering
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
@@ -46,16 +47,16 @@ async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
 ) -> None:
     dockerd.restart_with(NO_RULES, *(["--live-restore"] if live_restore else []))
     engine = await rig.restart()
-    living = await rig.started(rig.requests(FOREVER, wants_port=True))
+    living = await rig.started(rig.start_request(FOREVER, wants_port=True))
     before = await rig.phase(living.attempt_id, Phase.RUNNING)
-    ending = await rig.started(rig.requests(Behaviour(lasts_s=1, prints=("here",), exit_code=4)))
+    ending = await rig.started(rig.start_request(Behaviour(lasts_s=1, prints=("here",), exit_code=4)))
     dockerd.kill()
 
     async def is_noticed() -> bool:
-        return any("does not answer" in fault for fault in (await engine.nodes())[0].faults)
+        return any(isinstance(fault, EngineNotAnswering) for fault in (await engine.nodes())[0].faults)
 
     await rig.until(is_noticed, "the node says that the daemon is away")
-    late = rig.requests(Behaviour(prints=("here",), exit_code=5))
+    late = rig.start_request(Behaviour(prints=("here",), exit_code=5))
     await engine.start(late)
     await rig.pass_time(1)
     assert await rig.status(living.attempt_id) == before
@@ -89,7 +90,7 @@ async def test_without_a_daemon_it_says_so_at_once(tmp_path: Path, dockerd: Dock
 
 
 async def test_a_container_that_ended_does_not_run_again(rig: DockerRig, dockerd: Dockerd) -> None:
-    request = rig.requests(Behaviour(prints=("here",), exit_code=3))
+    request = rig.start_request(Behaviour(prints=("here",), exit_code=3))
     before = await rig.ended(request)
     dockerd.ask("POST", f"/containers/{container(request)}/start")
     await rig.pass_time(1)
@@ -99,7 +100,7 @@ async def test_a_container_that_ended_does_not_run_again(rig: DockerRig, dockerd
 
 async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, dockerd: Dockerd) -> None:
     waits = ("sh", "-c", "echo here; while [ ! -e $HOME/end-now ]; do sleep 0.1; done")
-    request = await rig.started(rig.requests(FOREVER, command=waits))
+    request = await rig.started(rig.start_request(FOREVER, command=waits))
     await (await rig.engine()).close()
     (rig.data / "workspaces" / "ada" / "end-now").touch()
     dockerd.ask("POST", f"/containers/{container(request)}/wait")
@@ -113,7 +114,7 @@ async def test_an_exit_code_that_a_second_start_covered_is_lost(rig: DockerRig, 
 
 
 async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dockerd: Dockerd) -> None:
-    killed, removed = [await rig.started(rig.requests(FOREVER)) for _ in range(2)]
+    killed, removed = [await rig.started(rig.start_request(FOREVER)) for _ in range(2)]
     dockerd.ask("POST", f"/containers/{container(killed)}/kill")
     dockerd.ask("DELETE", f"/containers/{container(removed)}?force=1")
     reasons = (attempts.EndedFromOutside(by=attempts.ExternalActor.DOCKER), attempts.RemovedFromOutside())
@@ -124,22 +125,22 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: DockerRig, dock
 
 
 async def test_what_runs_is_given_its_grace_whatever_it_did_to_its_claim(rig: DockerRig) -> None:
-    request = await rig.started(rig.requests(replace(FOREVER, on_term_exit=7)))
+    request = await rig.started(rig.start_request(replace(FOREVER, on_term_exit=7)))
     (rig.data / "docker" / "runs" / request.attempt_id / "box" / "claim").unlink()
     await (await rig.engine()).stop(request.attempt_id, 60)
     assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 7
 
 
 async def test_a_network_that_was_removed_is_made_anew(rig: DockerRig, dockerd: Dockerd) -> None:
-    await rig.ended(rig.requests(Behaviour()))
+    await rig.ended(rig.start_request(Behaviour()))
     for one in dockerd.containers():
         dockerd.ask("DELETE", f"/containers/{one['Id']}?force=1")
     dockerd.remove_networks("commonage.tenant")
-    assert (await rig.ended(rig.requests(Behaviour(exit_code=3)))).exit_code == 3
+    assert (await rig.ended(rig.start_request(Behaviour(exit_code=3)))).exit_code == 3
 
 
 async def test_clean_up_takes_what_is_ours_and_nothing_else(rig: DockerRig, dockerd: Dockerd) -> None:
-    request = await rig.started(rig.requests(FOREVER))
+    request = await rig.started(rig.start_request(FOREVER))
     [ours] = dockerd.containers(label=[f"commonage.attempt={request.attempt_id}"])
     installation = ours["Labels"]["commonage.installation"]
     image = {"Image": "commonage-test:1", "Cmd": ["sleep", "300"]}
@@ -196,7 +197,7 @@ def busy_requests(rig: DockerRig) -> list[StartRequest]:
     """The same orders each time: jobs that leave a line in a file of their own each time they run."""
     requests = []
     for number in range(40):
-        stop = rig.requests(Behaviour())
+        stop = rig.start_request(Behaviour())
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", "echo ran >>$HOME/$COMMONAGE_ATTEMPT_ID; exit 2")
         requests.append(
@@ -235,7 +236,7 @@ async def test_jobs_run_once_however_often_their_owner_is_killed(tmp_path: Path,
         (Environment("list", "List", requirements=("numpy",)), "has a list of requirements, but no image"),
         (Environment("none", "None"), "has no image"),
         (Environment("name", "Name", image="no such:name:at all"), "not a name of an image"),
-        (Environment("away", "Away", image="127.0.0.1:1/away:1"), "registry cannot be reached"),
+        (Environment("away", "Unreachable", image="127.0.0.1:1/away:1"), "registry cannot be reached"),
     ],
 )
 async def test_an_environment_without_its_image_says_what_is_missing(
@@ -255,4 +256,4 @@ async def test_an_environment_without_its_image_says_what_is_missing(
 async def test_where_nothing_is_fetched_a_missing_image_is_named_at_once(tmp_path: Path, dockerd: Dockerd) -> None:
     async with docker_rig(tmp_path, dockerd, pull="never") as rig:
         with pytest.raises(EngineFailure, match="no image far/away:1 on this machine"):
-            await (await rig.engine()).prepare(Environment("away", "Away", image="far/away:1"))
+            await (await rig.engine()).prepare(Environment("away", "Unreachable", image="far/away:1"))

@@ -46,7 +46,7 @@ def asked(*volumes: Volume, owner: str = "ada", tenant: str = "lab", writable: b
 
 async def said(rig: DockerRig, script: str, mounts: tuple[Mount, ...], **changes: object) -> list[str]:
     """What a shell script prints in a container; a failing command in it is no failure."""
-    request = rig.requests(Behaviour(), command=("bash", "-c", script), mounts=mounts, **changes)
+    request = rig.start_request(Behaviour(), command=("bash", "-c", script), mounts=mounts, **changes)
     await rig.ended(request)
     return await rig.lines(request.attempt_id)
 
@@ -149,7 +149,7 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
     home.mkdir(parents=True)
     (home / "mine").symlink_to("/etc")
     (home / "volumes").symlink_to("/root")
-    request = rig.requests(Behaviour(), mounts=asked(Volume("odd", source=str(home / "mine"))))
+    request = rig.start_request(Behaviour(), mounts=asked(Volume("odd", source=str(home / "mine"))))
     engine = await rig.engine()
     await engine.start(request)
     end = await rig.phase(request.attempt_id, Phase.ENDED)
@@ -160,7 +160,7 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
 
 
 async def test_a_folder_that_is_missing_is_told_and_waited_for(rig: DockerRig, tmp_path: Path) -> None:
-    request = rig.requests(Behaviour(), mounts=asked(Volume("gone", source=str(tmp_path / "gone"))))
+    request = rig.start_request(Behaviour(), mounts=asked(Volume("gone", source=str(tmp_path / "gone"))))
     engine = await rig.engine()
     await engine.start(request)
 

@@ -57,7 +57,7 @@ class ProcessRig(EngineRig):
         self._data = data
         self._settings = settings
         self._engine: ProcessEngine | None = None
-        self.requests = StartRequestFactory(HERE, "here", _command, time.time)
+        self.start_request = StartRequestFactory(HERE, "here", _command, time.time)
         self.broken_environment = Environment("broken", "Cannot be", python="/nonexistent/python")
 
     async def engine(self) -> ProcessEngine:
@@ -123,9 +123,9 @@ from tests.contract.test_engine_process import FOREVER, ProcessRig, Behaviour, P
 
 async def main():
     rig = ProcessRig(Path(sys.argv[1]), ProcessSettings(node_name="here", cgroups=sys.argv[2] == "True"))
-    living = await rig.started(rig.requests(FOREVER))
-    ending = await rig.started(rig.requests(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
-    fresh = rig.requests(Behaviour(lasts_s=0.5, prints=("here",), exit_code=5))
+    living = await rig.started(rig.start_request(FOREVER))
+    ending = await rig.started(rig.start_request(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
+    fresh = rig.start_request(Behaviour(lasts_s=0.5, prints=("here",), exit_code=5))
     starting = asyncio.create_task((await rig.engine()).start(fresh))
     print(living.attempt_id, ending.attempt_id, fresh.attempt_id, flush=True)
     await asyncio.sleep(60)
@@ -160,7 +160,7 @@ async def test_a_killed_owner_loses_nothing(tmp_path: Path, cgroups: bool) -> No
 async def test_what_ends_at_once_has_its_use_read_from_its_groups(tmp_path: Path) -> None:
     program = "sum(range(3_000_000)); held = bytes(range(256)) * 200_000"
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        ended = await rig.ended(rig.requests(Behaviour(), command=(sys.executable, "-c", program)))
+        ended = await rig.ended(rig.start_request(Behaviour(), command=(sys.executable, "-c", program)))
         assert ended.exit_code == 0
         assert ended.used is not None
         assert ended.used.cpu_s > 0
@@ -177,7 +177,9 @@ async def test_its_loops_are_named(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_what_was_written_down_but_not_started_is_started_at_open(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        request = rig.requests(Behaviour(prints=("here",), exit_code=3, shows=("HIDDEN",)), secrets=(("HIDDEN", "x"),))
+        request = rig.start_request(
+            Behaviour(prints=("here",), exit_code=3, shows=("HIDDEN",)), secrets=(("HIDDEN", "x"),)
+        )
         files = Runs(tmp_path / "runs")
         files.open()
         files.create(request, None)
@@ -190,7 +192,7 @@ async def test_what_was_written_down_but_not_started_is_started_at_open(tmp_path
 @pytest.mark.anyio
 async def test_a_second_shim_leaves_without_a_trace(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        request = await rig.started(rig.requests(FOREVER))
+        request = await rig.started(rig.start_request(FOREVER))
         folder = tmp_path / "runs" / request.attempt_id
         reap_all([spawn_shim(folder, [], ("sh", "-c", "echo twice"), {}, tmp_path) for _ in range(5)])
         assert await rig.lines(request.attempt_id) == ["here"]
@@ -205,7 +207,7 @@ def reap_all(pids: list[int]) -> None:
 @pytest.mark.anyio
 async def test_an_end_that_nobody_knows_is_lost(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        request = await rig.started(rig.requests(FOREVER))
+        request = await rig.started(rig.start_request(FOREVER))
         claim = RunFolder(tmp_path / "runs" / request.attempt_id).claim()
         assert claim is not None
         send([claim.pid], signal.SIGKILL)
@@ -218,7 +220,7 @@ async def test_an_end_that_nobody_knows_is_lost(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_reboot_is_noticed(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        request = rig.requests(FOREVER)
+        request = rig.start_request(FOREVER)
         folder = Runs(tmp_path / "runs")
         folder.open()
         run = folder.create(request, None)
@@ -231,7 +233,7 @@ async def test_a_reboot_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_number_that_was_given_to_another_process_is_not_mistaken(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        request = rig.requests(FOREVER)
+        request = rig.start_request(FOREVER)
         folder = Runs(tmp_path / "runs")
         folder.open()
         run = folder.create(request, None)
@@ -243,7 +245,7 @@ async def test_a_number_that_was_given_to_another_process_is_not_mistaken(tmp_pa
 @pytest.mark.anyio
 async def test_secrets_are_private_and_gone_after_the_end(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
-        request = await rig.started(rig.requests(FOREVER, secrets=(("KEY", "sesame"),)))
+        request = await rig.started(rig.start_request(FOREVER, secrets=(("KEY", "sesame"),)))
         folder = tmp_path / "runs" / request.attempt_id
         assert folder.stat().st_mode & 0o777 == 0o700
         holders = [file.name for file in folder.iterdir() if file.is_file() and b"sesame" in file.read_bytes()]
@@ -263,7 +265,7 @@ async def test_the_servers_own_variables_stay_its_own(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HTTPS_PROXY", "proxy")
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         shown = ("COMMONAGE_DATABASE_URL", "HTTPS_PROXY", "HOME", "VIRTUAL_ENV")
-        request = rig.requests(Behaviour(shows=shown), owner="Ada Lovelace")
+        request = rig.start_request(Behaviour(shows=shown), owner="Ada Lovelace")
         await rig.ended(request)
         workspace = tmp_path / "workspaces" / folder_name("Ada Lovelace")
         assert await rig.lines(request.attempt_id) == [
@@ -283,7 +285,7 @@ async def test_a_job_works_where_its_files_are(tmp_path: Path) -> None:
         archive.add(tmp_path / "train.py", "src/train.py")
     async with process_rig(tmp_path / "data", ProcessSettings(node_name="here")) as rig:
         command = ("sh", "-c", "pwd; cat src/train.py")
-        request = rig.requests(Behaviour(), command=command, bundle_path=str(bundle))
+        request = rig.start_request(Behaviour(), command=command, bundle_path=str(bundle))
         assert (await rig.ended(request)).exit_code == 0
         place = tmp_path / "data" / "workspaces" / "ada" / "jobs" / request.workload_id
         assert await rig.lines(request.attempt_id) == [str(place), "print('trained')"]
@@ -299,7 +301,7 @@ async def test_what_cannot_be_started_is_refused_and_leaves_nothing(tmp_path: Pa
             {"variables": (("LONG", "x" * 3_000_000),)},
             {"bundle_path": str(tmp_path / "missing.tar.gz")},
         ):
-            request = rig.requests(Behaviour(), **changes)
+            request = rig.start_request(Behaviour(), **changes)
             with pytest.raises(EngineFailure):
                 await engine.start(request)
             assert await engine.statuses() == []
@@ -311,7 +313,7 @@ async def test_what_cannot_be_started_is_refused_and_leaves_nothing(tmp_path: Pa
 async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cpu_hold="quota")) as rig:
         engine = await rig.engine()
-        stop = rig.requests(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
+        stop = rig.start_request(FOREVER, command=("sh", "-c", "echo here; while :; do :; done"))
         request = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=200)))
         await asyncio.sleep(1.5)
         [measured] = await engine.measure()
@@ -328,7 +330,7 @@ async def test_memory_is_watched_where_it_cannot_be_limited(tmp_path: Path, monk
     monkeypatch.setattr("commonage.engines.process.housekeeping.PAUSE_S", 0.1)
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
         hog = (sys.executable, "-c", "import time; x = b'x' * 80_000_000; time.sleep(60)")
-        end = await rig.ended(rig.requests(FOREVER, command=hog, memory_mib=64))
+        end = await rig.ended(rig.start_request(FOREVER, command=hog, memory_mib=64))
         assert end.oom
         assert end.exit_code == KILLED
         assert any("watched" in note for note in (await rig.engine()).capabilities().notes)
@@ -358,7 +360,7 @@ def busy_requests(rig: ProcessRig, out: Path) -> list[StartRequest]:
     """The same two hundred orders each time: jobs that leave a line in a file of their own each time they run."""
     requests = []
     for number in range(200):
-        stop = rig.requests(Behaviour(), variables=(("OUT", str(out)),))
+        stop = rig.start_request(Behaviour(), variables=(("OUT", str(out)),))
         attempt = f"busy{number:09}-1"
         command = ("sh", "-c", 'echo ran >>"$OUT/$COMMONAGE_ATTEMPT_ID"; sleep 0.3; exit 2')
         allocation = replace(stop.allocation, attempt_id=attempt)
@@ -393,7 +395,7 @@ async def test_uv_really_makes_an_environment_and_says_why_it_cannot(tmp_path: P
         engine = await rig.engine()
         base = builtin_environments()[0]
         command = ("python", "-c", "import sys; print(sys.prefix)")
-        requests = [rig.requests(Behaviour(), environment=base, command=command) for _ in range(3)]
+        requests = [rig.start_request(Behaviour(), environment=base, command=command) for _ in range(3)]
         await asyncio.gather(*(engine.start(request) for request in requests))
         for request in requests:
             assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 0

@@ -24,7 +24,7 @@ HERE = ProcessSettings(node_name="here")
 async def busy(rig: ProcessRig, cpus_milli: int, core: int) -> str:
     """An attempt that asks for so much, and would use all of this core."""
     code = f"import os; os.sched_setaffinity(0, [{core}]); print('here', flush=True)\nwhile True: pass"
-    stop = rig.requests(FOREVER, command=(sys.executable, "-c", code))
+    stop = rig.start_request(FOREVER, command=(sys.executable, "-c", code))
     request = await rig.started(replace(stop, allocation=replace(stop.allocation, cpus_milli=cpus_milli)))
     return request.attempt_id
 
@@ -106,7 +106,7 @@ def test_an_attempt_is_remembered_longer_than_its_log(tmp_path: Path) -> None:
 async def test_the_engine_removes_them_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commonage.engines.process.housekeeping.OLD_LOGS_PAUSE_S", 0.05)
     async with process_rig(tmp_path, HERE) as rig:
-        requests = [rig.requests(Behaviour(prints=("here",))) for _ in range(2)]
+        requests = [rig.start_request(Behaviour(prints=("here",))) for _ in range(2)]
         for request in requests:
             await rig.ended(request)
             await (await rig.engine()).forget(request.attempt_id)

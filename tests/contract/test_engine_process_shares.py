@@ -63,7 +63,7 @@ class Rig(EngineRig):
         self.data = data
         self.settings = ProcessSettings(node_name="here", cgroups=cgroups)
         self.devices = Devices(data)
-        self.requests = StartRequestFactory(HERE, "here", shell_command, time.time)
+        self.start_request = StartRequestFactory(HERE, "here", shell_command, time.time)
         self._engine: ProcessEngine | None = None
 
     async def engine(self) -> ProcessEngine:
@@ -85,7 +85,7 @@ class Rig(EngineRig):
         return 0
 
     def request(self, behaviour: Behaviour, **changes: object) -> StartRequest:
-        request = self.requests(behaviour, **changes)
+        request = self.start_request(behaviour, **changes)
         return replace(request, allocation=replace(request.allocation, shares=(SHARE,)))
 
 
@@ -110,7 +110,7 @@ async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: R
 
 
 async def test_without_a_share_the_devices_are_not_asked(rig: Rig) -> None:
-    await rig.ended(rig.requests(Behaviour()))
+    await rig.ended(rig.start_request(Behaviour()))
     assert not rig.devices.calls
 
 

@@ -55,7 +55,7 @@ def make_environment(folder: Path, program: str = RUNS_ITS_ARGUMENTS, library: s
     return programs
 
 
-class SessionOrders(StartRequestFactory):
+class SessionRequestFactory(StartRequestFactory):
     """Orders for sessions."""
 
     def __call__(self, behaviour: Behaviour, *, memory_mib: int = 256, **changes: object) -> StartRequest:
@@ -72,7 +72,7 @@ async def warm_rig(
 ) -> AsyncIterator[ProcessRig]:
     async with process_rig(data, settings) as rig:
         place = Environment("place", "Place", python=str(programs / "python"), kinds=(Kind.SESSION,))
-        rig.requests = SessionOrders(place, node, _command, time.time)
+        rig.start_request = SessionRequestFactory(place, node, _command, time.time)
         yield rig
 
 
@@ -153,7 +153,7 @@ async def test_a_forked_session_is_like_one_that_is_started_afresh(tmp_path: Pat
         ("folder-3", ProcessSettings(node_name="here", warm_sessions=False)),
     ):
         async with warm_rig(tmp_path / folder, programs, settings) as rig:
-            request = rig.requests(
+            request = rig.start_request(
                 Behaviour(), command=(PROGRAM, "--port={port}", "ü"), wants_port=True, variables=(("OWN", "a b\nc"),)
             )
             assert (await rig.ended(request)).exit_code == 5
@@ -174,7 +174,7 @@ async def test_a_forked_session_is_like_one_that_is_started_afresh(tmp_path: Pat
 
 async def test_the_log_says_what_went_wrong(tmp_path: Path) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env", "print('out')\n1 / 0")) as rig:
-        request = rig.requests(Behaviour())
+        request = rig.start_request(Behaviour())
         assert (await rig.ended(request)).exit_code == 1
         lines = await rig.lines(request.attempt_id)
         assert lines[0] == "out"
@@ -184,10 +184,10 @@ async def test_the_log_says_what_went_wrong(tmp_path: Path) -> None:
 async def test_sessions_are_forked_and_a_job_is_not(tmp_path: Path) -> None:
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:
-        job = await rig.started(rig.requests(FOREVER, kind=Kind.JOB))
+        job = await rig.started(rig.start_request(FOREVER, kind=Kind.JOB))
         assert not is_forked(tmp_path / "data", job)
         assert parents_of(programs) == []
-        requests = [rig.requests(FOREVER) for _ in range(4)]
+        requests = [rig.start_request(FOREVER) for _ in range(4)]
         await asyncio.gather(*(rig.started(request) for request in requests))
         assert all(is_forked(tmp_path / "data", request) for request in requests)
         assert len(parents_of(programs)) == 1
@@ -196,7 +196,7 @@ async def test_sessions_are_forked_and_a_job_is_not(tmp_path: Path) -> None:
 async def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(tmp_path: Path) -> None:
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:
-        before = await rig.started(rig.requests(FOREVER))
+        before = await rig.started(rig.start_request(FOREVER))
         [parent] = parents_of(programs)
         os.kill(parent, signal.SIGKILL)
 
@@ -204,7 +204,7 @@ async def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(tmp_pa
             return parents_of(programs) == []
 
         await rig.until(is_gone, "the parent ended")
-        after = await rig.started(rig.requests(FOREVER))
+        after = await rig.started(rig.start_request(FOREVER))
         assert is_forked(tmp_path / "data", after)
         assert len(parents_of(programs)) == 1
         for request in (before, after):
@@ -257,16 +257,16 @@ async def test_forks_from_a_new_parent_when_many_sessions_start_as_the_old_one_i
 async def test_a_parent_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = make_environment(tmp_path / "env")
     async with warm_rig(tmp_path / "data", programs) as rig:
-        await rig.started(rig.requests(FOREVER))
+        await rig.started(rig.start_request(FOREVER))
         [parent] = parents_of(programs)
         os.kill(parent, signal.SIGSTOP)
         with monkeypatch.context() as impatient:
             impatient.setattr(warm, "ANSWERS_WITHIN_S", 0.3)
-            request = await rig.started(rig.requests(FOREVER))
+            request = await rig.started(rig.start_request(FOREVER))
         assert not is_forked(tmp_path / "data", request)
         assert parents_of(programs) == []
         assert await rig.lines(request.attempt_id) == ["here"]
-        assert is_forked(tmp_path / "data", await rig.started(rig.requests(FOREVER)))
+        assert is_forked(tmp_path / "data", await rig.started(rig.start_request(FOREVER)))
 
 
 async def test_an_environment_whose_parents_fail_is_left_alone(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ async def test_an_environment_whose_parents_fail_is_left_alone(tmp_path: Path) -
     programs = make_environment(tmp_path / "env", python=f"#!/bin/sh\necho tried >>{tried}\n")
     async with warm_rig(tmp_path / "data", programs) as rig:
         for _ in range(warm.FAILURES_MAX + 2):
-            request = await rig.started(rig.requests(FOREVER))
+            request = await rig.started(rig.start_request(FOREVER))
             assert not is_forked(tmp_path / "data", request)
     assert len(tried.read_text().split()) == warm.FAILURES_MAX
 
@@ -293,7 +293,7 @@ async def test_an_environment_whose_parents_fail_is_left_alone(tmp_path: Path) -
 async def test_an_environment_that_is_not_fit_for_forks_starts_cold(tmp_path: Path, library: str) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env", library=library)) as rig:
         for _ in range(2):
-            assert not is_forked(tmp_path / "data", await rig.started(rig.requests(FOREVER)))
+            assert not is_forked(tmp_path / "data", await rig.started(rig.start_request(FOREVER)))
 
 
 async def test_a_variable_that_a_library_has_read_makes_a_cold_start_if_it_is_set(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ async def test_a_variable_that_a_library_has_read_makes_a_cold_start_if_it_is_se
     programs = make_environment(tmp_path / "env", f"import {LIBRARY}\nprint({LIBRARY}.CHOICE)", library)
     async with warm_rig(tmp_path / "data", programs) as rig:
         for variables, shown in (((), "none"), ((("CHOICE", "other"),), "other"), ((("PYTHONPATH", "/x"),), "none")):
-            request = rig.requests(Behaviour(), variables=variables)
+            request = rig.start_request(Behaviour(), variables=variables)
             await rig.ended(request)
             assert await rig.lines(request.attempt_id) == [shown]
 
@@ -313,16 +313,16 @@ async def test_what_was_installed_meanwhile_is_there(tmp_path: Path) -> None:
         for number in (1, 22):
             (packages / f"{LIBRARY}.py").write_text(f"NUMBER = {number}")
             (packages / f"{LIBRARY}-{number}.dist-info").mkdir()
-            request = rig.requests(Behaviour())
+            request = rig.start_request(Behaviour())
             await rig.ended(request)
             assert await rig.lines(request.attempt_id) == [str(number)]
 
 
 async def test_what_cannot_be_passed_on_is_refused(tmp_path: Path) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env")) as rig:
-        await rig.started(rig.requests(FOREVER))
+        await rig.started(rig.start_request(FOREVER))
         with pytest.raises(EngineFailure, match="cannot be passed on"):
-            await (await rig.engine()).start(rig.requests(FOREVER, command=(PROGRAM, "a\0b")))
+            await (await rig.engine()).start(rig.start_request(FOREVER, command=(PROGRAM, "a\0b")))
 
 
 async def test_two_forks_of_one_attempt_are_one(tmp_path: Path) -> None:
@@ -365,8 +365,8 @@ from tests.contract.test_engine_process_warm import FOREVER, Behaviour, warm_rig
 
 async def main():
     async with warm_rig(Path(sys.argv[1]), Path(sys.argv[2])) as rig:
-        living = await rig.started(rig.requests(FOREVER))
-        ending = await rig.started(rig.requests(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
+        living = await rig.started(rig.start_request(FOREVER))
+        ending = await rig.started(rig.start_request(Behaviour(lasts_s=0.5, prints=("here",), exit_code=4)))
         print(living.attempt_id, ending.attempt_id, flush=True)
         await asyncio.sleep(60)
 
@@ -400,7 +400,7 @@ async def test_a_killed_owner_loses_no_session_and_leaves_no_parent(tmp_path: Pa
 
 async def test_a_session_whose_keeper_is_shot_is_lost_and_nothing_of_it_stays(tmp_path: Path) -> None:
     async with warm_rig(tmp_path / "data", make_environment(tmp_path / "env")) as rig:
-        request = await rig.started(rig.requests(FOREVER))
+        request = await rig.started(rig.start_request(FOREVER))
         os.kill(keeper_of(tmp_path / "data", request), signal.SIGKILL)
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code is None
         assert await rig.processes(request.attempt_id) == 0

@@ -46,7 +46,7 @@ class SwarmRig(EngineRig):
         fields = {"without_agents": agents is None, **settings}
         self._settings = SwarmSettings(url=swarm.manager.daemon.url, **fields)  # type: ignore[arg-type]  # its fields
         self._engine: SwarmEngine | None = None
-        self.requests = StartRequestFactory(HERE, "worker1", _command, time.time)
+        self.start_request = StartRequestFactory(HERE, "worker1", _command, time.time)
         self.broken_environment = BROKEN
 
     async def engine(self) -> SwarmEngine:

@@ -48,7 +48,7 @@ async def rig(tmp_path: Path, swarm: Swarm) -> AsyncIterator[SwarmRig]:
 
 async def printed(rig: SwarmRig, script: str, **changes: object) -> list[str]:
     """What a shell script prints in a container; a failing command in it is no failure."""
-    request = rig.requests(Behaviour(), command=("bash", "-c", script), **changes)
+    request = rig.start_request(Behaviour(), command=("bash", "-c", script), **changes)
     await rig.ended(request)
     return await rig.lines(request.attempt_id)
 
@@ -65,7 +65,7 @@ async def served(rig: SwarmRig) -> tuple[StartRequest, list[str]]:
     """Ada's service in the tenant `lab`, with a secret: its order, and its own addresses, the one by its name first."""
     script = 'echo mine >$HOME/diary; python3 -c "$0"; exec python3 -m http.server $COMMONAGE_PORT'
     command = ("sh", "-c", script, _ADDRESSES)
-    request = await rig.started(rig.requests(FOREVER, command=command, wants_port=True, secrets=SESAME))
+    request = await rig.started(rig.start_request(FOREVER, command=command, wants_port=True, secrets=SESAME))
     [line, *_] = await rig.lines(request.attempt_id)
     return request, line.split()
 
@@ -93,7 +93,7 @@ async def test_the_same_tenant_meets_over_nodes(rig: SwarmRig) -> None:
     request, [host, *_] = await served(rig)
     port = (await rig.phase(request.attempt_id, Phase.RUNNING)).url
     assert port is not None
-    rig.requests.node = "worker2"
+    rig.start_request.node = "worker2"
 
     async def is_up() -> bool:
         return await printed(rig, connect(host, port.rpartition(":")[2])) == ["through"]
@@ -163,7 +163,7 @@ async def test_another_tenants_volumes_are_nobody_elses(rig: SwarmRig, swarm: Sw
         said = await of("eve", "other", look)
         assert not any("ada" in line or line == "of-lab" for line in said), said
         assert "No such file" in said[-1]
-        rig.requests.node = "worker2"
+        rig.start_request.node = "worker2"
         assert await of("ada", "lab", "cd /volumes; ls */of-lab") == ["projects/of-lab"], "Docker's are each node's"
         assert (await rig.engine()).capabilities().mounts
     finally:
@@ -188,7 +188,7 @@ async def _remove_volumes(rig: SwarmRig, daemon: Dockerd) -> None:
 
 async def test_a_home_follows_its_user_and_nobody_else(rig: SwarmRig) -> None:
     assert await printed(rig, "mkdir -p $HOME/a && echo mine >$HOME/a/diary; id -u") == ["0"]
-    rig.requests.node = "worker2"
+    rig.start_request.node = "worker2"
     assert await printed(rig, "cat $HOME/a/diary") == ["mine"]
     look = "ls -A $HOME; ls /home; cat /home/ada/a/diary 2>&1"
     home, refused = await printed(rig, look, owner="bob")
@@ -196,7 +196,7 @@ async def test_a_home_follows_its_user_and_nobody_else(rig: SwarmRig) -> None:
 
 
 async def test_secrets_are_in_no_description(rig: SwarmRig, swarm: Swarm) -> None:
-    request = await rig.started(rig.requests(FOREVER, secrets=SESAME))
+    request = await rig.started(rig.start_request(FOREVER, secrets=SESAME))
     asked = [swarm.services(), swarm.manager.daemon.ask("GET", "/tasks")]
     daemon = swarm.machines["worker1"].daemon
     asked += [daemon.ask("GET", f"/containers/{one['Id']}/json") for one in daemon.containers()]
@@ -209,7 +209,7 @@ async def test_secrets_are_in_no_description(rig: SwarmRig, swarm: Swarm) -> Non
 
 
 async def test_limits_are_the_allocations(rig: SwarmRig, swarm: Swarm) -> None:
-    request = await rig.started(rig.requests(FOREVER, memory_mib=64))
+    request = await rig.started(rig.start_request(FOREVER, memory_mib=64))
     daemon = swarm.machines["worker1"].daemon
     [container] = daemon.containers(label=[f"commonage.attempt={request.attempt_id}"])
     held = daemon.ask("GET", f"/containers/{container['Id']}/json")["HostConfig"]

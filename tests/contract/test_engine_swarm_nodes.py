@@ -14,7 +14,14 @@ from tests.contract.test_engine_swarm import SwarmRig, swarm_rig
 from tests.unit.control.world import ROOT, Site
 
 from commonage.domain.nodes import Device, NodeState, Share
-from commonage.domain.reasons import attempts
+from commonage.domain.reasons import Reason, attempts
+from commonage.domain.reasons.nodes import (
+    AgentNotAnswering,
+    DaemonNotAnswering,
+    EndingWorkloads,
+    SwarmNodeDown,
+    SwarmNodeNotActive,
+)
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.admin_mounts import Mount
@@ -55,9 +62,9 @@ def service_of(swarm: Swarm, request: StartRequest) -> dict[str, object]:
     return dict(found)
 
 
-async def faults(rig: SwarmRig, node: str) -> str:
+async def faults(rig: SwarmRig, node: str) -> tuple[Reason, ...]:
     [report] = [one for one in await (await rig.engine()).nodes() if one.name == node]
-    return "; ".join(report.faults)
+    return report.faults
 
 
 # --- nodes that go and come ------------------------------------------------------------------------------------
@@ -65,12 +72,12 @@ async def faults(rig: SwarmRig, node: str) -> str:
 
 async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRig, swarm: Swarm) -> None:
     engine = await rig.engine()
-    there = [at(rig.requests(FOREVER), "worker3") for _ in range(8)]
-    deaf = [at(rig.requests(replace(FOREVER, ignores_term=True, leaves_child=True)), "worker3") for _ in range(2)]
-    neighbour = await rig.started(rig.requests(FOREVER))
+    there = [at(rig.start_request(FOREVER), "worker3") for _ in range(8)]
+    deaf = [at(rig.start_request(replace(FOREVER, ignores_term=True, leaves_child=True)), "worker3") for _ in range(2)]
+    neighbour = await rig.started(rig.start_request(FOREVER))
     await asyncio.gather(*(rig.started(request) for request in (*there, *deaf)))
     waits = ("sh", "-c", "echo here; while [ ! -e $HOME/end-now ]; do sleep 0.1; done")
-    ended = await rig.started(at(rig.requests(FOREVER, command=waits), "worker3"))
+    ended = await rig.started(at(rig.start_request(FOREVER, command=waits), "worker3"))
     lost = swarm.machines["worker3"]
     lost.daemon.kill()
     (rig.data / "workspaces" / "ada" / "end-now").touch()
@@ -80,9 +87,9 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
         assert isinstance(end.reason, attempts.NodeLost) and end.reason.node == "worker3"
         assert processes_of(request.attempt_id) == [], "what may be started elsewhere runs no more here"
     assert (await rig.phase(ended.attempt_id, Phase.ENDED)).exit_code == 0, "it ended by itself, and left word"
-    assert "Docker Swarm does not reach it" in await faults(rig, "worker3")
+    assert any(isinstance(one, SwarmNodeDown) for one in await faults(rig, "worker3"))
     await rig.phase(neighbour.attempt_id, Phase.RUNNING)
-    late = at(rig.requests(Behaviour()), "worker3")
+    late = at(rig.start_request(Behaviour()), "worker3")
     end = await rig.ended(late)
     assert end.exit_code is None
     for request in (*there, *deaf, ended, late):
@@ -93,7 +100,7 @@ async def test_a_killed_daemon_is_noticed_and_nothing_of_it_goes_on(rig: SwarmRi
         return not await faults(rig, "worker3") and not lost.daemon.containers(label=["commonage.attempt"])
 
     await rig.until(is_back, "it is back, and its old containers are gone", 60)
-    assert (await rig.ended(at(rig.requests(Behaviour(exit_code=3)), "worker3"))).exit_code == 3
+    assert (await rig.ended(at(rig.start_request(Behaviour(exit_code=3)), "worker3"))).exit_code == 3
     await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
@@ -101,14 +108,14 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
     engine = await rig.engine()
     assert rig.agents is not None
     rig.agents.stuck.add("worker3")
-    request = await rig.started(at(rig.requests(FOREVER), "worker3"))
-    # It does not hear its box any more, as on a node that does not see the shared folder.
+    request = await rig.started(at(rig.start_request(FOREVER), "worker3"))
+    # It does not hear its control folder any more, as on a node that does not see the shared folder.
     (rig.data / "swarm/attempts" / request.attempt_id / "box/stop").unlink()
     swarm.machines["worker3"].daemon.kill()
     try:
 
         async def is_told() -> bool:
-            return "what runs there is ended there first" in await faults(rig, "worker3")
+            return EndingWorkloads() in await faults(rig, "worker3")
 
         await rig.until(is_told, "why it waits is told")
         await rig.phase(request.attempt_id, Phase.RUNNING)
@@ -117,7 +124,7 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert processes_of(request.attempt_id) == []
-        assert "ended there first" not in await faults(rig, "worker3")
+        assert EndingWorkloads() not in await faults(rig, "worker3")
         await engine.forget(request.attempt_id)
     finally:
         swarm.machines["worker3"].daemon.start()
@@ -135,20 +142,20 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
     writing = asyncio.create_task(control.writer.run())
 
     async def is_in(state: NodeState) -> bool:
-        await control.node_pool.tick()
-        found = control.table.nodes.get("worker3")
+        await control.nodes.tick()
+        found = control.live_state.nodes.get("worker3")
         return found is not None and found.state is state
 
     await rig.until(partial(is_in, NodeState.READY), "it is ready")
     swarm.machines["worker3"].daemon.kill()
     try:
         await rig.until(partial(is_in, NodeState.LOST), "it is lost")
-        assert "Docker Swarm does not reach it" in control.table.nodes["worker3"].reason
+        assert any(isinstance(one, SwarmNodeDown) for one in control.live_state.nodes["worker3"].reasons)
         await control.drains.remove(ROOT, "worker3")
         await site.clock.advance(60)
-        await control.node_pool.tick()
+        await control.nodes.tick()
         assert swarm.nodes()["worker3"]["Status"]["State"] == "down"
-        assert "worker3" not in control.table.nodes
+        assert "worker3" not in control.live_state.nodes
     finally:
         swarm.machines["worker3"].daemon.start()
     await rig.until(partial(is_in, NodeState.READY), "it is back", 60)
@@ -158,18 +165,18 @@ async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_i
 
 async def test_what_an_agent_fenced_is_lost_at_once(rig: SwarmRig) -> None:
     assert rig.agents is not None
-    request, neighbour = [await rig.started(at(rig.requests(FOREVER), "worker2")) for _ in range(2)]
-    rig.agents.faults["worker2"] = "its Docker daemon does not answer since 8 s"
+    request, neighbour = [await rig.started(at(rig.start_request(FOREVER), "worker2")) for _ in range(2)]
+    rig.agents.faults["worker2"] = DaemonNotAnswering(silent_s=8)
     rig.agents.fenced["worker2"] = (request.attempt_id,)
     end = await rig.phase(request.attempt_id, Phase.ENDED)
     assert end.exit_code is None
     assert isinstance(end.reason, attempts.NodeLost)
-    assert "does not answer since 8 s" in await faults(rig, "worker2")
+    assert DaemonNotAnswering(silent_s=8) in await faults(rig, "worker2")
     await rig.phase(neighbour.attempt_id, Phase.RUNNING)
 
 
 async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmRig, swarm: Swarm) -> None:
-    request = await rig.started(at(rig.requests(replace(FOREVER, on_term_exit=0)), "worker2"))
+    request = await rig.started(at(rig.start_request(replace(FOREVER, on_term_exit=0)), "worker2"))
     node = swarm.nodes()["worker2"]
 
     def set_to(availability: str) -> None:
@@ -182,7 +189,7 @@ async def test_a_node_drained_in_swarm_loses_its_work_and_takes_none(rig: SwarmR
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert isinstance(end.reason, attempts.EndedFromOutside) and end.reason.by is attempts.ExternalActor.SWARM
-        assert "availability drain" in await faults(rig, "worker2")
+        assert SwarmNodeNotActive(availability="drain") in await faults(rig, "worker2")
     finally:
         set_to("active")
 
@@ -196,22 +203,22 @@ async def test_nodes_say_what_they_and_their_agents_know(tmp_path: Path, swarm: 
         assert reports["worker1"].devices == (device,)
         assert dict(reports["worker1"].labels)["rack"] == "7"
         agents.away.add("worker1")
-        assert "agent does not answer" in await faults(rig, "worker1")
+        assert AgentNotAnswering() in await faults(rig, "worker1")
     async with swarm_rig(tmp_path / "without", swarm) as rig:
         [worker] = [one for one in await (await rig.engine()).nodes() if one.name == "worker1"]
         assert worker.cpus_milli > 0
         assert (worker.devices, worker.faults) == ((), ())
-        assert (await rig.ended(rig.requests(Behaviour(exit_code=4)))).exit_code == 4
+        assert (await rig.ended(rig.start_request(Behaviour(exit_code=4)))).exit_code == 4
 
 
 # --- what Swarm refuses -------------------------------------------------------------------------------------------
 
 
 async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_path: Path, swarm: Swarm) -> None:
-    async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), reconnect_timeout_s=3.0) as rig:
+    async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), room_timeout_s=3.0) as rig:
         engine = await rig.engine()
-        holder = await rig.started(at(rig.requests(FOREVER), "worker1", device(20)))
-        late = at(rig.requests(Behaviour(prints=("here",))), "worker1", device(20))
+        holder = await rig.started(at(rig.start_request(FOREVER), "worker1", device(20)))
+        late = at(rig.start_request(Behaviour(prints=("here",))), "worker1", device(20))
         await engine.start(late)
 
         told = []
@@ -234,13 +241,13 @@ async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_pat
             return not any(state_of(one) == "running" for one in tasks if attempt_of(one) == holder.attempt_id)
 
         await rig.until(is_let_go, "Swarm has let go of what it held")
-        await rig.started(at(rig.requests(FOREVER), "worker1", device(20)))
+        await rig.started(at(rig.start_request(FOREVER), "worker1", device(20)))
 
 
 async def test_shares_are_held_by_the_nodes_agent(rig: SwarmRig) -> None:
     agents = rig.agents
     assert agents is not None
-    request = at(rig.requests(Behaviour(shows=("CONFINED_AT",))), "worker2", device(2))
+    request = at(rig.start_request(Behaviour(shows=("CONFINED_AT",))), "worker2", device(2))
     await rig.ended(request)
     assert await rig.lines(request.attempt_id) == ["CONFINED_AT=worker2"]
     assert [(node, hold.attempt_id) for node, hold in agents.confined] == [("worker2", request.attempt_id)]
@@ -249,7 +256,7 @@ async def test_shares_are_held_by_the_nodes_agent(rig: SwarmRig) -> None:
 
 async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm, mounts=(Mount("/no/such/folder", "/data"),)) as rig:
-        end = await rig.ended(rig.requests(Behaviour()))
+        end = await rig.ended(rig.start_request(Behaviour()))
         assert end.exit_code is None, "it is the node's lack, and not the program's failure"
         assert end.reason == attempts.SharedFolderNotMounted(node="worker1", path="/no/such/folder")
         [service] = swarm.services()
@@ -260,7 +267,7 @@ async def test_a_task_that_is_rejected_ends_with_its_reason(tmp_path: Path, swar
 
 async def test_swarm_is_told_the_node_and_asked_for_no_virtual_address(rig: SwarmRig, swarm: Swarm) -> None:
     """Virtual addresses and the ingress network are silent where the kernel lacks IPVS; here one does not know."""
-    request = await rig.started(at(rig.requests(FOREVER, wants_port=True), "worker2"))
+    request = await rig.started(at(rig.start_request(FOREVER, wants_port=True), "worker2"))
     [service] = [one for one in swarm.services() if request.attempt_id in str(one["Spec"]["Labels"])]
     spec = service["Spec"]
     assert spec["TaskTemplate"]["Placement"]["Constraints"] == [f"node.id=={swarm.nodes()['worker2']['ID']}"]
@@ -273,13 +280,13 @@ async def test_swarm_is_told_the_node_and_asked_for_no_virtual_address(rig: Swar
 
 _LIES = """
 import os, signal, sys, time
-box = "/run/commonage/box/"
-os.utime(box + "claim", (9e9, 9e9))
+control_folder = "/run/commonage/box/"
+os.utime(control_folder + "claim", (9e9, 9e9))
 if os.fork() == 0:
     os.setsid()
     while True:
         try:
-            os.utime(box + "end", (1, 1))
+            os.utime(control_folder + "end", (1, 1))
         except OSError:
             time.sleep(0.001)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
@@ -290,7 +297,7 @@ while True:
 
 
 async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) -> None:
-    request = await rig.started(rig.requests(FOREVER, command=("python3", "-c", _LIES)))
+    request = await rig.started(rig.start_request(FOREVER, command=("python3", "-c", _LIES)))
     running = await rig.phase(request.attempt_id, Phase.RUNNING)
     (rig.data / "swarm" / "attempts" / request.attempt_id / "box" / "claim").unlink()
     await (await rig.engine()).stop(request.attempt_id, 60)
@@ -305,7 +312,7 @@ async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) ->
 
 
 async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm: Swarm) -> None:
-    killed, removed = [await rig.started(rig.requests(FOREVER)) for _ in range(2)]
+    killed, removed = [await rig.started(rig.start_request(FOREVER)) for _ in range(2)]
     daemon = swarm.machines["worker1"].daemon
     [container] = daemon.containers(label=[f"commonage.attempt={killed.attempt_id}"])
     daemon.ask("POST", f"/containers/{container['Id']}/kill")
@@ -318,8 +325,12 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm
 
 async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm) as rig:
-        deaf = ("sh", "-c", "rm -r /run/commonage/box/stop; mkdir /run/commonage/box/stop; echo here; exec sleep 300")
-        request = await rig.started(rig.requests(FOREVER, command=deaf))
+        deaf = (
+            "sh",
+            "-c",
+            "rm -r /run/commonage/box/stop; mkdir /run/commonage/box/stop; echo here; exec sleep 300",
+        )
+        request = await rig.started(rig.start_request(FOREVER, command=deaf))
         await (await rig.engine()).stop(request.attempt_id, 0)
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code == TERMINATED, "Swarm asks once more, and does not wait long"
@@ -331,8 +342,8 @@ async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swar
 
 
 async def test_services_are_named_after_people_and_what_is_left_over_goes(rig: SwarmRig, swarm: Swarm) -> None:
-    sessions = [rig.requests(FOREVER, kind=Kind.SESSION, wants_port=True) for _ in range(2)]
-    job = rig.requests(FOREVER)
+    sessions = [rig.start_request(FOREVER, kind=Kind.SESSION, wants_port=True) for _ in range(2)]
+    job = rig.start_request(FOREVER)
     for request in (*sessions, job):
         await rig.started(request)
     names = [service_of(swarm, request)["Spec"]["Name"] for request in (*sessions, job)]  # type: ignore[index]  # JSON

@@ -37,7 +37,7 @@ def beside(attempt: str) -> list[int]:
 async def _leaves_nothing(
     rig: ProcessRig | DockerRig, first: ProcessEngine | DockerEngine, second: ProcessEngine | DockerEngine
 ) -> None:
-    request = await rig.started(rig.requests(FOREVER))
+    request = await rig.started(rig.start_request(FOREVER))
     for terminal in (False, True):
         aside = Aside(prints="here", lasts=True, leaves_child=terminal)
         stream = await first.exec(request.attempt_id, rig.aside(aside))

@@ -137,7 +137,7 @@ Test = Callable[[Store], Awaitable[None]]
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (LosesAnEvent, suite.test_events_are_given_in_request),
+        (LosesAnEvent, suite.test_events_are_given_in_order),
         (ForgetsWhatWasRemoved, suite.test_what_was_removed_is_remembered_with_who_did_it),
         (KeepsTheFirstImage, suite.test_a_newer_image_takes_the_name_of_the_older),
         (LosesAnEvent, suite.test_it_survives_closing),
@@ -156,7 +156,7 @@ Test = Callable[[Store], Awaitable[None]]
         (TakesAnyCursor, lambda store: suite.test_broken_cursor_is_refused(store, "x")),
         (CountsWhatHasEnded, suite.test_live_are_those_that_have_not_ended_oldest_first),
         (ShowsEmptyStates, suite.test_new_store_is_empty),
-        (CountsBeyondTheWindow, suite.test_usage_of_everybody_is_in_request),
+        (CountsBeyondTheWindow, suite.test_usage_of_everybody_is_in_order),
         (KeepsTheFirstFigures, suite.test_the_newest_figures_of_a_try_replace_the_older),
         (TellsOthersFigures, suite.test_usage_reports_alike_are_ended_ones_of_one_owner_newest_first),
         (KeepsWhatIsTakenAway, suite.test_what_is_taken_away_is_gone_and_the_rest_stays),

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from starlette.responses import HTMLResponse
 from tests.fakes.bundles import MemoryBundles
 
-from commonage.control.control import Control, World
+from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.environments import Environment
@@ -94,7 +94,7 @@ class FakeIdentity:
             Kind.SESSION, name=name, owner=user, environment=options["environment"],
             gpu=parse_gpus(options.get("gpus")), key=options["key"],
         )  # fmt: skip
-        await self.control.work.submit(hub, ask)
+        await self.control.workloads.submit(hub, ask)
 
     async def stop_session(self, user: str, name: str) -> None:
         """Nothing to stop."""
@@ -166,7 +166,7 @@ class Portal:
         self.identity = FakeIdentity()
         self.metrics = MemoryMetrics()
         self.store = MemoryStore()
-        world = World(
+        world = Adapters(
             store=self.store, metrics=self.metrics, clock=self.clock, identity=self.identity, bundles=MemoryBundles(),
             devices=devices, engines=[self.engine], environments=ENVIRONMENTS, chance=random.Random(1).randrange,
         )  # fmt: skip

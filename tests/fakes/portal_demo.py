@@ -46,7 +46,7 @@ async def populate(portal: Portal, ended: int) -> None:
     people = {name: Principal(name, USER) for name in ("ann", "bob", "carol", "dmitri", "eve")}
 
     async def submit(owner: str, ask: Submission) -> Workload:
-        return (await portal.control.work.submit(people[owner], ask)).workloads[0]
+        return (await portal.control.workloads.submit(people[owner], ask)).workloads[0]
 
     for number in range(ended):
         await submit(
@@ -56,7 +56,7 @@ async def populate(portal: Portal, ended: int) -> None:
     for owner, name, gpus, environment in SESSIONS:
         fields: dict[str, Any] = {"environment": environment, "gpu": parse_gpus(gpus), "time_limit_s": 4 * HOUR_S}
         ask = Submission(Kind.SESSION, name=name, owner=owner, **fields)
-        await portal.control.work.submit(Principal("hub", ADMIN), ask)
+        await portal.control.workloads.submit(Principal("hub", ADMIN), ask)
     await asyncio.sleep(0.5)
     big: dict[str, Any] = {"cpus_milli": 4000, "memory_mib": 16 * GIB, "environment": "torch"}
     await submit("bob", _job("train resnet50", "24GiB", time_limit_s=5400, **big))

@@ -1,8 +1,8 @@
-"""For the API's tests: the whole of control behind the API, on a store in memory (or any other) and the fake engine.
+"""Helpers for tests of the API: the control plane behind the API, on any store, with the fake engine.
 
-Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `read:NAME` for one that may only look, `none:NAME` for
-one without scopes, `only-admin:NAME` for one with the scope `admin` alone, SPAWNER for the hub's, OPERATOR_TOKEN
-for the operator's.
+Tokens are `NAME` for one of PEOPLE, `admin:NAME` for an admin, `read:NAME` for a user with the scope `read` only,
+`none:NAME` for a user without scopes, `only-admin:NAME` for a user with the scope `admin` only, SPAWNER for the hub's
+spawner, OPERATOR_TOKEN for the operator.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import uvicorn
 
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
-from commonage.control.control import Control, World
+from commonage.control.control import Adapters, Control
 from commonage.control.limits import Limits
 from commonage.control.settings import BundleLimits, ControlSettings
 from commonage.control.workloads.submission import Submission
-from commonage.control.workloads.work import HUB
+from commonage.control.workloads.workloads import HUB
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Unavailable
 from commonage.domain.principals import Principal, Scope
@@ -120,7 +120,7 @@ class FakeIdentity:
         """Do what the hub's spawner does in turn: submit it, in the user's name and under the given key."""
         ask = Submission(Kind.SESSION, name=name, environment=options["environment"], key=options["key"], owner=user)
         if self.control is not None:
-            await self.control.work.submit(Principal(HUB, frozenset(Scope)), ask)
+            await self.control.workloads.submit(Principal(HUB, frozenset(Scope)), ask)
 
     async def stop_session(self, user: str, name: str) -> None:
         pass
@@ -213,7 +213,7 @@ def make_control(
     clock = WallClock()
     nodes = [factories.node("gpu-1", 1).report, factories.node("cpu-1").report]
     fake = FakeEngine("here", nodes, clock)
-    world = World(
+    world = Adapters(
         store=store or MemoryStore(),
         metrics=KeptMetrics(),
         clock=clock,
@@ -253,7 +253,7 @@ async def _stand(control: Control) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(control.writer.run())
         while True:
-            await control.node_pool.tick()
+            await control.nodes.tick()
             await asyncio.sleep(10)
 
 
@@ -280,7 +280,7 @@ async def serving(
     portal = create_router(control, PortalAuth(identity, control.clock, "the secret of the portal"))
     app = create_app(control, Auth(identity, SPAWNER, OPERATOR_TOKEN), portal)
     try:
-        await until(control.node_pool.nodes)
+        await until(control.node_views.all)
         yield Api(control, fake, identity, app)
     finally:
         loops.cancel()

@@ -20,7 +20,7 @@ from tests.contract.newcomer import ADMIN, MIRROR, Newcomer
 from tests.contract.swarm import MANAGER, Swarm, doorway
 
 from commonage.sdk import Client
-from commonage.wire.platform import NodeOut
+from commonage.wire.nodes import NodeOut
 from commonage.wire.workloads import SubmitIn, WorkloadOut
 
 STEPS = ("--mirror", f"file:{MIRROR}", "--gpus", "simulated:1x24GiB", "--disk", "1")

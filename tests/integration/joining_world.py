@@ -14,7 +14,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from commonage.join.join_client import JoinListener
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,6 +23,7 @@ from tests.integration.api_world import URL, WallClock
 from commonage.domain.errors import EngineFailure
 from commonage.join.client import NAME, JoinClient
 from commonage.join.identity_proof import statement
+from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.bundle import make_bundle
@@ -148,7 +148,7 @@ class World:
         return await asyncio.to_thread(self.join_client().post, path, body)
 
     async def join(self, node: str, node_id: str, folder: Path) -> dict[str, Any]:
-        """A node with this name and this Swarm node id asks for its certificate, as `agent.swarm_identity` does."""
+        """A node with this name and this Swarm node id asks for its certificate, as `agent.steps.swarm` does."""
         self.swarm.nodes.setdefault(node_id, (node, "ready"))
         certificate, key = self.swarm.authority.node(node_id)
         return await self.ask_for_certificate(node, certificate, key, folder)
@@ -178,17 +178,17 @@ async def opened(folder: Path, names: tuple[str, ...] = (NAME,), ahead_s: float 
     def agent_reports() -> list[Any]:
         return [SimpleNamespace(node=node, node_id=node_id, connected=True) for node, node_id in connected]
 
-    agents: Any = SimpleNamespace(agent_reports=agent_report, revoke=revoke)
+    agents: Any = SimpleNamespace(agent_reports=agent_reports, revoke=revoke)
     site = Site("Lab", f"{URL}{PORTAL_PATH}join", ("10.0.0.1:8445",), ("10.0.0.1:8444",), folder / "shared")
     join_service = JoinService(site, authority, tokens, swarm, WallClock())
     await asyncio.to_thread(join_service.open, make_bundle(), agents)
-    join_client = JoinListener(join_service)
+    listener = JoinListener(join_service)
     pair = authority.serve(names)
-    port = await join_client.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
+    port = await listener.start("127.0.0.1", 0, pair.cert_pem, pair.key_pem)
     try:
         yield World(join_service, authority, tokens, swarm, f"127.0.0.1:{port}", folder / "shared", connected, cut)
     finally:
-        await join_client.stop()
+        await listener.stop()
 
 
 def request_for(name: str, folder: Path) -> str:

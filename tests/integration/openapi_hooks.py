@@ -1,4 +1,4 @@
-"""What schemathesis must be told of this API; schemathesis.toml names this file."""
+"""Hooks of schemathesis for this API; schemathesis.toml names this file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ YES = {"true", "1", "yes", "on", "t", "y"}
 
 @schemathesis.hook
 def filter_case(context: HookContext, case: Case) -> bool:
-    """Leave out what is meant to last: the log, followed, of a workload that never starts."""
+    """Skip requests that do not end: the followed log of a workload that never starts."""
     query: Any = case.query
     return not isinstance(query, dict) or str(query.get("follow")).lower() not in YES
 
 
 @schemathesis.serializer("application/gzip")
 def as_it_is(context: Any, value: Any) -> bytes:
-    """An archive is sent as the bytes it is."""
+    """Send an archive as raw bytes."""
     return getattr(value, "data", None) or str(value).encode(errors="replace")

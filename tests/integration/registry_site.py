@@ -114,7 +114,7 @@ def site(folder: Path) -> Iterator[Site]:
         registry = PlatformRegistry(plan, CertificateAuthority.open(folder / "authority"), MACHINE_PASSWORD)
         made = Site(url, registry, api, folder, loop, buildah_store(folder))
         made.wait(registry.start())
-        api.app.state.join_client.registry = registry
+        api.app.state.context.registry = registry
         try:
             yield made
         finally:

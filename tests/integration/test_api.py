@@ -1,4 +1,4 @@
-"""The API over control, on every store, with the fake engine: what a client can do, and what it may see."""
+"""The API on every store, with the fake engine: operations of clients, and visibility."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def reaches(client: httpx2.AsyncClient, workload_id: str, *states: str) ->
             await asyncio.sleep(0.02)
 
 
-async def test_a_job_is_submitted_runs_and_tells_what_it_cost(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_submitted_job_runs_and_shows_its_cost(api: Api, ann: httpx2.AsyncClient) -> None:
     api.engine.default = Behaviour(lasts_s=0.2, prints=("hello", "wörld"))
     made = await submitted(
         ann, name="greet", gpus="6GiB", memory_mib=2048, cpus="1500m", time_limit_s=600, variables={"A": "b"}
@@ -75,7 +75,7 @@ async def test_a_job_is_submitted_runs_and_tells_what_it_cost(api: Api, ann: htt
     assert [row["subject"] for row in mine] == ["ann"]
 
 
-async def test_secrets_are_shown_to_nobody(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_secrets_are_never_shown(api: Api, ann: httpx2.AsyncClient) -> None:
     made = await submitted(ann, secrets={"TOKEN": "hush-hush"})
     async with api.client("admin:root") as root:
         for client in (ann, root):
@@ -83,7 +83,7 @@ async def test_secrets_are_shown_to_nobody(api: Api, ann: httpx2.AsyncClient) ->
                 assert "hush-hush" not in (await client.get(f"/workloads/{made['id']}{part}")).text
 
 
-async def test_the_same_key_gives_the_same_workload(ann: httpx2.AsyncClient) -> None:
+async def test_same_key_returns_same_workload(ann: httpx2.AsyncClient) -> None:
     ask = {"command": ["true"], "key": "k1"}
     first, second = await ann.post("/workloads", json=ask), await ann.post("/workloads", json=ask)
     assert (first.status_code, second.status_code) == (201, 200)
@@ -93,7 +93,7 @@ async def test_the_same_key_gives_the_same_workload(ann: httpx2.AsyncClient) -> 
     assert (other.status_code, other.json()["code"]) == (409, "key-reused")
 
 
-async def test_an_array_names_all_its_members_also_the_second_time(ann: httpx2.AsyncClient) -> None:
+async def test_array_returns_all_member_ids_for_a_repeated_key(ann: httpx2.AsyncClient) -> None:
     ask = {"command": ["true"], "array": 7, "key": "many"}
     first = (await ann.post("/workloads", json=ask)).json()
     assert (first["count"], len(set(first["ids"]))) == (7, 7)
@@ -103,7 +103,7 @@ async def test_an_array_names_all_its_members_also_the_second_time(ann: httpx2.A
     assert sorted(one["array_index"] for one in listed) == list(range(7))
 
 
-async def test_a_dry_run_makes_nothing_and_says_the_same(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_dry_run_creates_nothing_and_gives_same_errors(api: Api, ann: httpx2.AsyncClient) -> None:
     async with api.client("admin:root") as root:
         await root.post("/nodes/here/gpu-1/drain")
     found = (await ann.post("/workloads/dry-run", json={"command": ["x"], "gpus": "6GiB"})).json()
@@ -112,7 +112,7 @@ async def test_a_dry_run_makes_nothing_and_says_the_same(api: Api, ann: httpx2.A
     assert (await ann.get("/workloads")).json()["items"] == []
 
 
-async def test_one_that_waits_says_why_and_hides_what_is_not_ones_own(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_explanation_hides_names_of_other_users(api: Api, ann: httpx2.AsyncClient) -> None:
     api.engine.default = Behaviour(lasts_s=None)
     first = await submitted(ann, name="secret-project", gpus="16GiB")
     await reaches(ann, first["id"], "running")
@@ -161,7 +161,7 @@ async def test_lists_are_filtered_counted_and_paged(ann: httpx2.AsyncClient) -> 
     assert len(await names(node="cpu-1")) + len(await names(node="gpu-1")) == 5
 
 
-async def test_what_is_anothers_does_not_exist(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_workloads_of_other_users_are_not_found(api: Api, ann: httpx2.AsyncClient) -> None:
     made = await submitted(ann)
     async with api.client("bob") as bob:
         for part in ("", "/logs", "/events", "/metrics", "/explanation", "/attempts", "/usage"):
@@ -176,7 +176,7 @@ async def test_what_is_anothers_does_not_exist(api: Api, ann: httpx2.AsyncClient
         assert len((await root.get("/workloads", params={"owner": "ann"})).json()["items"]) == 1
 
 
-async def test_a_session_goes_through_the_hub_which_alone_learns_where_it_is(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_session_starts_through_the_hub_and_only_the_hub_sees_its_url(api: Api, ann: httpx2.AsyncClient) -> None:
     api.engine.default = Behaviour(lasts_s=None)
     made = await submitted(ann, kind="session", command=[], name="lab", key="s1")
     assert (made["kind"], made["owner"], made["key"]) == ("session", "ann", "s1")
@@ -197,7 +197,7 @@ async def test_only_the_hub_and_admins_act_for_others(api: Api, ann: httpx2.Asyn
     assert (options.status_code, options.json()["code"]) == (403, "not-admin")
 
 
-async def test_files_are_sent_ahead(ann: httpx2.AsyncClient) -> None:
+async def test_bundle_is_uploaded_before_submit(ann: httpx2.AsyncClient) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("train.py"))
@@ -211,7 +211,7 @@ async def test_files_are_sent_ahead(ann: httpx2.AsyncClient) -> None:
     assert (junk.status_code, junk.json()["code"]) == (422, "invalid-bundle")
 
 
-async def test_a_token_never_makes_one_that_can_do_more(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_token_cannot_create_one_with_more_scopes(api: Api, ann: httpx2.AsyncClient) -> None:
     made = await ann.post("/tokens", json={"note": "nightly", "expires_s": 60})
     assert made.status_code == 201
     assert api.identity.minted == [("ann", (Scope.READ, Scope.SUBMIT), "nightly", 60)]
@@ -241,7 +241,7 @@ async def test_a_token_never_makes_one_that_can_do_more(api: Api, ann: httpx2.As
         (1, None, 403, []),
     ],
 )
-async def test_a_token_never_outlives_the_one_it_is_made_with(
+async def test_token_does_not_outlive_its_parent(
     api: Api, ann: httpx2.AsyncClient, left_s: float | None, asked_s: int | None, status: int, lasts_s: list[int]
 ) -> None:
     if left_s is not None:
@@ -259,13 +259,13 @@ async def test_a_token_that_the_hub_made_too_late_is_revoked(api: Api, ann: http
     assert api.identity.revoked == [("ann", "a1")]
 
 
-async def test_an_admins_scope_alone_makes_no_token(api: Api) -> None:
+async def test_admin_scope_alone_creates_no_token(api: Api) -> None:
     async with api.client("only-admin:root") as client:
         refused = await client.post("/tokens")
     assert (refused.status_code, refused.json()["code"]) == (403, "scope-missing")
 
 
-async def test_the_operator_makes_tokens_for_users_and_has_no_workloads(api: Api) -> None:
+async def test_operator_creates_tokens_for_users_and_has_no_workloads(api: Api) -> None:
     async with api.client(OPERATOR_TOKEN) as operator:
         info = (await operator.get("/info")).json()
         assert (info["user"], info["admin"]) == ("_operator", True)
@@ -294,9 +294,7 @@ async def test_nodes_are_shown_measured_and_drained(api: Api, ann: httpx2.AsyncC
         assert (gone.status_code, gone.json()["code"]) == (404, "node-not-found")
 
 
-async def test_a_drain_says_what_becomes_of_the_work_and_a_node_is_removed_once_it_is_empty(
-    api: Api, ann: httpx2.AsyncClient
-) -> None:
+async def test_drain_announces_requeues_and_empty_node_can_be_removed(api: Api, ann: httpx2.AsyncClient) -> None:
     async with api.client("admin:root") as root:
         for query, code in (
             ("by=tomorrow", "invalid-input"), ("by=0s", "invalid-time"), ("by=2h&time_zone=Mars", "invalid-input"),
@@ -321,14 +319,14 @@ async def test_a_drain_says_what_becomes_of_the_work_and_a_node_is_removed_once_
         assert (await root.delete("/nodes/here/gpu-1")).json()["code"] == "node-not-found"
 
 
-async def test_what_becomes_of_it_with_its_node_is_said_and_shown(ann: httpx2.AsyncClient) -> None:
+async def test_requeue_setting_is_stored_and_shown(ann: httpx2.AsyncClient) -> None:
     for asked, kind, shown in ((None, "job", True), (False, "job", False), (None, "service", True)):
         ask = {"kind": kind, "command": ["true"], **({} if asked is None else {"requeue": asked})}
         made = (await ann.post("/workloads", json=ask)).json()["workload"]
         assert (made["requeue"], made["losses"]) == (shown, 0)
 
 
-async def test_what_the_installation_is_and_has(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_info_and_launch_options(api: Api, ann: httpx2.AsyncClient) -> None:
     info = (await ann.get("/info")).json()
     assert (info["user"], info["admin"], info["simulated_gpus"], info["engines"]) == ("ann", False, True, ["fake"])
     assert [one["name"] for one in (await ann.get("/environments")).json()["items"]] == ["base", "notebook"]

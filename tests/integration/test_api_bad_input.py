@@ -1,4 +1,4 @@
-"""What clients get wrong, and what they are told: each has its code, its status, its sentence."""
+"""Errors of clients: each has its code, status and text."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def problem_in(response: httpx2.Response, code: str) -> dict[str, Any]:
         ({"nodes": 2, "array": 2}, "invalid-array", "nodes", "either"),
         ({"nodes": 5000}, "invalid-array", "nodes", "1024"),
         ({"nodes": 2, "kind": "service"}, "invalid-array", "array", "only jobs"),
-        ({"gpu": "6GiB"}, "unknown-field", "gpu", "there is no field 'gpu'"),
+        ({"gpu": "6GiB"}, "unknown-field", "gpu", "unknown field 'gpu'"),
     ],
 )  # fmt: skip
-async def test_an_ask_that_cannot_be(
+async def test_refuses_invalid_submission(
     ann: httpx2.AsyncClient, ask: dict[str, Any], code: str, field: str | None, words: str
 ) -> None:
     whole = {"command": ["true"], **ask}
@@ -110,7 +110,7 @@ async def test_an_ask_that_cannot_be(
         assert words in f"{found['detail']} {found.get('reason')}"
 
 
-async def test_every_mistake_is_named_at_once(ann: httpx2.AsyncClient) -> None:
+async def test_problem_lists_all_invalid_fields(ann: httpx2.AsyncClient) -> None:
     ask = {"command": ["true"], "name": "x" * 300, "retries": -1, "speed": 9}
     found = problem_in(await ann.post("/workloads", json=ask), "invalid-name")
     assert [(one["field"], one["code"]) for one in found["errors"]] == [
@@ -136,11 +136,11 @@ async def test_every_mistake_is_named_at_once(ann: httpx2.AsyncClient) -> None:
         (b'{"cpus": NaN, "command": ["x"]}', "invalid-cpus"),
     ],
 )
-async def test_a_body_that_is_none(ann: httpx2.AsyncClient, body: bytes, code: str) -> None:
+async def test_refuses_body_that_is_not_json(ann: httpx2.AsyncClient, body: bytes, code: str) -> None:
     problem_in(await ann.post("/workloads", content=body, headers=JSON), code)
 
 
-async def test_a_body_of_another_kind(ann: httpx2.AsyncClient) -> None:
+async def test_refuses_other_content_types(ann: httpx2.AsyncClient) -> None:
     problem_in(
         await ann.post(
             "/workloads", content=b"command=x", headers={"Content-Type": "application/x-www-form-urlencoded"}
@@ -155,7 +155,7 @@ async def test_a_job_file_of_10_mb_is_refused_before_it_is_read(ann: httpx2.Asyn
     assert "1 MiB" in found["detail"]
 
 
-async def test_too_much_without_a_length_is_refused_as_soon_as_it_has_come(api: Api) -> None:
+async def test_large_body_without_length_is_refused_at_the_limit(api: Api) -> None:
     asked = 0
 
     async def receive() -> dict[str, Any]:
@@ -197,7 +197,7 @@ async def test_too_much_without_a_length_is_refused_as_soon_as_it_has_come(api: 
         ("stat=running", "unknown-field", "stat"),
     ],
 )
-async def test_a_list_that_cannot_be(ann: httpx2.AsyncClient, query: str, code: str, field: str | None) -> None:
+async def test_refuses_invalid_query(ann: httpx2.AsyncClient, query: str, code: str, field: str | None) -> None:
     assert problem_in(await ann.get(f"/workloads?{query}"), code).get("field") == field
 
 
@@ -212,12 +212,12 @@ async def test_a_list_that_cannot_be(ann: httpx2.AsyncClient, query: str, code: 
         "/workloads/..%2F/events",
     ],
 )
-async def test_a_workload_that_is_not_there(ann: httpx2.AsyncClient, path: str) -> None:
+async def test_unknown_workload_is_not_found(ann: httpx2.AsyncClient, path: str) -> None:
     response = await ann.get(path)
     problem_in(response, "not-found" if "%2F" in path else "workload-not-found")
 
 
-async def test_an_address_that_leads_nowhere(ann: httpx2.AsyncClient) -> None:
+async def test_unknown_path_is_not_found(ann: httpx2.AsyncClient) -> None:
     for path in ("/nothing", "/workload", "/workloads/", "/", "/a%0Ab"):
         problem_in(await ann.get(path), "not-found")
     response = await ann.delete("/workloads")
@@ -228,18 +228,18 @@ async def test_an_address_that_leads_nowhere(ann: httpx2.AsyncClient) -> None:
     assert response.headers["allow"] == "POST"
 
 
-async def test_a_command_that_is_not_there_ends_as_failed_and_says_so(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_unknown_program_fails_with_a_reason(api: Api, ann: httpx2.AsyncClient) -> None:
     api.engine.default = Behaviour(exit_code=127)
     made = (await ann.post("/workloads", json={"command": ["pyhton"]})).json()["workload"]
-    await until(lambda: not api.control.look.live_counts())
+    await until(lambda: not api.control.queries.live_counts())
     found = (await ann.get(f"/workloads/{made['id']}")).json()
     assert (found["state"], found["exit_code"]) == ("failed", 127)
     assert found["reason"]["code"] == "CommandNotFound"
 
 
-async def test_a_workload_that_has_ended_cannot_be_stopped(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_ended_workload_cannot_be_stopped(api: Api, ann: httpx2.AsyncClient) -> None:
     made = (await ann.post("/workloads", json={"command": ["true"]})).json()["workload"]
-    await until(lambda: not api.control.look.live_counts())
+    await until(lambda: not api.control.queries.live_counts())
     problem_in(await ann.post(f"/workloads/{made['id']}/stop"), "already-ended")
 
 
@@ -251,7 +251,7 @@ async def test_a_workload_that_has_ended_cannot_be_stopped(api: Api, ann: httpx2
     [None, "", "ann", "Basic YW5uOmFubg==", "Bearer", "Bearer ", "Bearer stranger", "token stranger", "Bearer a b",
      "Bearer " + "x" * 5000, "Bearer \xe9"],
 )  # fmt: skip
-async def test_nobody_gets_nothing(api: Api, header: str | None) -> None:
+async def test_refuses_requests_without_token(api: Api, header: str | None) -> None:
     async with api.client(None) as client:
         headers = {} if header is None else {"Authorization": header.encode("latin-1")}
         for method, path in (("GET", "/workloads"), ("POST", "/workloads"), ("GET", "/info"), ("POST", "/bundles")):
@@ -260,7 +260,7 @@ async def test_nobody_gets_nothing(api: Api, header: str | None) -> None:
             assert response.headers["www-authenticate"] == 'Bearer realm="commonage"'
 
 
-async def test_a_cookie_is_nobodys_token(api: Api) -> None:
+async def test_cookie_does_not_authenticate(api: Api) -> None:
     async with api.client(None) as client:
         response = await client.get(
             "/workloads", headers={"Cookie": "commonage-session=ann; jupyterhub-session-id=ann"}
@@ -269,12 +269,12 @@ async def test_a_cookie_is_nobodys_token(api: Api) -> None:
 
 
 @pytest.mark.parametrize("word", ["token", "Token", "bearer", "Bearer", "BEARER"])
-async def test_both_ways_to_send_a_token(api: Api, word: str) -> None:
+async def test_accepts_bearer_and_token_schemes(api: Api, word: str) -> None:
     async with api.client(None) as client:
         assert (await client.get("/info", headers={"Authorization": f"{word} ann"})).json()["user"] == "ann"
 
 
-async def test_a_token_without_the_scope(api: Api) -> None:
+async def test_refuses_token_without_scope(api: Api) -> None:
     async with api.client("read:ann") as reader, api.client("none:ann") as nothing:
         for path in ("/workloads", "/workloads/dry-run"):
             found = problem_in(await reader.post(path, json={"command": ["true"]}), "scope-missing")
@@ -288,7 +288,7 @@ async def test_a_token_without_the_scope(api: Api) -> None:
 
 
 @pytest.mark.parametrize("name", ["hub", "_operator"])
-async def test_nobody_can_be_called_like_the_server_itself(api: Api, name: str) -> None:
+async def test_refuses_reserved_user_names(api: Api, name: str) -> None:
     async with api.client(f"admin:{name}") as pretender:
         problem_in(await pretender.get("/workloads"), "reserved-name")
 
@@ -296,20 +296,20 @@ async def test_nobody_can_be_called_like_the_server_itself(api: Api, name: str) 
 # --- what is our own fault ----------------------------------------------------------------------------------------
 
 
-async def test_the_hub_is_away(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_unavailable_while_the_hub_is_down(api: Api, ann: httpx2.AsyncClient) -> None:
     api.identity.trouble = True
     response = await ann.get("/workloads")
     assert problem_in(response, "unavailable")["retryable"] is True
     assert response.headers["retry-after"] == "1"
 
 
-async def test_a_fault_of_ours_is_logged_and_not_shown(
+async def test_internal_error_is_logged_and_not_shown(
     api: Api, ann: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the secret of the house")
 
-    monkeypatch.setattr(type(api.control.look), "workloads", broken)
+    monkeypatch.setattr(type(api.control.queries), "workloads", broken)
     with caplog.at_level(logging.ERROR):
         found = problem_in(await ann.get("/workloads"), "internal")
     assert "secret" not in json.dumps(found)
@@ -318,6 +318,6 @@ async def test_a_fault_of_ours_is_logged_and_not_shown(
     assert "the secret of the house" in caplog.text
 
 
-async def test_what_lies_beside_the_api_is_not_the_apis(api: Api) -> None:
+async def test_paths_outside_the_api_are_not_handled_by_it(api: Api) -> None:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api.app), base_url=URL) as client:
         assert (await client.get("/elsewhere")).status_code == 404

@@ -1,4 +1,4 @@
-"""Images through the API and the SDK, on every store: registered, seen by those whose they are, removed."""
+"""Images through the API and the SDK, on every store: registration, visibility, removal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[A
     async with serving(tmp_path, await make_store(request.param, tmp_path, request), rules=RULES) as running:
         running.identity.groups["ann"] = ("lab", "staff")
         running.identity.groups["bob"] = ("optics",)
-        running.app.state.join_client.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
+        running.app.state.context.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
         running.engine.behave(Behaviour(lasts_s=None))
         yield running
 
@@ -66,7 +66,7 @@ async def bob(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_an_image_is_registered_seen_and_run_in(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_registered_image_is_listed_and_runs_workloads(api: Api, ann: httpx2.AsyncClient) -> None:
     provenance = {
         "at": 1.5e9,
         "builder": "buildah 1.28",
@@ -96,7 +96,7 @@ async def test_an_image_is_registered_seen_and_run_in(api: Api, ann: httpx2.Asyn
     assert (refused.status_code, refused.json()["code"], refused.json()["field"]) == (422, "needs-gpu", "gpus")
     started = await ann.post("/workloads", json={**job, "gpus": "4GiB"})
     assert (started.status_code, started.json()["workload"]["tenant"]) == (201, "lab")
-    await until(lambda: api.control.look.live_counts().get(State.RUNNING))
+    await until(lambda: api.control.queries.live_counts().get(State.RUNNING))
     await until(lambda: all(one.state == "ready" for one in api.control.images.one(ROOT, "lab/torch:2.4").nodes))
     found = (await ann.get("/images/lab/torch:2.4")).json()
     assert (found["running"], [one["node"] for one in found["nodes"]]) == (1, ["cpu-1", "gpu-1"])
@@ -105,7 +105,7 @@ async def test_an_image_is_registered_seen_and_run_in(api: Api, ann: httpx2.Asyn
     assert path.startswith("/opt/kernels/torch/bin:/usr/local/sbin:")
 
 
-async def test_tenants_are_apart(ann: httpx2.AsyncClient, bob: httpx2.AsyncClient) -> None:
+async def test_images_of_other_tenants_are_hidden(ann: httpx2.AsyncClient, bob: httpx2.AsyncClient) -> None:
     assert (await ann.post("/images", json=wanted())).status_code == 201
     assert (await bob.get("/images")).json() == {"items": []}
     names = [one["name"] for one in (await bob.get("/environments")).json()["items"]]
@@ -130,9 +130,7 @@ async def test_tenants_are_apart(ann: httpx2.AsyncClient, bob: httpx2.AsyncClien
         assert answer.json()["code"] == code, answer.text
 
 
-async def test_a_name_can_be_asked_for_before_anything_is_pushed(
-    api: Api, ann: httpx2.AsyncClient, bob: httpx2.AsyncClient
-) -> None:
+async def test_name_can_be_checked_before_push(api: Api, ann: httpx2.AsyncClient, bob: httpx2.AsyncClient) -> None:
     asked = {"name": "lab/torch"}
     assert (await ann.post("/images/dry-run", json=asked)).json() == {**asked, "tenant": "lab", "replaces": False}
     assert (await ann.post("/images", json=wanted())).status_code == 201
@@ -149,7 +147,7 @@ async def test_a_name_can_be_asked_for_before_anything_is_pushed(
     assert (await ann.get("/images/dry-run")).status_code in (404, 405)
 
 
-async def test_admins_see_all_and_users_ask_of_the_form_for_others(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_launch_options_show_images_of_the_users_tenants(api: Api, ann: httpx2.AsyncClient) -> None:
     await ann.post("/images", json=wanted())
     async with api.client("admin:root") as root:
         assert [one["name"] for one in (await root.get("/images")).json()["items"]] == ["lab/torch"]
@@ -161,14 +159,14 @@ async def test_admins_see_all_and_users_ask_of_the_form_for_others(api: Api, ann
     assert [one["mine"] for one in (await ann.get("/images")).json()["items"]] == [True, False]
 
 
-async def test_what_is_removed_is_refused_with_the_reason(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_removed_image_is_refused_with_reason(api: Api, ann: httpx2.AsyncClient) -> None:
     await ann.post("/images", json=wanted())
     ask = {"command": ["x"], "environment": "lab/torch/torch", "cpus": 8}
     ids = [(await ann.post("/workloads", json=ask)).json()["workload"]["id"] for _ in range(3)]
-    await until(lambda: api.control.look.live_counts().get(State.RUNNING) == 2)
+    await until(lambda: api.control.queries.live_counts().get(State.RUNNING) == 2)
     removed = await ann.delete("/images/lab/torch")
     assert (removed.status_code, removed.json()["waiting"]) == (200, [ids[2]])
-    await until(lambda: api.control.look.live_counts().get(State.HELD))
+    await until(lambda: api.control.queries.live_counts().get(State.HELD))
     waits = (await ann.get(f"/workloads/{ids[2]}")).json()
     assert (waits["reason"]["code"], waits["reason"]["params"]["by"]) == ("ImageRemoved", "ann")
     refused = (await ann.post("/workloads", json=ask)).json()
@@ -180,7 +178,7 @@ async def test_what_is_removed_is_refused_with_the_reason(api: Api, ann: httpx2.
         {"items": []},
     ]
     assert (await ann.post("/images", json=wanted(digit="b"))).status_code == 201
-    await until(lambda: not api.control.look.live_counts().get(State.HELD))
+    await until(lambda: not api.control.queries.live_counts().get(State.HELD))
 
 
 @pytest.mark.parametrize(
@@ -198,13 +196,13 @@ async def test_what_is_removed_is_refused_with_the_reason(api: Api, ann: httpx2.
         (wanted(provenance={"files": [{"path": "x", "digest": "md5:1"}]}), 422, "invalid-input"),
     ],
 )
-async def test_what_cannot_be_is_refused(ann: httpx2.AsyncClient, body: dict[str, Any], status: int, code: str) -> None:
+async def test_refuses_invalid_images(ann: httpx2.AsyncClient, body: dict[str, Any], status: int, code: str) -> None:
     answer = await ann.post("/images", json=body)
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
     assert (await ann.get("/images")).json() == {"items": []}
 
 
-def test_the_sdk_has_a_call_for_each(tmp_path: Path) -> None:
+def test_sdk_has_a_call_for_each_route(tmp_path: Path) -> None:
     digest = "sha256:" + "d" * 64
     with served(tmp_path) as url, Client(f"{url}", "admin:root") as client:
         assert not client.check_image_name("public/x:1").replaces
@@ -218,10 +216,10 @@ def test_the_sdk_has_a_call_for_each(tmp_path: Path) -> None:
             client.image("public/x:1")
 
 
-def test_the_list_of_environments_says_whose_they_are_and_what_they_need(tmp_path: Path) -> None:
+def test_environments_show_tenant_and_gpu_needs(tmp_path: Path) -> None:
     def prepare(api: Api) -> None:
         api.identity.groups["ann"] = ("lab",)
-        api.app.state.join_client.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
+        api.app.state.context.registry = SomeRegistry(RegistryAbout(HERE, "PEM"))
 
     with served(tmp_path, prepare=prepare, rules=RULES) as url:
         with Client(url, "ann") as client:

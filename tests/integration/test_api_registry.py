@@ -1,4 +1,4 @@
-"""The registry's door: who is told where it is, who gets which token, what of it is whose to throw out."""
+"""Routes of the image registry: address, token rights, collection of unused images."""
 
 import base64
 from collections.abc import Collection, Sequence
@@ -49,7 +49,7 @@ async def answered(tmp_path: Path, *asks: tuple[str, dict[str, Any]]) -> list[ht
     """The answers to these, of an installation in which bob is in the lab."""
     async with serving(tmp_path, run=False, rules=Rules(tenants=(Tenant("lab"), Tenant("Course 1")))) as api:
         api.identity.groups = {"bob": ("lab",), "ann": ("Course 1",)}
-        api.app.state.join_client.registry = FakeRegistry()
+        api.app.state.context.registry = FakeRegistry()
         return [await asked(api, path, **more) for path, more in asks]
 
 
@@ -81,7 +81,7 @@ async def test_a_token_grants_what_its_owner_may(tmp_path: Path, headers: dict[s
     assert (said["expires_in"], said["issued_at"]) == (300, "2026-09-21T14:13:20+00:00")
 
 
-async def test_a_tenant_whose_name_no_registry_takes_has_a_scope_of_its_own(tmp_path: Path) -> None:
+async def test_tenant_with_an_invalid_registry_name_has_its_own_scope(tmp_path: Path) -> None:
     scope = {"scope": ["repository:course-1-c4a9baca/x:push repository:course-1/x:push"]}
     (answer,) = await answered(tmp_path, ("registry/token", {"token": "ann", "params": scope}))
     granted = answer.json()["token"].split()
@@ -92,16 +92,16 @@ async def test_a_tenant_whose_name_no_registry_takes_has_a_scope_of_its_own(tmp_
 @pytest.mark.parametrize(
     ("headers", "says"),
     [
-        ({}, "this needs a token"),
+        ({}, "a token is required"),
         (known("bob", "nobody"), "does not know this token"),
-        (known("ann", "bob"), "is that of bob, and not of 'ann'"),
+        (known("ann", "bob"), "is a token of bob, not of 'ann'"),
         (known("node", "guessed"), "does not know this token"),
-        (known("bob", ""), "none was given"),
-        ({"Authorization": "Basic %%%"}, "not of the form"),
-        ({"Authorization": "Basic"}, "not of the form"),
+        (known("bob", ""), "the password is missing"),
+        ({"Authorization": "Basic %%%"}, "header must be"),
+        ({"Authorization": "Basic"}, "header must be"),
     ],
 )
-async def test_who_is_not_known_is_told_why_in_the_words_of_registries(
+async def test_unauthenticated_client_gets_registry_error_details(
     tmp_path: Path, headers: dict[str, str], says: str
 ) -> None:
     (answer,) = await answered(tmp_path, ("registry/token", {"token": None, "headers": headers}))
@@ -111,12 +111,12 @@ async def test_who_is_not_known_is_told_why_in_the_words_of_registries(
     assert answer.json()["code"] == "unauthenticated"
 
 
-async def test_what_is_no_scope_is_refused(tmp_path: Path) -> None:
+async def test_refuses_invalid_scope(tmp_path: Path) -> None:
     (answer,) = await answered(tmp_path, ("registry/token", {"params": {"scope": "nonsense"}}))
     assert (answer.status_code, answer.json()["field"]) == (422, "scope")
 
 
-async def test_where_it_is_and_what_is_thrown_out(tmp_path: Path) -> None:
+async def test_shows_address_and_collects_unused_images(tmp_path: Path) -> None:
     about, refused, done = await answered(
         tmp_path,
         ("registry", {}),
@@ -128,7 +128,7 @@ async def test_where_it_is_and_what_is_thrown_out(tmp_path: Path) -> None:
     assert done.json() == {"images": ["lab/old@sha256:1"], "freed_bytes": 1024}
 
 
-async def test_without_a_registry_there_is_none(tmp_path: Path) -> None:
+async def test_installation_without_registry_is_not_found(tmp_path: Path) -> None:
     async with serving(tmp_path, run=False) as api:
         for path, method in (("registry", "GET"), ("registry/token", "GET"), ("registry/collect", "POST")):
             answer = await asked(api, path, "admin:root", method=method)

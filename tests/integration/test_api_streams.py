@@ -1,4 +1,4 @@
-"""Live events and logs: resumed where they broke, alive while nothing happens, ended with what they follow."""
+"""Streams of events and logs: they resume, send heartbeats, and end with the workload or the server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def events(client: httpx2.AsyncClient, path: str, **headers: str) -> Async
                 yield event
 
 
-async def test_a_log_is_followed_from_before_its_start_to_its_end(live: Live) -> None:
+async def test_log_is_followed_from_before_start_to_end(live: Live) -> None:
     live.api.engine.default = Behaviour(lasts_s=0.4, prints=("one", "two"), start_delay_s=0.2)
     async with live.client() as ann:
         job = await submitted(ann)
@@ -73,11 +73,11 @@ async def test_a_log_is_followed_from_before_its_start_to_its_end(live: Live) ->
     assert (event, data["state"], data["exit_code"], data["attempt"]) == ("end", "succeeded", 0, 1)
 
 
-async def test_a_log_is_taken_up_behind_the_line_that_came_last(live: Live) -> None:
+async def test_log_resumes_after_the_last_line(live: Live) -> None:
     live.api.engine.default = Behaviour(prints=("one", "two", "three"))
     async with live.client() as ann:
         job = await submitted(ann)
-        await until(lambda: not live.api.control.look.live_counts())
+        await until(lambda: not live.api.control.queries.live_counts())
         path = f"/workloads/{job}/logs"
         first = await anext(events(ann, path))
         rest = [one async for one in events(ann, f"{path}?tail=1", **{"Last-Event-ID": first.id})]
@@ -86,12 +86,12 @@ async def test_a_log_is_taken_up_behind_the_line_that_came_last(live: Live) -> N
         assert (await ann.get(path, params={"offset": first.id})).text == "two\nthree\n"
 
 
-async def test_a_log_that_is_not_there(live: Live) -> None:
+async def test_missing_log_is_not_found(live: Live) -> None:
     live.api.engine.default = Behaviour(lasts_s=None)
     async with live.client() as ann:
         ahead = await submitted(ann, gpus="1")
         waiting = await submitted(ann, gpus="1")
-        await until(lambda: live.api.control.look.queue_length() == 1)
+        await until(lambda: live.api.control.queries.queue_length() == 1)
         for query, headers in (("", {}), ("?attempt=3", {}), ("?attempt=3", STREAM)):
             response = await ann.get(f"/workloads/{waiting}/logs{query}", headers=headers)
             assert (response.status_code, response.json()["code"]) == (404, "log-not-found")
@@ -106,7 +106,7 @@ async def test_a_log_that_is_not_there(live: Live) -> None:
         await ann.post(f"/workloads/{ahead}/stop")
 
 
-async def test_events_are_followed_and_taken_up_without_gap_or_repetition(live: Live) -> None:
+async def test_events_resume_without_gap_or_repetition(live: Live) -> None:
     live.api.engine.default = Behaviour(lasts_s=0.1)
     async with live.client() as ann:
         seen: list[tuple[int, str]] = []
@@ -134,10 +134,10 @@ async def test_events_are_followed_and_taken_up_without_gap_or_repetition(live: 
         assert len(set(seen)) == len(seen) == 15
 
 
-async def test_a_stream_of_events_begins_now_unless_told_otherwise(live: Live) -> None:
+async def test_event_stream_starts_now_by_default(live: Live) -> None:
     async with live.client() as ann, live.client("bob") as bob:
         await submitted(ann, name="before")
-        await until(lambda: not live.api.control.look.live_counts())
+        await until(lambda: not live.api.control.queries.live_counts())
         async with ann.stream("GET", "/events", headers=STREAM) as response:
             stream = aiter(httpx2.EventSource(response))
             assert not (await anext(stream)).data  # it tells where it begins
@@ -146,8 +146,8 @@ async def test_a_stream_of_events_begins_now_unless_told_otherwise(live: Live) -
             assert json.loads((await anext(stream)).data)["workload_id"] == after
 
 
-async def test_a_silent_stream_gives_signs_of_life(live: Live) -> None:
-    live.api.app.state.join_client.streams._heartbeat_s = 0.05
+async def test_idle_stream_sends_heartbeats(live: Live) -> None:
+    live.api.app.state.context.streams._heartbeat_s = 0.05
     async with live.client() as ann, ann.stream("GET", "/events", headers=STREAM) as response:
         text = response.aiter_text()
         assert await anext(text) == "id: 2\n\n"
@@ -155,17 +155,17 @@ async def test_a_silent_stream_gives_signs_of_life(live: Live) -> None:
         assert await anext(text) == ": still here\n\n"
 
 
-async def test_who_goes_away_leaves_nothing_behind(live: Live) -> None:
-    streams = live.api.app.state.join_client.streams
+async def test_disconnected_client_leaves_no_stream(live: Live) -> None:
+    streams = live.api.app.state.context.streams
     async with live.client() as ann:
         async with ann.stream("GET", "/events", headers=STREAM):
             await until(lambda: len(streams) == 1)
         await until(lambda: len(streams) == 0)
 
 
-async def test_the_server_stops_although_somebody_listens(live: Live) -> None:
+async def test_server_stops_with_open_streams(live: Live) -> None:
     async with live.client() as ann, ann.stream("GET", "/events", headers=STREAM) as response:
-        await until(lambda: len(live.api.app.state.join_client.streams) == 1)
+        await until(lambda: len(live.api.app.state.context.streams) == 1)
         end_streams(live.api.app)
         live.server.should_exit = True
         assert await response.aread() == b"id: 2\n\n"
@@ -176,7 +176,7 @@ async def test_a_log_of_many_lines_is_quick(live: Live) -> None:
     live.api.engine.default = Behaviour(prints=tuple(f"line {number}" for number in range(20_000)))
     async with live.client() as ann:
         job = await submitted(ann)
-        await until(lambda: not live.api.control.look.live_counts())
+        await until(lambda: not live.api.control.queries.live_counts())
         count = 0
         async for _ in events(ann, f"/workloads/{job}/logs"):
             count += 1

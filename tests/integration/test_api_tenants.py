@@ -50,17 +50,15 @@ def ending(seconds: float, **fields: Any) -> dict[str, Any]:
     return {**SOON, "ends_at": time.time() + seconds, **fields}
 
 
-async def test_tenants_say_what_is_held_and_what_waits(
-    api: Api, ann: httpx2.AsyncClient, root: httpx2.AsyncClient
-) -> None:
+async def test_tenants_show_allocated_and_queued(api: Api, ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
     made = (await ann.post("/workloads", json={"command": ["x"], "gpus": 0.5})).json()["workload"]
     assert made["tenant"] == "optics"  # the only one she is in
-    await until(lambda: api.control.look.live_counts().get(State.RUNNING))
+    await until(lambda: api.control.queries.live_counts().get(State.RUNNING))
     mine = (await ann.get("/tenants")).json()["items"]
     assert [one["name"] for one in mine] == ["commons", "optics"]
     optics = mine[1]
     assert (optics["title"], optics["weight"], optics["member"], optics["running"]) == ("Lab of Optics", 2.0, True, 1)
-    figures = [optics[what]["gpu_milli"] for what in ("nominal", "held", "borrowed", "lent")]
+    figures = [optics[what]["gpu_milli"] for what in ("nominal", "allocated", "borrowed", "lent")]
     assert figures == [250, 500, 250, 0]
     every = {one["name"]: one for one in (await root.get("/tenants")).json()["items"]}
     assert list(every) == ["commons", "optics", "course"]
@@ -70,7 +68,7 @@ async def test_tenants_say_what_is_held_and_what_waits(
     assert (refused.status_code, refused.json()["code"]) == (404, "tenant-not-found")
 
 
-async def test_a_reservation_is_made_seen_and_taken_away(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
+async def test_reservation_is_created_listed_and_cancelled(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
     answer = await root.post("/reservations", json=ending(3600, title="class", owner="bob"))
     assert answer.status_code == 201, answer.text
     (one,) = answer.json()["items"]
@@ -88,7 +86,7 @@ async def test_a_reservation_is_made_seen_and_taken_away(ann: httpx2.AsyncClient
     assert audit[0]["params"]["reservation"]["count"] == 2
 
 
-async def test_every_week_makes_one_for_each(root: httpx2.AsyncClient) -> None:
+async def test_weekly_reservation_creates_one_per_week(root: httpx2.AsyncClient) -> None:
     day = datetime.now(UTC).date() + timedelta(days=1)
     last = day + timedelta(days=15)
     weekly = {**SOON, "starts_at": f"{day} 14:00", "ends_at": "16:00", "every": "week", "last_day": str(last)}
@@ -98,7 +96,7 @@ async def test_every_week_makes_one_for_each(root: httpx2.AsyncClient) -> None:
     assert {begin.hour for begin in starts} == {14}
 
 
-async def test_what_cannot_be_reserved(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
+async def test_refuses_invalid_reservations(ann: httpx2.AsyncClient, root: httpx2.AsyncClient) -> None:
     refused = await ann.post("/reservations", json=ending(3600))
     assert (refused.status_code, refused.json()["code"]) == (403, "scope-missing")
     for ask, code, words in (
@@ -109,14 +107,14 @@ async def test_what_cannot_be_reserved(ann: httpx2.AsyncClient, root: httpx2.Asy
         (ending(3600, time_zone="Berlin"), "invalid-input", "Europe/Berlin, UTC or +01:00"),
         (ending(3600, starts_at="soon"), "invalid-input", "'soon' is no time"),
         (ending(3600, every="month"), "invalid-input", "'day' or 'week'"),
-        (ending(3600, room=1), "unknown-field", "there is no field 'room'"),
+        (ending(3600, room=1), "unknown-field", "unknown field 'room'"),
     ):
         refused = await root.post("/reservations", json=ask)
         assert refused.json()["code"] == code, refused.text
         assert words in refused.json()["detail"]
 
 
-async def test_the_hub_says_whose_groups_count(api: Api) -> None:
+async def test_groups_count_only_from_the_hub(api: Api) -> None:
     async with api.client("secret-of-the-spawner") as hub:
         ask = {"kind": "session", "owner": "bob", "groups": ["course"]}
         assert (await hub.post("/workloads", json=ask)).json()["workload"]["tenant"] == "course"
@@ -124,7 +122,7 @@ async def test_the_hub_says_whose_groups_count(api: Api) -> None:
         assert other.json()["code"] == "not-a-member"
 
 
-async def test_a_form_offers_ones_tenants_and_the_priorities_one_may_ask_for(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_launch_options_offer_allowed_tenants_and_priorities(api: Api, ann: httpx2.AsyncClient) -> None:
     mine = (await ann.get("/launch-options")).json()
     assert [one["name"] for one in mine["tenants"]] == ["commons", "optics"]
     assert mine["priorities"] == ["scavenger", "low", "normal"]
@@ -134,7 +132,7 @@ async def test_a_form_offers_ones_tenants_and_the_priorities_one_may_ask_for(api
     assert his["priorities"] == mine["priorities"]
 
 
-async def test_a_quota_that_could_never_do_is_said_at_once(ann: httpx2.AsyncClient) -> None:
+async def test_request_above_the_quota_is_refused_at_once(ann: httpx2.AsyncClient) -> None:
     for path in ("/workloads", "/workloads/dry-run"):
         refused = await ann.post(path, json={"command": ["x"], "gpus": 1})
         assert refused.json()["code"] == "unschedulable"

@@ -1,6 +1,4 @@
-"""Shares of a GPU through the API: who is over is told, what was used is on the usage report, the next ask is
-advised.
-"""
+"""GPU shares through the API: warnings above the share, usage reports, and suggestions from them."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.api_world import STORES, Api, Devices, make_store, serving, until
+from tests.integration.api_world import STORES, Api, SampledDevices, make_store, serving, until
 
 from commonage.domain.statuses import ProcessOwner
 from commonage.domain.workloads import State
@@ -40,7 +38,7 @@ def device() -> Device:
 @pytest.fixture(params=STORES)
 async def api(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str, device: Device) -> AsyncIterator[Api]:
     store = await make_store(request.param, tmp_path, request)
-    async with serving(tmp_path, store, devices=Devices(device)) as running:
+    async with serving(tmp_path, store, devices=SampledDevices(device)) as running:
         running.engine.default = Behaviour(lasts_s=None, holds_mib=300)
         yield running
 
@@ -60,7 +58,7 @@ async def measured(api: Api, device: Device, workload_id: str, mib: int, rounds:
         await api.control.sampling.tick()
 
 
-async def test_asked_used_and_advised(api: Api, device: Device) -> None:
+async def test_usage_report_leads_to_a_suggestion(api: Api, device: Device) -> None:
     one = await started(api, ASK)
     await measured(api, device, one, 4000)
     async with api.client("ann") as ann, api.client("bob") as bob:
@@ -92,9 +90,7 @@ async def test_asked_used_and_advised(api: Api, device: Device) -> None:
         assert (await bob.post("/workloads/dry-run", json=ASK)).json()["suggestion"] is None, "that is Ann's"
 
 
-async def test_who_is_over_its_share_is_told_and_others_unattributed_processes_are_shown(
-    api: Api, device: Device
-) -> None:
+async def test_warns_over_share_and_shows_unattributed_processes(api: Api, device: Device) -> None:
     one = await started(api, ASK)
     await measured(api, device, one, 12_000, rounds=3)
     async with api.client("ann") as ann, api.client("admin:root") as root:

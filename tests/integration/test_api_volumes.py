@@ -1,4 +1,4 @@
-"""Volumes through the API: what there is, who may have it, what an engine is told, what becomes of it meanwhile."""
+"""Volumes through the API: lists, permissions, mounts, and removal while a workload is queued."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_each_sees_what_is_theirs(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_users_see_volumes_of_their_tenants(api: Api, ann: httpx2.AsyncClient) -> None:
     listed = (await ann.get("/volumes")).json()
     assert listed["home"] is None
     found = {one["name"]: one for one in listed["items"]}
@@ -45,7 +45,7 @@ async def test_each_sees_what_is_theirs(api: Api, ann: httpx2.AsyncClient) -> No
     assert [one["name"] for one in offered] == ["datasets", "results"]
 
 
-async def test_what_was_asked_for_is_what_is_mounted(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_requested_volumes_are_mounted(api: Api, ann: httpx2.AsyncClient) -> None:
     ask = {"command": ["x"], "volumes": ["datasets", "results:rw@/out"], "environment": "base"}
     made = (await ann.post("/workloads", json=ask)).json()["workload"]
     assert made["volumes"] == ["datasets:ro", "results:rw@/out"]
@@ -66,7 +66,7 @@ async def test_what_was_asked_for_is_what_is_mounted(api: Api, ann: httpx2.Async
         (["exam"], 403, "forbidden", "members of optics cannot have the volume 'exam'"),
     ],
 )
-async def test_what_cannot_be_had_is_told(
+async def test_refuses_unavailable_volumes(
     api: Api, ann: httpx2.AsyncClient, volumes: list[str], status: int, code: str, says: str
 ) -> None:
     for path in ("/workloads", "/workloads/dry-run"):
@@ -75,7 +75,7 @@ async def test_what_cannot_be_had_is_told(
         assert says in refused.json()["detail"]
 
 
-async def test_a_volume_that_went_while_it_waited_ends_it_with_the_reason(api: Api, ann: httpx2.AsyncClient) -> None:
+async def test_volume_removed_while_queued_ends_the_workload(api: Api, ann: httpx2.AsyncClient) -> None:
     holder = (await ann.post("/workloads", json={"command": ["x"], "gpus": 1})).json()["workload"]
     await until(lambda: api.engine.world.runs)
     ask: dict[str, Any] = {"command": ["x"], "gpus": 1, "volumes": ["results:rw"]}

@@ -1,4 +1,4 @@
-"""The command line as people use it, against the whole API over control and the fake engine."""
+"""The command line against the whole API, with the control plane and the fake engine."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from commonage.cli import main
 
 
 class Done(NamedTuple):
-    """What came of a call."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -31,7 +31,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def commonage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Call the command line in a folder of its own; `token` says as whom."""
+    """Run the command line in its own folder, with this token."""
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()
@@ -64,13 +64,13 @@ def test_run_detached_prints_the_workload(commonage: Run) -> None:
     assert made["id"] in {one["id"] for one in listed}
 
 
-def test_run_follows_to_the_end(commonage: Run) -> None:
+def test_run_follows_until_the_end(commonage: Run) -> None:
     done = commonage("run", "--no-files", "--", "echo", "hello")
     assert done.returncode == 0, done.stderr
     assert "commonage: " in done.stderr
 
 
-def test_the_files_of_the_folder_go_along(commonage: Run, tmp_path: Path) -> None:
+def test_files_of_folder_are_sent(commonage: Run, tmp_path: Path) -> None:
     (tmp_path / "work" / "train.py").write_text("print(1)")
     made = json.loads(commonage("run", "--detach", "--json", "--", "python", "train.py").stdout)
     assert len(made["bundle"]) == 64
@@ -79,19 +79,19 @@ def test_the_files_of_the_folder_go_along(commonage: Run, tmp_path: Path) -> Non
     assert json.loads(commonage("run", "-d", "--json", "--no-files", "--", "true").stdout)["bundle"] is None
 
 
-def test_an_array(commonage: Run) -> None:
+def test_array_is_submitted_and_followed(commonage: Run) -> None:
     done = commonage("run", "--detach", "--array", "3", "--no-files", "--", "true")
     ids = done.stdout.split()
     assert len(ids) == 3
     assert commonage("run", "--array", "3", "--no-files", "--", "true").returncode == 0
 
 
-def test_the_same_key_gives_the_same_job(commonage: Run) -> None:
+def test_same_key_returns_same_job(commonage: Run) -> None:
     one, other = (commonage("run", "-d", "--key", "k1", "--no-files", "--", "true").stdout for _ in range(2))
     assert one == other
 
 
-def test_an_id_may_be_shortened(commonage: Run) -> None:
+def test_id_may_be_shortened(commonage: Run) -> None:
     made = commonage(
         "run", "-d", "--no-files", "--gpus", "24GiB", "--name", "waits-long", "--", "sleep", "1"
     ).stdout.strip()
@@ -100,7 +100,7 @@ def test_an_id_may_be_shortened(commonage: Run) -> None:
     assert commonage("logs", made).returncode == 0
 
 
-def test_stop_says_what_became_of_each(commonage: Run) -> None:
+def test_stop_reports_each_failure(commonage: Run) -> None:
     done = commonage("stop", "0000000000000", "nothing-like-it")
     assert done.returncode == 2
     assert "0000000000000" in done.stderr
@@ -163,35 +163,35 @@ def test_nodes_are_drained_by_admins_only(commonage: Run) -> None:
     assert "ready" in commonage("node", "resume", "here/cpu-1", token="admin:root").stdout
     assert "ready" in commonage("node", "resume", "gpu-1", "--gpu", "0", token="admin:root").stdout
     assert "GPU '9' is none on gpu-1" in commonage("node", "resume", "gpu-1", "--gpu", "9", token="admin:root").stderr
-    assert "is no node here" in commonage("node", "drain", "gone", token="admin:root").stderr
+    assert "no node 'gone'" in commonage("node", "drain", "gone", token="admin:root").stderr
 
 
-def test_a_drain_with_a_deadline_and_its_mistakes(commonage: Run) -> None:
+def test_drain_with_deadline(commonage: Run) -> None:
     done = commonage("node", "drain", "cpu-1", "--requeue", "--by", "2h", token="admin:root")
     assert done.returncode == 0, done.stderr
-    assert "What still runs there must leave by" in done.stdout
+    assert "Workloads that still run there are evicted at" in done.stdout
     wrong = commonage("node", "drain", "cpu-1", "--by", "tomorrow", token="admin:root")
     assert wrong.returncode == 2
     assert "by 'tomorrow' is no time; write it like" in wrong.stderr
     assert "ready" in commonage("node", "resume", "cpu-1", token="admin:root").stdout
 
 
-def test_a_job_may_be_told_to_run_once_only(commonage: Run) -> None:
+def test_job_may_disable_requeue(commonage: Run) -> None:
     for flags, shown in (([], True), (["--requeue"], True), (["--no-requeue"], False)):
         made = json.loads(commonage("run", "-d", "--json", "--no-files", *flags, "--", "true").stdout)
         assert made["requeue"] is shown
 
 
-def test_other_peoples_work_is_for_admins(commonage: Run) -> None:
+def test_only_admins_list_workloads_of_others(commonage: Run) -> None:
     commonage("run", "-d", "--no-files", "--", "true", token="bob")
-    assert "only admins see" in commonage("ps", "-A").stderr
+    assert "only admins can list" in commonage("ps", "-A").stderr
     everybody = json.loads(commonage("ps", "-A", "--all", "--json", token="admin:root").stdout)
     assert {"ann", "bob"} <= {one["owner"] for one in everybody}
     own = json.loads(commonage("ps", "--all", "--json", token="admin:root").stdout)
     assert {one["owner"] for one in own} <= {"root"}
 
 
-def test_login_keeps_the_token_for_its_owner(commonage: Run, url: str, tmp_path: Path) -> None:
+def test_login_saves_token_for_owner_only(commonage: Run, url: str, tmp_path: Path) -> None:
     done = commonage("login", url, token=None, typed="ann\n")
     assert done.returncode == 0, done.stderr
     assert "You are ann" in done.stdout
@@ -219,20 +219,20 @@ def test_login_keeps_the_token_for_its_owner(commonage: Run, url: str, tmp_path:
         (["run", "--priority", "7", "--no-files", "--", "true"], 2, "admins"),
         (["run", "--files", "gone", "--", "true"], 2, "'gone'"),
         (["run", "--dependency", "before:x", "--no-files", "--", "true"], 2, "before:x"),
-        (["submit", "gone.yml"], 2, "no job file"),
+        (["submit", "gone.yml"], 2, "job file gone.yml does not exist"),
         (["logs", "0000000000000"], 2, "0000000000000"),
         (["usage", "--since", "yesterday"], 2, "yesterday"),
-        (["explain", "x", "--gpus", "1"], 2, "not both"),
+        (["explain", "x", "--gpus", "1"], 2, "either an id or a request"),
     ],
 )
-def test_what_is_wrong_has_a_sentence_and_a_code(commonage: Run, arguments: list[str], code: int, said: str) -> None:
+def test_mistakes_have_message_and_exit_code(commonage: Run, arguments: list[str], code: int, said: str) -> None:
     done = commonage(*arguments)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_no_token_says_how_to_get_one(commonage: Run, url: str) -> None:
+def test_missing_token_is_reported_with_login_command(commonage: Run, url: str) -> None:
     done = commonage("ps", token=None)
     assert done.returncode == 2
     assert f"commonage login {url}" in done.stderr

@@ -1,4 +1,4 @@
-"""Tenants, reservations, gangs and preemptible work on the command line, against the whole API."""
+"""Tenants, reservations, gangs and preemptible jobs on the command line, against the whole API."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def read(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
-def test_tenants_with_what_they_hold(commonage: Run) -> None:
+def test_tenants_are_listed_with_allocations(commonage: Run) -> None:
     job = ("run", "--detach", "--json", "--no-files", "--name", "stays", "--gpus", "0.5", "--", "x")
     made = read(commonage(*job, token="ann"))
     assert made["tenant"] == "optics"
@@ -61,15 +61,15 @@ def test_tenants_with_what_they_hold(commonage: Run) -> None:
     for words in ("commons", "Lab of Optics", "of 0.25"):
         assert words in listed
     shown = commonage("tenant", "show", "optics", token="ann").stdout
-    for words in ("optics: Lab of Optics", "weight 2", "GPUs", "no bound"):
+    for words in ("optics: Lab of Optics", "weight 2", "GPUS", "no limit"):
         assert words in shown
     hidden = commonage("tenant", "show", "course", token="ann")
-    assert (hidden.exit_code, "there are: commons, optics" in hidden.stderr) == (2, True)
+    assert (hidden.exit_code, "Tenants: commons, optics" in hidden.stderr) == (2, True)
     assert [one["name"] for one in read(commonage("tenant", "ls", "--json", token="ann"))] == ["commons", "optics"]
     commonage("stop", made["id"], token="ann")
 
 
-def test_a_reservation_comes_and_goes(commonage: Run) -> None:
+def test_reservation_is_added_listed_and_removed(commonage: Run) -> None:
     day = datetime.now(UTC).date() + timedelta(days=3)
     add = ("reservation", "add", "--tenant", "course", "--from", f"{day} 14:00", "--until", "16:00", "--count", "2")
     done = commonage(*add, "--gpus", "4GiB", "--cpus", "1", "--mem", "512MiB", "--title", "class")
@@ -77,13 +77,13 @@ def test_a_reservation_comes_and_goes(commonage: Run) -> None:
     assert f"{day} 14:00 until 16:00 UTC: 2 times 1 CPU, 512 MiB of memory, 4 GiB of VRAM for course" in done.stdout
     (one,) = read(commonage("reservation", "ls", "--json"))
     listed = commonage("reservation", "ls").stdout
-    assert all(words in listed for words in (one["id"], "course", f"{day} 14:00", "16:00", "class", "Times are of UTC"))
-    assert "Nothing is reserved." in commonage("reservation", "ls", token="ann").stderr
-    assert "is taken away" in commonage("reservation", "rm", one["id"]).stdout
+    assert all(words in listed for words in (one["id"], "course", f"{day} 14:00", "16:00", "class", "Time zone: UTC"))
+    assert "No reservations." in commonage("reservation", "ls", token="ann").stderr
+    assert f"Removed {one['id']}" in commonage("reservation", "rm", one["id"]).stdout
     assert commonage("reservation", "rm", one["id"]).exit_code == 2
 
 
-def test_a_reservation_for_every_week_in_another_zone(commonage: Run) -> None:
+def test_reservation_repeats_weekly_in_another_zone(commonage: Run) -> None:
     day = datetime.now(UTC).date() + timedelta(days=3)
     weekly = ("--every", "week", "--last-day", str(day + timedelta(days=7)), "--time-zone", "+05:30", "--json")
     add = ("reservation", "add", "--tenant", "optics", "--from", f"{day} 14:00", "--until", "15:00", "--gpus", "0.25")
@@ -98,17 +98,17 @@ def test_a_reservation_for_every_week_in_another_zone(commonage: Run) -> None:
         (("--tenant", "course", "--from", "soon", "--until", "16:00"), "'soon' is no time; write it like"),
         (("--tenant", "physics", "--from", "now", "--until", "2099-01-01"), "there are: commons, optics, course"),
         (("--tenant", "course", "--from", "now", "--until", "now"), "before it begins"),
-        (("--tenant", "course", "--from", "now", "--until", "23:59", "--on", "x"), "--on x: write it like"),
+        (("--tenant", "course", "--from", "now", "--until", "23:59", "--on", "x"), "--on x is not a label"),
         (("--tenant", "course" * 50, "--from", "now", "--until", "23:59"), "tenant: 300 characters"),
     ],
 )
-def test_what_cannot_be_reserved(commonage: Run, arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_reservation_is_refused(commonage: Run, arguments: tuple[str, ...], words: str) -> None:
     done = commonage("reservation", "add", *arguments)
     assert done.exit_code == 2
     assert words in done.stderr
 
 
-def test_a_gang_and_preemptible_work(commonage: Run) -> None:
+def test_gang_and_preemptible_job(commonage: Run) -> None:
     asked = ("run", "--detach", "--json", "--no-files", "--nodes", "2", "--priority", "low", "--preemptible")
     made = read(commonage(*asked, "--on", "engine=fake", "--", "true"))
     assert (made["gang"], made["array_size"], made["priority"], made["preemptible"]) == (True, 2, -10, True)
@@ -120,7 +120,7 @@ def test_a_gang_and_preemptible_work(commonage: Run) -> None:
     assert "zone=moon" in nowhere.stderr
 
 
-def test_the_time_zone_of_this_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_zone_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for set_to, name in (("Europe/Berlin", "Europe/Berlin"), (":/usr/share/zoneinfo/Asia/Tokyo", "Asia/Tokyo")):
         monkeypatch.setenv("TZ", set_to)
         assert time_zone() == name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tests.integration.api_world import Api, Devices, served
+from tests.integration.api_world import Api, SampledDevices, served
 
 from commonage.cli import main
 from commonage.domain.nodes import Allocation
@@ -50,7 +50,7 @@ def prepare(api: Api) -> None:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served(
-        tmp_path_factory.mktemp("api"), devices=Devices(Device(), sample_every_s=0.1), prepare=prepare
+        tmp_path_factory.mktemp("api"), devices=SampledDevices(Device(), sample_every_s=0.1), prepare=prepare
     ) as address:
         yield address
 
@@ -64,7 +64,7 @@ def commonage(url: str, tmp_path: Path) -> Run:
     return run
 
 
-def test_run_ends_with_the_usage_report_and_hints_the_next_time(commonage: Run) -> None:
+def test_run_prints_usage_report_and_later_a_hint(commonage: Run) -> None:
     ask = ("run", "--no-files", "--gpus", "12GiB", "--", "train")
     first = commonage(*ask)
     assert first.exit_code == 0, first.stderr
@@ -82,12 +82,12 @@ def test_run_ends_with_the_usage_report_and_hints_the_next_time(commonage: Run) 
     assert "It asked 12 GiB of VRAM, peak 3000 MiB" in shown.stdout
 
 
-def test_a_job_without_a_device_ends_quietly(commonage: Run) -> None:
+def test_job_without_gpu_has_no_report_line(commonage: Run) -> None:
     done = commonage("run", "--no-files", "--", "count")
     assert "asked" not in done.stderr
 
 
-def test_profile_prints_the_request_to_make(commonage: Run) -> None:
+def test_profile_prints_the_request(commonage: Run) -> None:
     done = commonage("profile", "--no-files", "--", "train")
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("--gpus 3.5GiB --mem 768MiB --cpus ")
@@ -99,11 +99,11 @@ def test_profile_prints_the_request_to_make(commonage: Run) -> None:
     assert json.loads(as_json.stdout)["usage_report"]["cpus_milli"] == 2000
 
 
-def test_profile_of_what_ends_at_once_says_so(commonage: Run) -> None:
+def test_profile_of_short_job_fails(commonage: Run) -> None:
     done = commonage("profile", "--no-files", "--", "quick")
     assert done.exit_code == 1
-    assert "ended before it was measured" in done.stderr
+    assert "ended before the first measurement" in done.stderr
 
 
-def test_node_ls_tells_of_processes_that_nobody_started(commonage: Run) -> None:
-    assert "gpu-1, GPU 0: a process holds 800 MiB of VRAM, and no workload started it" in commonage("node", "ls").stdout
+def test_node_ls_lists_unattributed_processes(commonage: Run) -> None:
+    assert "gpu-1, GPU 0: a process uses 800 MiB of VRAM, and no workload started it" in commonage("node", "ls").stdout

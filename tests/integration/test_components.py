@@ -94,32 +94,32 @@ async def test_one_that_runs_apart_is_started_and_stopped(tmp_path: Path) -> Non
     async def ready() -> bool:
         return said.exists()
 
-    apart = ExternalComponent(_child(tmp_path, "x", ready), tmp_path)
+    external = ExternalComponent(_child(tmp_path, "x", ready), tmp_path)
     component = asyncio.create_task(run_component("hub", tmp_path, stopping))
-    await apart.start()
+    await external.start()
     assert said.exists()
-    await apart.stop()
+    await external.stop()
     assert not said.exists()
     stopping.set()
     await component
 
 
 async def test_one_that_nobody_runs_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonage.server.processes.components._OTHERS_WITHIN_S", 0.1)
+    monkeypatch.setattr("commonage.server.processes.components._EXTERNAL_WITHIN_S", 0.1)
 
     async def never() -> bool:
         return False
 
-    with pytest.raises(ChildFailed, match="does `commonage component hub` run"):
+    with pytest.raises(ChildFailed, match="Check that `commonage component hub` runs"):
         await ExternalComponent(_child(tmp_path, "x", never), tmp_path).start()
 
 
 async def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ComponentError, match="no name of a component; the components are hub, proxy and registry"):
+    with pytest.raises(ComponentError, match=r"Unknown component .* The components are hub, proxy and registry"):
         await run_component("../hub", tmp_path, asyncio.Event())
     (tmp_path / "components").mkdir()
     (tmp_path / "components" / "hub.json").write_text(json.dumps({"argv": 1}))
-    with pytest.raises(ComponentError, match="restart the control plane, which writes it"):
+    with pytest.raises(ComponentError, match="Restart the control plane, which writes it"):
         await run_component("hub", tmp_path, asyncio.Event())
-    with pytest.raises(ComponentError, match="set hub_port, which now is 0"):
+    with pytest.raises(ComponentError, match="Set hub_port, which is 0 now"):
         check_ports({"port": 8000, "hub_port": 0})

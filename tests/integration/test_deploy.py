@@ -269,7 +269,7 @@ def _attempts_on(node: Node) -> list[str]:
 
 def test_a_worker_that_joined_the_swarm_by_hand_takes_no_work(site: Host, admin: str) -> None:
     worker = until(lambda: site.visit("nodes", admin).get("worker1"), every_s=0.5)
-    assert worker["state"] == "faulty" and "no certificate of this site is bound" in worker["reason"], worker
+    assert worker["state"] == "faulty" and "No certificate of this site is bound" in worker["reason"], worker
 
 
 @pytest.fixture(scope="module")

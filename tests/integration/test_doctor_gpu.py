@@ -58,7 +58,7 @@ from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.server.commands.doctor_gpu import exit_code
-from commonage.server.doctor.gpu_doctor import look, try_all
+from commonage.server.doctor.gpu_doctor import find_gpus, try_all
 from commonage.server.doctor.gpu_probes import Places
 
 root = Path("/sys/fs/cgroup")
@@ -67,7 +67,7 @@ groups = root / f"commonage-test-{os.getpid()}"
 groups.mkdir()
 levels = [DriverLimit(root), Mig(), Mps(Path(sys.argv[2])), Cooperative()]
 places = Places(Cgroups([Hierarchy(groups, 2, frozenset())], 100))
-trials = list(try_all(look("nvml"), [Isolation(sys.argv[3])], places=places, levels=levels, library=sys.argv[1]))
+trials = list(try_all(find_gpus("nvml"), [Isolation(sys.argv[3])], places=places, levels=levels, library=sys.argv[1]))
 print(json.dumps({"trials": [asdict(one) for one in trials], "code": exit_code(trials), "left": groups.exists()}))
 """
 
@@ -231,7 +231,7 @@ def test_the_command_prints_it(node: FakeNode, tmp_path: Path, commonage_command
     assert ended.returncode == 0, ended.stderr
     assert "GPU 0: NVIDIA A100, cooperative" in ended.stdout
     assert f"not promised  {BEYOND}" in ended.stdout
-    assert f"not tried     {HIDDEN}: there is no other GPU" in ended.stdout
+    assert f"not tested    {HIDDEN}: there is no other GPU" in ended.stdout
 
 
 def test_without_a_device_the_command_says_so(tmp_path: Path, commonage_command: str) -> None:
@@ -244,7 +244,7 @@ def test_without_a_device_the_command_says_so(tmp_path: Path, commonage_command:
         check=False,
     )
     assert ended.returncode == 2
-    assert "nothing can be tried" in ended.stderr
+    assert "nothing can be tested" in ended.stderr
 
 
 def has_started(folder: Path) -> bool:

@@ -82,7 +82,7 @@ def test_where_no_workload_can_run_nothing_is_measured(node: FakeNode, tmp_path:
         env=variables, cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 2, ended.stderr
-    assert "one workload alone does 0.0 kernels a second: " in ended.stdout
+    assert "one workload alone: 0.0 kernels a second: " in ended.stdout
 
 
 def test_seconds_without_measure_is_a_usage_error(tmp_path: Path, commonage_command: str) -> None:

@@ -120,7 +120,7 @@ def test_what_is_not_there_does_not_run_or_is_somebody_elses(url: str, ann: Clie
     ann.stop(job)
     until(lambda: ann.workload(job).state == "stopped", "it has ended")
     code, _, err = run(url, job, "--", "true")
-    assert (code, err.decode().strip()) == (2, f"commonage: {job} is not running but stopped; start it anew")
+    assert (code, err.decode().strip()) == (2, f"commonage: {job} is not running but stopped; start it again")
 
 
 def test_it_is_written_down_without_what_may_be_secret(url: str, ann: Client, job: str) -> None:

@@ -13,8 +13,8 @@ from tests.integration.api_world import SPAWNER, URL, FakeIdentity, KeptMetrics,
 
 from commonage.api.app import create_app
 from commonage.api.auth import Auth
-from commonage.cli.show import shares
-from commonage.control.control import Control, World
+from commonage.cli.output import shares
+from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
 from commonage.domain.environments import Environment
 from commonage.domain.nodes import Isolation
@@ -73,7 +73,7 @@ async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Ins
     devices = share_devices(gpus, sharing, node_name="here", clock=clock).devices
     engine = ProcessEngine("local", data, devices=devices, settings=ProcessSettings(node_name="here"))
     identity = FakeIdentity()
-    world = World(
+    world = Adapters(
         store=MemoryStore(),
         metrics=KeptMetrics(),
         clock=clock,
@@ -93,7 +93,7 @@ async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Ins
     headers = {"Authorization": "Bearer ann"}
     try:
         async with httpx2.AsyncClient(transport=transport, base_url=f"{URL}{API_PATH}", headers=headers) as client:
-            await until(control.node_pool.nodes)
+            await until(control.node_views.all)
             yield Installation(control, client)
             await control.stand_down()
             assert not devices.confined()

@@ -289,7 +289,7 @@ async def test_the_form_says_what_is_free_now(here: Installation, user: str) -> 
         page = (await browser.get(f"/hub/spawn/{user}")).text
     assert f"Notebook for {user}" in page
     assert "free now" in page
-    assert "simulated here" in page
+    assert "GPU (simulated)" in page
     assert "Up to 2, 1.5 free now" in page
     assert "4 GiB free now" in page
 

@@ -19,7 +19,7 @@ from commonage.api.app import create_app
 from commonage.api.auth import Auth
 from commonage.control.nodes.drains import Drains
 from commonage.domain.errors import Forbidden
-from commonage.join.client import Refusal
+from commonage.join.client import JoinRefused
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
 pytestmark = pytest.mark.anyio
@@ -36,8 +36,8 @@ async def api(folder: Path, world: World | None) -> AsyncIterator[httpx2.AsyncCl
     async with serving(folder, run=False) as made:
         join_service = None if world is None else world.join_service
         control = made.control
-        control.drains = Drains(control.live_state, control.writer, control.node_pool, control.clock, join_service)
-        app = create_app(control, Auth(made.identity), machines=join_service)
+        control.drains = Drains(control.live_state, control.writer, control.nodes, control.clock, join_service)
+        app = create_app(control, Auth(made.identity), nodes=join_service)
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(transport=transport, base_url=URL) as client:
             yield client
@@ -131,7 +131,7 @@ async def test_on_a_full_disk_a_node_that_joins_is_told(
 ) -> None:
     with monkeypatch.context() as patch:
         FullDisk(patch, "issued")
-        with pytest.raises(Refusal, match="is full: which node has which certificate cannot be kept"):
+        with pytest.raises(JoinRefused, match="is full: which node has which certificate cannot be kept"):
             await world.join("gpu-1", "n1", tmp_path)
 
 

@@ -16,8 +16,8 @@ from tests.acceptance.served import until
 from tests.contract.newcomer import MIRROR, switched_on
 from tests.contract.swarm import swarm_of
 from tests.contract.worker import Worker, base
-from tests.fakes.devices.harness import LOOK, MEMORY_MIB, A, B
-from tests.fakes.devices.packages import make_mirror
+from tests.fakes.gpus.harness import LOOK, MEMORY_MIB, A, B
+from tests.fakes.gpus.packages import make_mirror
 from tests.integration.joining_site import Site, new_folders, site_of
 
 pytestmark = [
@@ -27,8 +27,8 @@ pytestmark = [
 ]
 _BUS = """
 mount -t tmpfs tmpfs /sys/bus
-for GPU in 0000:01:00.0 0000:02:00.0; do
-  mkdir -p /sys/bus/pci/devices/$GPU
+for device in 0000:01:00.0 0000:02:00.0; do
+  mkdir -p /sys/bus/pci/devices/$device
   echo 0x10de >/sys/bus/pci/devices/$device/vendor
   echo 0x030200 >/sys/bus/pci/devices/$device/class
 done
@@ -63,7 +63,7 @@ def test_nothing_of_nvidias_is_installed_that_nobody_asked_for(site: Site, worke
         assert words in planned
     refused = site.command(*site.joining(worker))
     assert refused.returncode != 0
-    assert "Not joined: nvidia is in the way" in refused.stdout
+    assert "Not joined: step nvidia failed" in refused.stdout
     assert not worker.ssh("dpkg-query -W | grep -i nvidia").stdout
     would = site.join(worker, "--plan", "--nvidia", "install")
     assert "load the driver" in would

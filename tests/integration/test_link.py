@@ -18,15 +18,16 @@ from tests.contract.agents import AgentProgram, make_config
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import AdmissionRefused, ControlPlaneConnection, client_context
-from commonage.agent.fencing.partition import answers
+from commonage.agent.fencing.partition import is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts
+from commonage.domain.reasons.nodes import DaemonNotRunning, RemovedFromSite
 from commonage.domain.statuses import Measurement
 from commonage.link import messages
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.link.connection import Connection, encode_frame, read_frame, said
+from commonage.link.connection import Connection, encode_frame, message_frame, read_frame
 from commonage.link.messages import Hello, Report
 from commonage.ports.agents import AgentReport, OnProgress
 from commonage.ports.devices import Hold, NotConfined
@@ -56,24 +57,24 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = CertificateAuthority.open(folder / "ca")
-        self.agents = AgentConnections(self.authority, always_reach=["10.0.0.5:3141"])
+        self.agents = AgentConnections(self.authority, always_allowed=["10.0.0.5:3141"])
         self.agents.allow_addresses(["10.0.0.1:8081"])
         self.account = Account(self)
 
     def config(self, node: str = NODE, **fields: Any) -> AgentConfig:
         return make_config(self.folder / node, self.authority, node, self.agents.port, **fields)
 
-    def agent_reports(self, node: str = NODE) -> AgentReport | None:
+    def agent_report(self, node: str = NODE) -> AgentReport | None:
         return next((one for one in self.agents.agent_reports() if one.node == node), None)
 
     async def connected(self, node: str = NODE) -> AgentReport:
         found: AgentReport = await until(
-            lambda: (one := self.agent_reports(node)) is not None and one.connected and one, f"{node} is connected"
+            lambda: (one := self.agent_report(node)) is not None and one.connected and one, f"{node} is connected"
         )
         return found
 
     async def gone(self, node: str = NODE) -> None:
-        await until(lambda: (one := self.agent_reports(node)) is None or not one.connected, f"{node} is gone")
+        await until(lambda: (one := self.agent_report(node)) is None or not one.connected, f"{node} is gone")
 
 
 @pytest.fixture
@@ -92,33 +93,36 @@ class Node:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         self.report = Report(1, NodeReport(config.node, 4000, 8000))
-        self.reaches: tuple[str, ...] = ()
+        self.allowed_addresses: tuple[str, ...] = ()
         self.asked: list[Any] = []
         self.answers: dict[str, Any] = {}
         self.held = asyncio.Event()
         calls = (messages.MEASURE, messages.CONFINE, messages.PULL, messages.FENCE, messages.NOTE_ALLOCATIONS)
-        offers = {call: self._answer(call.name) for call in calls}
-        hears = {
-            "heard": (messages.ReportHeard, self.asked.append),
-            "reach": (messages.Reach, lambda reach: setattr(self, "reaches", reach.addresses)),
+        request_handlers = {call: self._answer(call.name) for call in calls}
+        message_handlers = {
+            "report-received": (messages.ReportReceived, self.asked.append),
+            "allowed-addresses": (
+                messages.AllowedAddresses,
+                lambda allowed: setattr(self, "allowed_addresses", allowed.addresses),
+            ),
         }
-        self.dialler = ControlPlaneConnection(config, offers, hears, self._linked)
+        self.dialler = ControlPlaneConnection(config, request_handlers, message_handlers, self._linked)
         self._task: asyncio.Task[None] | None = None
 
     def _answer(self, name: str) -> Any:
-        async def answer(question: Any, told: OnProgress) -> Any:
-            self.asked.append(question)
+        async def answer(params: Any, on_progress: OnProgress) -> Any:
+            self.asked.append(params)
             given = self.answers.get(name, messages.Nothing())
             if isinstance(given, Exception):
                 raise given
-            return await given(told) if callable(given) else given
+            return await given(on_progress) if callable(given) else given
 
         return answer
 
-    async def _linked(self, peer: Connection, welcome: messages.Welcome) -> None:
-        self.reaches = welcome.reaches
+    async def _linked(self, connection: Connection, welcome: messages.Welcome) -> None:
+        self.allowed_addresses = welcome.allowed_addresses
         while True:
-            peer.say("report", self.report)
+            connection.send("report", self.report)
             await asyncio.sleep(0.2)
 
     async def __aenter__(self) -> Node:
@@ -139,13 +143,15 @@ async def test_what_an_agent_tells_arrives_and_what_it_is_told_too(site: Site) -
     async with Node(site.config()) as node:
         heard = await site.connected()
         assert heard.report == node.report.report
-        await until(lambda: node.reaches, "it is told what containers may reach")
-        assert node.reaches == ("10.0.0.5:3141", "10.0.0.1:8081")
+        await until(lambda: node.allowed_addresses, "it is told what containers may reach")
+        assert node.allowed_addresses == ("10.0.0.5:3141", "10.0.0.1:8081")
         site.agents.allow_addresses(["10.0.0.2:8081"])
-        await until(lambda: node.reaches == ("10.0.0.5:3141", "10.0.0.2:8081"), "it is told at once what is new")
-        node.report = replace(node.report, engine_fault="the daemon is away", fenced=("a-1",))
-        await until(lambda: (one := site.agent_reports()) is not None and one.fenced == ("a-1",), "the newer report")
-        assert site.agent_reports() is not None
+        await until(
+            lambda: node.allowed_addresses == ("10.0.0.5:3141", "10.0.0.2:8081"), "it is told at once what is new"
+        )
+        node.report = replace(node.report, engine_fault=DaemonNotRunning(silent_s=9), fenced=("a-1",))
+        await until(lambda: (one := site.agent_report()) is not None and one.fenced == ("a-1",), "the newer report")
+        assert site.agent_report() is not None
     await site.gone()
     with pytest.raises(EngineFailure, match="not connected") as caught:
         await site.agents.measure(NODE)
@@ -160,7 +166,7 @@ async def refusal(config: AgentConfig) -> str:
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
-async def _nothing(_peer: Connection, _welcome: messages.Welcome) -> None:
+async def _nothing(_connection: Connection, _welcome: messages.Welcome) -> None:
     await asyncio.sleep(3600)
 
 
@@ -169,11 +175,11 @@ async def test_a_certificate_of_another_site_is_not_let_in(site: Site, tmp_path:
     other = CertificateAuthority.open(tmp_path / "other")
     theirs = make_config(tmp_path / "theirs", other, NODE, site.agents.port)
     # It trusts this site, and has a certificate of another one.
-    said = await refusal(replace(theirs, authority=config.authority))
-    assert "may not take our certificate" in said
+    message = await refusal(replace(theirs, authority=config.authority))
+    assert "may have rejected the certificate" in message
     # It has our certificate, and finds a control plane that it was not made for.
     assert "is not the control plane of this site" in await refusal(replace(config, authority=theirs.authority))
-    assert site.agent_reports() is None
+    assert site.agent_report() is None
 
 
 async def test_a_servers_certificate_is_none_of_a_node(site: Site) -> None:
@@ -181,7 +187,7 @@ async def test_a_servers_certificate_is_none_of_a_node(site: Site) -> None:
     pair = site.authority.serve([NODE])
     Path(config.certificate).write_text(pair.cert_pem)
     Path(config.key).write_text(pair.key_pem)
-    assert "may not take our certificate" in await refusal(config)
+    assert "may have rejected the certificate" in await refusal(config)
 
 
 async def test_an_agents_certificate_is_none_of_a_control_plane(site: Site, tmp_path: Path) -> None:
@@ -191,9 +197,9 @@ async def test_an_agents_certificate_is_none_of_a_control_plane(site: Site, tmp_
     context.load_cert_chain(config.certificate, config.key)
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    said = await refusal(replace(config, control=(f"127.0.0.1:{port}",)))
+    message = await refusal(replace(config, control=(f"127.0.0.1:{port}",)))
     server.close()
-    assert "is not the control plane of this site" in said
+    assert "is not the control plane of this site" in message
 
 
 async def test_without_a_certificate_nobody_is_heard(site: Site) -> None:
@@ -203,7 +209,7 @@ async def test_without_a_certificate_nobody_is_heard(site: Site) -> None:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", site.agents.port, ssl=context, server_hostname=messages.SERVER_NAME
         )
-        writer.write(encode_frame(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+        writer.write(encode_frame(message_frame("hello", Hello(NODE, messages.PROTOCOL, ""))))
         assert await reader.read() == b""
         raise ConnectionResetError("reset")
 
@@ -211,9 +217,9 @@ async def test_without_a_certificate_nobody_is_heard(site: Site) -> None:
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (said("hello", Hello("worker2", messages.PROTOCOL, "")), "its certificate is that of worker1"),
-        (said("hello", Hello(NODE, messages.PROTOCOL + 1, "")), "have the node join again"),
-        ({"say": "something"}, "does not say hello"),
+        (message_frame("hello", Hello("worker2", messages.PROTOCOL, "")), "and its certificate worker1"),
+        (message_frame("hello", Hello(NODE, messages.PROTOCOL + 1, "")), "join the node again"),
+        ({"message": "something"}, "the first frame is not a hello"),
     ],
 )
 async def test_who_says_other_things_than_its_certificate_is_refused(site: Site, frame: Any, words: str) -> None:
@@ -222,9 +228,9 @@ async def test_who_says_other_things_than_its_certificate_is_refused(site: Site,
     )
     writer.write(encode_frame(frame))
     refused = await read_frame(reader, _WITHIN_S)
-    assert refused["say"] == "refused"
-    assert words in refused["with"]["why"]
-    assert refused["with"]["for_good"]
+    assert refused["message"] == "refused"
+    assert words in refused["body"]["reason"]
+    assert refused["body"]["permanent"]
     assert await reader.read() == b""
     writer.close()
 
@@ -234,8 +240,8 @@ async def test_nonsense_ends_the_link_and_nothing_else(site: Site, line: bytes) 
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", site.agents.port, ssl=client_context(site.config()), server_hostname=messages.SERVER_NAME
     )
-    writer.write(encode_frame(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
-    assert (await read_frame(reader, _WITHIN_S))["say"] == "welcome"
+    writer.write(encode_frame(message_frame("hello", Hello(NODE, messages.PROTOCOL, ""))))
+    assert (await read_frame(reader, _WITHIN_S))["message"] == "welcome"
     writer.write(line)
     assert await reader.read() == b""
     writer.close()
@@ -256,11 +262,9 @@ async def test_a_removed_node_is_out_at_once_and_stays_out(site: Site) -> None:
     async with Node(config):
         await site.connected()
         await site.agents.revoke(NODE)
-        heard = site.agent_reports()
-        assert heard is not None and not heard.connected
-        assert "was removed from this site" in heard.report.faults[0], (
-            "should it still be in the Swarm, it takes no work"
-        )
+        report = site.agent_report()
+        assert report is not None and not report.connected
+        assert report.report.faults == (RemovedFromSite(node=NODE),), "if still in the Swarm, it takes no work"
         assert "AdmissionRefused: worker1 was removed from this site" in await refusal(config)
     # It joins again under its name: it has another certificate.
     async with Node(site.config()):
@@ -271,35 +275,35 @@ async def test_a_node_that_another_process_removed_is_out_soon(site: Site) -> No
     async with Node(site.config()):
         await site.connected()
         CertificateAuthority.open(site.folder / "ca").revoke(NODE)
-        await until(lambda: (one := site.agent_reports()) is not None and one.report.faults, "it is out")
+        await until(lambda: (one := site.agent_report()) is not None and one.report.faults, "it is out")
 
 
 async def test_a_node_that_is_no_more_is_forgotten(site: Site) -> None:
     async with Node(site.config()):
         await site.connected()
         await site.agents.revoke(NODE, gone=True)
-        assert site.agent_reports() is None
+        assert site.agent_report() is None
 
 
 async def test_who_was_removed_is_not_renewed_even_while_its_link_stands(site: Site) -> None:
     config = site.config()
     request = Path(config.request).read_text()
-    said: list[str] = []
+    message: list[str] = []
 
-    async def renew(peer: Connection, _welcome: messages.Welcome) -> None:
-        await peer.ask(messages.RENEW, messages.SigningRequest(request))
+    async def renew(connection: Connection, _welcome: messages.Welcome) -> None:
+        await connection.request(messages.RENEW, messages.SigningRequest(request))
         # The one that it came with is forgotten, as when it has expired: it is the new one that must hold.
         CertificateAuthority.open(site.folder / "ca").revoke(NODE)
         try:
-            await peer.ask(messages.RENEW, messages.SigningRequest(request))
+            await connection.request(messages.RENEW, messages.SigningRequest(request))
         except EngineFailure as error:
-            said.append(error.message)
+            message.append(error.message)
 
     dialling = asyncio.create_task(ControlPlaneConnection(config, {}, {}, renew).run())
-    await until(lambda: said, "it is answered")
+    await until(lambda: message, "it is answered")
     dialling.cancel()
     await asyncio.wait([dialling])
-    assert "does not hold any more" in said[0]
+    assert "does not hold any more" in message[0]
     certificates = (site.folder / "ca" / "issued.json").read_text()
     assert '"revoked": false' not in certificates
 
@@ -308,7 +312,7 @@ async def test_an_expired_certificate_is_refused_and_one_that_ends_soon_renewed(
     config = site.config()
     old = CertificateAuthority.open(site.folder / "ca", now=lambda: time.time() - 40 * 86_400)
     Path(config.certificate).write_text(old.sign(Path(config.request).read_text(), NODE, NODE))
-    assert "may not take our certificate" in await refusal(config)
+    assert "may have rejected the certificate" in await refusal(config)
     ageing = CertificateAuthority.open(site.folder / "ca", now=lambda: time.time() - 25 * 86_400)
     Path(config.certificate).write_text(ageing.sign(Path(config.request).read_text(), NODE, NODE))
     before = Path(config.certificate).read_text()
@@ -327,19 +331,19 @@ class Account:
     """Who keeps account of nodes: what it hears, in order."""
 
     def __init__(self, site: Site) -> None:
-        self.site, self.agent_reports, self.trouble = site, list[str](), ""
+        self.site, self.departed, self.trouble = site, list[str](), ""
 
     async def left(self, name: str) -> None:
         if self.trouble:
             raise EngineFailure(self.trouble)
-        self.agent_reports.append(f"{name} left")
+        self.departed.append(f"{name} left")
 
     async def finish_leave(self, name: str) -> None:
         await self.site.agents.revoke(name, gone=True)
-        self.agent_reports.append(f"{name} is seen off")
+        self.departed.append(f"{name} is seen off")
 
 
-async def nothing(_peer: Connection, _welcome: messages.Welcome) -> None:
+async def nothing(_connection: Connection, _welcome: messages.Welcome) -> None:
     pass
 
 
@@ -355,25 +359,25 @@ async def test_a_node_that_says_that_it_left_is_answered_first_and_let_in_no_mor
         async with Node(config):
             await site.connected()
         await site.gone()
-        await leaver(config).ask(messages.LEFT, messages.Nothing())
-        await until(lambda: len(account.agent_reports) == 2, "it is seen off")
-        assert account.agent_reports == ["worker1 left", "worker1 is seen off"]
+        await leaver(config).request(messages.LEFT, messages.Nothing())
+        await until(lambda: len(account.departed) == 2, "it is seen off")
+        assert account.departed == ["worker1 left", "worker1 is seen off"]
         assert [one.node for one in site.agents.agent_reports()] == ["worker2"], "nothing is remembered of who left"
         with pytest.raises(AdmissionRefused, match="worker1 was removed from this site") as caught:
-            await leaver(config).ask(messages.LEFT, messages.Nothing())
-        assert caught.value.for_good
-        assert site.agent_reports("worker2") is not None
+            await leaver(config).request(messages.LEFT, messages.Nothing())
+        assert caught.value.permanent
+        assert site.agent_report("worker2") is not None
 
 
 async def test_who_cannot_be_struck_off_is_told_why_and_stays(site: Site) -> None:
     config, account = site.config(), site.account
     account.trouble = "the database does not answer"
     with pytest.raises(EngineFailure, match="the database does not answer"):
-        await leaver(config).ask(messages.LEFT, messages.Nothing())
+        await leaver(config).request(messages.LEFT, messages.Nothing())
     away = replace(config, control=("127.0.0.1:1", *config.control))
     account.trouble = ""
-    await leaver(away).ask(messages.LEFT, messages.Nothing())
-    assert account.agent_reports[:1] == ["worker1 left"], "the next address is tried"
+    await leaver(away).request(messages.LEFT, messages.Nothing())
+    assert account.departed[:1] == ["worker1 left"], "the next address is tried"
 
 
 # --- links that are lost ------------------------------------------------------------------------------------------
@@ -386,7 +390,7 @@ async def test_the_newest_link_of_a_node_is_the_one(site: Site) -> None:
         async with Node(config) as second:
             second.report = Report(1, NodeReport(NODE, 9999, 8000))
             await until(
-                lambda: (one := site.agent_reports()) is not None and one.report.cpus_milli == 9999, "the second"
+                lambda: (one := site.agent_report()) is not None and one.report.cpus_milli == 9999, "the second"
             )
             assert first.dialler is not second.dialler
             assert len(site.agents.agent_reports()) == 1
@@ -407,7 +411,7 @@ async def test_an_agent_finds_its_control_plane_again(site: Site, tmp_path: Path
 async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: Path) -> None:
     """Its GPUs are not gone because nobody was there to hear of them; and who was there is waited for a moment."""
     site, memory = Site(tmp_path), tmp_path / "agents.json"
-    first = site.agents = AgentConnections(site.authority, memory=memory)
+    first = site.agents = AgentConnections(site.authority, reports_file=memory)
     await first.open("127.0.0.1", 0)
     node = Node(site.config())
     device = factories.device()
@@ -416,20 +420,20 @@ async def test_what_was_heard_outlives_a_restart_of_the_control_plane(tmp_path: 
         await site.connected()
         port = first.port
         await first.close()
-        site.agents = AgentConnections(site.authority, memory=memory)
+        site.agents = AgentConnections(site.authority, reports_file=memory)
         await site.agents.open("127.0.0.1", port)
         assert (await site.connected()).report.devices == (device,)
     await site.gone()
     await site.agents.close()
-    third = AgentConnections(site.authority, memory=memory)
+    third = AgentConnections(site.authority, reports_file=memory)
     await third.open("127.0.0.1", port)
-    [heard] = third.agent_reports()
-    assert (heard.connected, heard.report.devices, heard.fenced) == (False, (device,), ("a-1",))
-    assert heard.notices == ("hot",)
+    [report] = third.agent_reports()
+    assert (report.connected, report.report.devices, report.fenced) == (False, (device,), ("a-1",))
+    assert report.notices == ("hot",)
     await third.revoke(NODE)
     await third.close()
     memory.write_text("{ half")
-    fourth = AgentConnections(site.authority, memory=memory)
+    fourth = AgentConnections(site.authority, reports_file=memory)
     await fourth.open("127.0.0.1", 0)
     assert fourth.agent_reports() == []
     await fourth.close()
@@ -441,7 +445,7 @@ async def test_agents_know_by_whom_they_tell_that_they_are_cut_off_and_keep_it(s
 
     async def knows(names: list[str]) -> None:
         await until(
-            lambda: (one := site.agent_reports()) is not None and list(one.neighbors) == names, f"it knows {names}"
+            lambda: (one := site.agent_report()) is not None and list(one.neighbors) == names, f"it knows {names}"
         )
 
     program = AgentProgram(site.folder / NODE, config)
@@ -467,16 +471,16 @@ async def test_a_connection_that_is_refused_is_an_answer_and_silence_is_none() -
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        assert await answers("127.0.0.1", port)
-        assert not await answers("127.0.0.1", port, refused=False)
+        assert await is_reachable("127.0.0.1", port)
+        assert not await is_reachable("127.0.0.1", port, refused=False)
         taken.listen(0)
-        assert await answers("127.0.0.1", port, refused=False)
+        assert await is_reachable("127.0.0.1", port, refused=False)
         # Its queue is full: the kernel takes no more, and says nothing.
         callers = [socket.socket() for _ in range(4)]
         for caller in callers:
             caller.setblocking(False)
             caller.connect_ex(("127.0.0.1", port))
-        assert not await answers("127.0.0.1", port)
+        assert not await is_reachable("127.0.0.1", port)
         for caller in callers:
             caller.close()
 
@@ -490,18 +494,18 @@ async def test_silence_is_noticed(site: Site, monkeypatch: pytest.MonkeyPatch) -
     )
 
     async def speak() -> None:
-        writer.write(encode_frame(said("hello", Hello(NODE, messages.PROTOCOL, ""))))
+        writer.write(encode_frame(message_frame("hello", Hello(NODE, messages.PROTOCOL, ""))))
         while True:
-            writer.write(encode_frame(said("report", Report(1, NodeReport(NODE, 1, 1)))))
+            writer.write(encode_frame(message_frame("report", Report(1, NodeReport(NODE, 1, 1)))))
             await asyncio.sleep(0.05)
 
     speaking = asyncio.create_task(speak())
     await site.connected()
     asking = asyncio.create_task(site.agents.measure(NODE))
-    while "ask" not in await read_frame(reader, _WITHIN_S):
+    while "request" not in await read_frame(reader, _WITHIN_S):
         pass
     speaking.cancel()
-    with pytest.raises(EngineFailure, match="nothing was heard of"):
+    with pytest.raises(EngineFailure, match="sent nothing for"):
         await asking
     await site.gone()
     writer.close()
@@ -531,7 +535,7 @@ async def test_what_fails_there_fails_here_in_the_same_words(site: Site) -> None
         node.answers["fence"] = RuntimeError("a mistake")
         with pytest.raises(EngineFailure, match="a mistake"):
             await site.agents.fence(NODE, ["a-1"])
-        with pytest.raises(EngineFailure, match="not known here"):  # an agent that lacks it
+        with pytest.raises(EngineFailure, match="release is not known"):  # an agent that lacks it
             await site.agents.release(NODE, "a-1")
         await site.connected()
 
@@ -540,27 +544,29 @@ async def test_progress_is_told_and_who_gives_up_is_not_waited_for(site: Site) -
     ended = asyncio.Event()
     half = attempts.PullingImage(image="lab/torch:1", pulled_bytes=50, total_bytes=100)
 
-    async def pull(told: OnProgress) -> messages.Nothing:
-        told(half, 0.5)
+    async def pull(on_progress: OnProgress) -> messages.Nothing:
+        on_progress(half, 0.5)
         try:
             await asyncio.sleep(3600)
         finally:
             ended.set()
         return messages.Nothing()
 
-    told: list[tuple[Reason, float | None]] = []
+    on_progress: list[tuple[Reason, float | None]] = []
     async with Node(site.config()) as node:
         await site.connected()
         node.answers["pull"] = pull
-        pulling = asyncio.create_task(site.agents.pull(NODE, "lab/torch:1", lambda *progress: told.append(progress)))
-        await until(lambda: told, "progress")
-        assert told == [(half, 0.5)]
+        pulling = asyncio.create_task(
+            site.agents.pull(NODE, "lab/torch:1", lambda *progress: on_progress.append(progress))
+        )
+        await until(lambda: on_progress, "progress")
+        assert on_progress == [(half, 0.5)]
         pulling.cancel()
         await asyncio.wait_for(ended.wait(), _WITHIN_S)
 
 
 async def test_a_link_that_is_lost_fails_who_waits(site: Site) -> None:
-    async def pull(_on_progress: OnProgress) -> messages.Nothing:
+    async def pull(on_progress: OnProgress) -> messages.Nothing:
         await asyncio.sleep(3600)
         return messages.Nothing()
 
@@ -578,16 +584,16 @@ async def test_allocations_are_told_to_those_that_simulate_devices_once(site: Si
     allocation = Allocation("a-1", NODE, 1000, 1024, (), 1.0)
     program = AgentProgram(site.folder / NODE, site.config())
     try:
-        heard = await site.connected()
-        heard = await until(
-            lambda: (one := site.agent_reports()) is not None and one.report.devices and one, "its GPUs"
+        report = await site.connected()
+        report = await until(
+            lambda: (one := site.agent_report()) is not None and one.report.devices and one, "its GPUs"
         )
-        device = heard.report.devices[0]
+        device = report.report.devices[0]
         share = Share(device.uuid, 0, device.model, device.memory_mib, 1000, True, device.memory_mib, simulated=True)
         await site.agents.note_allocations([replace(allocation, shares=(share,), at=time.time() - 100)])
         # What it simulates is what the allocation holds.
         busy = await until(
-            lambda: (one := site.agent_reports()) is not None and (one.samples[0].memory_used_mib or 0) > 1000 and one,
+            lambda: (one := site.agent_report()) is not None and (one.samples[0].memory_used_mib or 0) > 1000 and one,
             "it measures",
         )
         assert [one.attempt_id for one in busy.samples[0].processes] == ["a-1"]
@@ -602,5 +608,5 @@ async def test_a_port_that_is_taken_is_said(site: Site) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(Exception, match=r"agents cannot be listened for at 127.0.0.1.*set agents_port"):
+        with pytest.raises(Exception, match=r"the listener for agents cannot open 127.0.0.1.*set agents_port"):
             await AgentConnections(site.authority).open("127.0.0.1", taken.getsockname()[1])

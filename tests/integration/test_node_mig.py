@@ -91,7 +91,7 @@ def test_the_plan_is_shown_first_and_done_with_yes(node: Site) -> None:
     code, said = node.mig("gpu-1", "0", "1g.5gb,2g.10gb")
     assert code == 0, said
     assert "nvidia-smi mig -i 0 -cgi 1g.5gb,2g.10gb -C" in said
-    assert "Nothing was done yet" in said
+    assert "Not applied" in said
     assert not node.calls
     code, said = node.mig("gpu-1", "GPU-aaaa", "1g.5gb,2g.10gb", "--yes")
     assert code == 0, said
@@ -112,7 +112,7 @@ def test_a_device_in_mig_mode_without_instances_gets_some(node: Site) -> None:
 
 def test_what_is_so_already_needs_nothing(node: Site) -> None:
     node.devices = [INSTANCE]
-    assert "Nothing is to be done" in node.mig("gpu-1", "0", "1g.5gb", "--yes")[1]
+    assert "Nothing to do" in node.mig("gpu-1", "0", "1g.5gb", "--yes")[1]
     assert not node.calls
 
 

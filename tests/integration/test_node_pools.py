@@ -50,7 +50,7 @@ def test_what_there_is_and_what_it_costs(url: str, tmp_path: Path) -> None:
     assert "burst" in done.stdout
     assert "burst-0000aa: on its way for" in done.stdout
     (node_pool,) = json.loads(commonage(url, tmp_path, "node-pool", "ls", "--json").stdout)
-    assert [machine["name"] for machine in node_pool["machines"]] == ["burst-0000aa"]
+    assert [machine["name"] for machine in node_pool["nodes"]] == ["burst-0000aa"]
     assert (node_pool["min"], node_pool["max"], node_pool["price_per_h"]) == (1, 3, 1.5)
     assert node_pool["cost_after_per_h"] == node_pool["cost_per_h"] + 1.5 * node_pool["adding"]
 

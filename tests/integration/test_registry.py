@@ -188,9 +188,9 @@ def test_of_a_containerfile_the_step_that_failed_is_told(here: Site, built: str)
     file = folder / "Containerfile"
     for step, says in (
         ("RUN echo why >&2; exit 3", ["  why", "  exit status 3", "`--verbose` shows every line of the build."]),
-        ("RUNN true", ["RUNN is no word for a line of"]),
-        ("COPY none /", [f"COPY and ADD take files of the folder {folder} alone"]),
-        ("FROM localhost/none", ["There is no image localhost/none:latest on this machine."]),
+        ("RUNN true", ["Unknown instruction RUNN in"]),
+        ("COPY none /", [f"COPY and ADD take files only from the folder {folder}"]),
+        ("FROM localhost/none", ["Image not found on this machine: localhost/none:latest."]),
     ):
         file.write_text(f"FROM localhost/commonage/debian:bookworm\nRUN echo before\n{step}\n")
         done = here.commonage("image", "build", "-t", "lab/fails", "-f", str(file))
@@ -204,13 +204,13 @@ def test_of_a_containerfile_the_step_that_failed_is_told(here: Site, built: str)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("-t", "lab/x"), "say what to build from"),
+        (("-t", "lab/x"), "nothing to build from"),
         (("-t", "Lab", "--kernel", "a=list1.txt"), "is not the name of an image"),
-        (("-t", "lab/x", "--kernel", "A=list1.txt"), "cannot be a kernel's name"),
-        (("-t", "lab/x", "--kernel", "a"), "write NAME=FILE"),
+        (("-t", "lab/x", "--kernel", "A=list1.txt"), "Invalid kernel name"),
+        (("-t", "lab/x", "--kernel", "a"), "Write NAME=FILE"),
         (
             ("-t", "lab/x", "--kernel", "a=missing.txt", "--base", "localhost/x"),
-            "missing.txt, which is to say what is in the kernel a",
+            "missing.txt of the kernel a do not exist",
         ),
         (("-t", "lab/x", "--kernel", "a=broken.txt", "--suite", "bookworm"), "alpha==9.9"),
     ],
@@ -258,7 +258,7 @@ def test_who_is_no_member_neither_pushes_nor_sees_it(here: Site, pushed: str) ->
             refused = here.commonage("image", *words)
             assert (refused.exit_code, refused.stdout) == (2, ""), words
             assert why in refused.stderr
-            assert "ready after" not in refused.stderr
+            assert "done after" not in refused.stderr
 
 
 def test_what_is_somebody_elses_is_neither_built_nor_pushed(
@@ -271,21 +271,21 @@ def test_what_is_somebody_elses_is_neither_built_nor_pushed(
         refused = here.commonage("image", *words, token="ann")
         assert refused.exit_code == 2, words
         assert "lab/two is bob's, who alone (and admins) may push another in its place" in refused.stderr
-        assert "ready after" not in refused.stderr
+        assert "done after" not in refused.stderr
     assert [one.read_text() for one in sorted(tags.glob("**/link"))] == before
 
 
 def test_an_image_that_is_not_here_cannot_be_pushed(here: Site) -> None:
     done = here.commonage("image", "push", "lab/nothing")
     assert done.exit_code == 2
-    assert "there is no image localhost/lab/nothing:latest on this machine" in done.output
+    assert "no image localhost/lab/nothing:latest on this machine" in done.output
 
 
 def test_an_image_in_which_nothing_could_run_is_not_pushed(here: Site) -> None:
     small(here, "lab/empty", "x", base="scratch")
     done = here.commonage("image", "push", "lab/empty")
     assert done.exit_code == 2
-    assert "needs a /bin/sh" in done.output
+    assert "workloads need /bin/sh" in done.output
 
 
 def test_without_a_token_the_registry_says_nothing(here: Site) -> None:
@@ -402,7 +402,7 @@ async def test_who_waits_for_an_image_sees_how_far_it_is(
     with trusted_by_docker(here.address, here.registry.about.certificate):
         async with docker_rig(tmp_path, docker, account=account) as rig:
             watching = asyncio.create_task(watch(await rig.engine()))
-            order = rig.start_requests(
+            order = rig.start_request(
                 Behaviour(prints=("here",)), environment=Environment("lab/two", "Two", image=pushed)
             )
             assert (await rig.ended(order)).exit_code == 0
@@ -428,7 +428,7 @@ async def test_each_kernel_of_what_was_built_is_an_environment_of_its_own(
             for kernel, version in (("one", "1.0"), ("two", "2.0")):
                 environment = catalogue[f"{BUILT}/{kernel}"]
                 assert environment.image == pushed
-                order = rig.start_requests(Behaviour(), environment=environment, command=says)
+                order = rig.start_request(Behaviour(), environment=environment, command=says)
                 assert (await rig.ended(order)).exit_code == 0
                 assert await rig.lines(order.attempt_id) == [f"{version} /opt/commonage/kernels/{kernel}"]
 

@@ -26,12 +26,13 @@ from tests.contract.test_agent_swarm import agents_on
 from tests.contract.test_engine_swarm import swarm_rig
 from tests.integration.api_world import FakeIdentity, KeptMetrics, WallClock
 
-from commonage.control.control import Control, World
+from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.environments import Environment
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.reasons.nodes import MayBeCutOff
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.engines.swarm.engine import SwarmEngine
@@ -98,7 +99,7 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
     engine = SwarmEngine(
         "local", data.with_name(f"{data.name}-control"), data, agents=agents or LocalAgents(swarm), settings=settings
     )
-    world = World(
+    world = Adapters(
         store=MemoryStore(),
         metrics=KeptMetrics(),
         clock=WallClock(),
@@ -118,7 +119,7 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
         yield control
     finally:
         for one in list(control.live_state):
-            await control.work.stop(ROOT, one.id)
+            await control.workloads.stop(ROOT, one.id)
         await _until(lambda: not len(control.live_state), "all have ended")
         loops.cancel()
         await asyncio.wait([loops])
@@ -166,13 +167,13 @@ async def lose_a_node(
             return sum(where(one) for one in control.live_state.in_state(State.RUNNING))
 
         for name in others:
-            await control.node_pool.drain(ROOT, name, True)
+            await control.nodes.drain(ROOT, name, True)
         ask = Submission(Kind.JOB, ("/bin/sh", "-c", _TICKING), environment="base", cpus_milli=50, memory_mib=64)
         for _ in range(jobs):
-            await control.work.submit(ROOT, ask)
+            await control.workloads.submit(ROOT, ask)
         await _until(lambda: running(lambda one: _node(one) == dies) == jobs, "all run on the node that dies")
         for name in others:
-            await control.node_pool.drain(ROOT, name, False)
+            await control.nodes.drain(ROOT, name, False)
         files = {one.id: data / "workspaces" / "root" / f"ticks-{one.id}" for one in control.live_state}
         await _until(lambda: all(file.exists() for file in files.values()), "all have written")
         began = time.monotonic()
@@ -231,7 +232,7 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
         rig_for = swarm_rig(tmp_path / "data", swarm, agents.linked)  # type: ignore[arg-type]  # the port, too
         async with rig_for as rig:
             await rig.engine()
-            order = rig.start_requests(FOREVER)
+            order = rig.start_request(FOREVER)
             await rig.started(order)
             first = min(processes_of(order.attempt_id))
             await _until(
@@ -254,7 +255,7 @@ async def test_nobody_ends_anything_while_the_control_plane_is_away(swarm: Swarm
 
                 async def is_told() -> bool:
                     [report] = [one for one in await (await rig.engine()).nodes() if one.name == order.allocation.node]
-                    return "it may be the control plane that is cut off" in "; ".join(report.faults)
+                    return MayBeCutOff(node=order.allocation.node) in report.faults
 
                 await rig.until(is_told, "why it is not given up is told")
                 await rig.phase(order.attempt_id, Phase.RUNNING)

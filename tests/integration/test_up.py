@@ -123,10 +123,10 @@ def test_a_second_ctrl_c_hurries(here: Served) -> None:
 
 def test_a_second_server_is_refused(here: Served) -> None:
     same_folder = refused("--data-dir", str(here.data), "--port", str(free_port()))
-    assert f"another server uses {here.data}" in same_folder
+    assert f"Another server uses {here.data}" in same_folder
     assert here.url in same_folder
     same_port = refused("--data-dir", str(here.folder / "other"), "--port", str(here.port))
-    assert f"port {here.port} of 127.0.0.1 is taken by traefik" in same_port
+    assert f"Port {here.port} of 127.0.0.1 is in use by traefik" in same_port
     assert "--port" in same_port
 
 
@@ -134,9 +134,9 @@ def test_what_a_start_refuses(tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"))
     assert "192.0.2.1 is not an address of this machine" in refused(*data, "--bind", "192.0.2.1")
     (tmp_path / "file").write_text("")
-    assert "it is no folder" in refused("--data-dir", str(tmp_path / "file"))
+    assert "is not a folder" in refused("--data-dir", str(tmp_path / "file"))
     (tmp_path / "data" / "layout").write_text("99")
-    assert "written by a newer Commonage" in refused(*data)
+    assert "A newer Commonage wrote" in refused(*data)
 
 
 def test_a_database_of_a_newer_program(tmp_path: Path) -> None:

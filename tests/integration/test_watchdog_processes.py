@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.integration.api_world import FakeIdentity, KeptMetrics, WallClock, until
 
-from commonage.control.control import Control, World
+from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.domain.environments import Environment
@@ -59,7 +59,7 @@ class Site:
         self.device, self.cgroups = OneDevice(), cgroups
         settings = ProcessSettings(node_name="here", memory_mib=4096, cgroups=cgroups)
         self.engine = ProcessEngine("local", data, devices=self.device, settings=settings)
-        world = World(
+        world = Adapters(
             store=MemoryStore(), metrics=KeptMetrics(), clock=WallClock(), identity=FakeIdentity(),
             bundles=BundleFiles(data / "bundles"), devices=self.device, engines=[self.engine], environments=[SHELL],
             chance=random.randrange,
@@ -70,7 +70,7 @@ class Site:
         """A job with 8 GiB, and the number of the process that it detached."""
         command = ("sh", "-c", DETACHES)
         ask = Submission(Kind.JOB, command, gpu=parse_gpus("8GiB"), memory_mib=64, cpus_milli=100)
-        (made,) = (await self.control.work.submit(ANN, ask)).workloads
+        (made,) = (await self.control.workloads.submit(ANN, ask)).workloads
         await until(lambda: self.there(made) is State.RUNNING, 30)
         async for line in self.engine.logs(f"{made.id}-1", follow=True):
             return made, int(line.text)
@@ -87,7 +87,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await site.control.store.open()
     await site.control.open()
     loops = asyncio.create_task(site.control.run())
-    await until(site.control.node_pool.nodes)
+    await until(site.control.node_views.all)
     yield site
     for pid in site.device.held.keys() - {os.getpid()}:
         with suppress(ProcessLookupError):

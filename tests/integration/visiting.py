@@ -108,7 +108,12 @@ def nodes(token: str) -> dict[str, dict[str, object]]:
     """The nodes, by name: how they stand, why, and how many GPUs they have."""
     with closing(Client(URL, token)) as client:
         return {
-            one.name: {"state": one.state, "reason": one.reason, "notes": one.notes, "devices": len(one.devices)}
+            one.name: {
+                "state": one.state,
+                "reason": " ".join(each.message for each in one.reasons),
+                "notes": one.notes,
+                "devices": len(one.devices),
+            }
             for one in client.nodes()
         }
 

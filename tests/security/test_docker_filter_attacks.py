@@ -50,7 +50,7 @@ from tests.contract.filtering import (
 from tests.contract.swarm import Swarm, swarm_of
 
 from commonage.engines.containers.api_version import API_VERSIONS
-from commonage.engines.containers.daemon.descriptions import ours
+from commonage.engines.containers.daemon.descriptions import installation_filter
 from commonage.engines.containers.daemon.errors import Refused
 from commonage.engines.containers.exec.api import STREAMS
 from commonage.engines.docker.client import Client as DockerClient
@@ -227,7 +227,7 @@ def test_passes_on_the_versions_that_the_engines_speak(daemon: Listener, guard: 
 # --- every call of the API, by every method ---------------------------------------------------------------------------
 
 
-class RequestType(NamedTuple):
+class Call(NamedTuple):
     """A call that the filter passes on: a query that it takes, and what it describes."""
 
     query: str = ""
@@ -237,46 +237,46 @@ class RequestType(NamedTuple):
 OVERLAY = quote('{"driver": ["overlay"]}')
 EVENTS = quote('{"type": ["container"], "event": ["start", "die"], "label": ["commonage.installation=0a"]}')
 OF_DOCKER = {
-    "GET /_ping": RequestType(),
-    "HEAD /_ping": RequestType(),
-    "GET /version": RequestType(),
-    "GET /info": RequestType(),
-    "GET /events": RequestType(f"filters={EVENTS}&since=1"),
-    "GET /containers/json": RequestType(f"all=1&filters={LABEL}"),
-    "POST /containers/create": RequestType(f"name={NAMED}", container()),
-    "GET /containers/{id}/json": RequestType(),
-    "POST /containers/{id}/start": RequestType(),
-    "POST /containers/{id}/kill": RequestType("signal=KILL"),
-    "DELETE /containers/{id}": RequestType("force=1&v=1"),
-    "POST /containers/{id}/exec": RequestType("", COMMAND),
-    "POST /exec/{id}/resize": RequestType("h=1&w=1"),
-    "GET /exec/{id}/json": RequestType(),
-    "GET /images/{name}/json": RequestType(),
-    "POST /images/create": RequestType("fromImage=localhost%3A5000%2Flab%2Fx&tag=1"),
-    "GET /networks": RequestType(f"filters={LABEL}"),
-    "POST /networks/create": RequestType("", NETWORKS[0]),
-    "GET /networks/{id}": RequestType(),
-    "DELETE /networks/{id}": RequestType(),
-    "POST /volumes/create": RequestType("", {"Name": "commonage-probe-0a1b2c3d", "DriverOpts": {"size": "1048576"}}),
-    "DELETE /volumes/{name}": RequestType("force=0"),
+    "GET /_ping": Call(),
+    "HEAD /_ping": Call(),
+    "GET /version": Call(),
+    "GET /info": Call(),
+    "GET /events": Call(f"filters={EVENTS}&since=1"),
+    "GET /containers/json": Call(f"all=1&filters={LABEL}"),
+    "POST /containers/create": Call(f"name={NAMED}", container()),
+    "GET /containers/{id}/json": Call(),
+    "POST /containers/{id}/start": Call(),
+    "POST /containers/{id}/kill": Call("signal=KILL"),
+    "DELETE /containers/{id}": Call("force=1&v=1"),
+    "POST /containers/{id}/exec": Call("", COMMAND),
+    "POST /exec/{id}/resize": Call("h=1&w=1"),
+    "GET /exec/{id}/json": Call(),
+    "GET /images/{name}/json": Call(),
+    "POST /images/create": Call("fromImage=localhost%3A5000%2Flab%2Fx&tag=1"),
+    "GET /networks": Call(f"filters={LABEL}"),
+    "POST /networks/create": Call("", NETWORKS[0]),
+    "GET /networks/{id}": Call(),
+    "DELETE /networks/{id}": Call(),
+    "POST /volumes/create": Call("", {"Name": "commonage-probe-0a1b2c3d", "DriverOpts": {"size": "1048576"}}),
+    "DELETE /volumes/{name}": Call("force=0"),
 }
 OF_SWARM = {
     **OF_DOCKER,
-    "GET /swarm": RequestType(),
-    "POST /swarm/update": RequestType("version=12&rotateWorkerToken=true", SPEC),
-    "GET /networks": RequestType(f"filters={OVERLAY}"),
-    "GET /nodes": RequestType(),
-    "DELETE /nodes/{id}": RequestType("force=true"),
-    "GET /tasks": RequestType(f"filters={LABEL}"),
-    **{f"GET /{kind}": RequestType(f"filters={LABEL}") for kind in ("services", "configs", "secrets")},
+    "GET /swarm": Call(),
+    "POST /swarm/update": Call("version=12&rotateWorkerToken=true", SPEC),
+    "GET /networks": Call(f"filters={OVERLAY}"),
+    "GET /nodes": Call(),
+    "DELETE /nodes/{id}": Call("force=true"),
+    "GET /tasks": Call(f"filters={LABEL}"),
+    **{f"GET /{kind}": Call(f"filters={LABEL}") for kind in ("services", "configs", "secrets")},
     **{
-        f"{method} /{kind}/{{id}}": RequestType()
+        f"{method} /{kind}/{{id}}": Call()
         for kind in ("services", "configs", "secrets")
         for method in ("GET", "DELETE")
     },
-    "POST /services/create": RequestType("", service()),
-    "POST /configs/create": RequestType("", STORED),
-    "POST /secrets/create": RequestType("", STORED),
+    "POST /services/create": Call("", service()),
+    "POST /configs/create": Call("", STORED),
+    "POST /secrets/create": Call("", STORED),
 }
 ALLOWED = {"docker": OF_DOCKER, "swarm": OF_SWARM}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "LINK", "PROPFIND")
@@ -388,26 +388,26 @@ def test_refuses_the_stream_of_a_command_of_others(daemon: Listener, guard: Path
     streams = guard.with_suffix(STREAMS)
     body = '{"Detach": false, "Tty": true}'
 
-    def agent_reports(line: str, content: str = body, length: int = 30) -> list[str]:
-        before = len(daemon.agent_reports)
+    def heard(line: str, content: str = body, length: int = 30) -> list[str]:
+        before = len(daemon.received)
         about = f"Host: docker\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
         say(streams, f"{line}\r\n{about}{content}".encode())
-        return daemon.heard_since(before)
+        return daemon.received_since(before)
 
-    ours = f"POST /v1.41/exec/{EXEC}/start"
-    assert heard(f"{ours} HTTP/1.0") == [ours]
+    start_line = f"POST /v1.41/exec/{EXEC}/start"
+    assert heard(f"{start_line} HTTP/1.0") == [start_line]
     for line in (
         f"POST /v1.41/exec/{ANOTHERS_EXEC}/start HTTP/1.0",
         f"POST /exec/{EXEC}/start HTTP/1.0",
         f"POST /v1.40/exec/{EXEC}/start HTTP/1.0",
-        f"{ours} HTTP/1.1",
-        f"{ours}?x=1 HTTP/1.0",
-        f"{ours} HTTP/1.0\r\nX: y",
+        f"{start_line} HTTP/1.1",
+        f"{start_line}?x=1 HTTP/1.0",
+        f"{start_line} HTTP/1.0\r\nX: y",
         f"GET /v1.41/containers/{ANOTHERS}/json HTTP/1.0",
     ):
         assert heard(line) == [], line
     for length in (10, 31, 99):
-        assert heard(f"{ours} HTTP/1.0", length=length) == []
+        assert heard(f"{start_line} HTTP/1.0", length=length) == []
 
 
 # --- requests in each other -------------------------------------------------------------------------------------------
@@ -628,7 +628,7 @@ def _ended(daemon: Dockerd, service_id: str) -> int:
 @pytest.mark.anyio
 async def test_the_calls_of_the_engines_reach_a_real_daemon(swarm: Swarm, real: Path) -> None:
     """What is refused above is nothing that the engines need: their own clients go through the same filter."""
-    url, label = f"unix://{real}", ours(INSTALLATION)
+    url, label = f"unix://{real}", installation_filter(INSTALLATION)
     client, docker = SwarmClient(url), DockerClient(url)
     assert [one["Name"] for one in await client.networks(label)] == [NETWORK]
     assert NETWORK in {one["Name"] for one in await client.overlays()}
@@ -643,7 +643,7 @@ async def test_the_calls_of_the_engines_reach_a_real_daemon(swarm: Swarm, real: 
     assert await client.image(IMAGE) is not None
     assert await docker.containers(label) == {}
     await docker.remove("nobodys")
-    assert not await docker.holds_volume_sizes()
+    assert not await docker.limits_volume_size()
     with pytest.raises(Refused, match=r"no such image|cannot be reached|registry"):
         [_ async for _ in client.pull("localhost:1/lab/x:1")]
     async with aclosing(docker.events(label)) as events:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.integration.joining_world import World, opened
 
-from commonage.cli.node_join import commands
+from commonage.cli.nodes.join import commands
 from commonage.wire.joining import JoinTokenOut
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("root")]
@@ -58,7 +58,7 @@ class Node:
     """One that is to join, with the programs that the command needs; nothing on it is changed."""
 
     folder: Path
-    seen: list[str] = field(default_factory=list)
+    commands_seen: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         sudo = self.folder / "bin" / "sudo"
@@ -82,7 +82,9 @@ class Node:
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 if entry.name.isdigit():
-                    self.phase.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                    self.commands_seen.append(
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
 
 
 @pytest.fixture
@@ -115,8 +117,8 @@ async def test_no_user_of_the_node_sees_the_token(world: World, node: Node, monk
         made = await made_by(world, url)
         ran = await asyncio.to_thread(node.type, typed(made), made.token)
     assert "would join Lab" in ran.stdout, ran.stdout + ran.stderr
-    assert any("fetch.py" in line for line in node.phase)
-    assert not [line for line in node.phase if made.token in line]
+    assert any("client.py" in line for line in node.commands_seen)
+    assert not [line for line in node.commands_seen if made.token in line]
 
 
 async def test_a_script_changed_on_the_way_does_not_run(world: World, node: Node, tmp_path: Path) -> None:

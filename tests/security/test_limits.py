@@ -115,7 +115,7 @@ async def test_a_user_who_opens_streams_without_end_gets_only_a_few(busy: Site) 
         assert opened == [200] * 5 + [429] * 35
         # The pages of the portal count as well.
         browser = await stack.enter_async_context(busy.browser("ann"))
-        for page in ("live/work", f"workloads/{job}/live", f"workloads/{job}/log"):
+        for page in ("live/workloads", f"workloads/{job}/live", f"workloads/{job}/log"):
             response = await browser.get(f"{PORTAL_PATH}{page}")
             assert response.status_code == 429
             assert response.headers["X-Frame-Options"] == "DENY"

@@ -37,7 +37,7 @@ async def test_a_workload_that_prints_without_end_does_not_fill_the_disk(tmp_pat
             assert len([line for line in lines if line.startswith("[commonage:")]) == 1
             assert sum(map(len, lines)) < MOST * MIB
             await ann.post(f"/workloads/{job}/stop")
-            await until(lambda: not here.control.look.live_counts())
+            await until(lambda: not here.control.queries.live_counts())
 
 
 async def test_a_workload_that_prints_much_and_ends_at_once_leaves_a_short_log(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ async def test_a_container_that_prints_without_end_does_not_fill_the_disk(tmp_pa
             lines_64k = 'text=0123456789abcde; for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do text="$text\n$text"; done'
             write = f'n=0; while [ $n -lt {FLOOD * 16} ]; do echo "$text"; n=$((n + 1)); done'
             flood = ("sh", "-c", f"echo first; {lines_64k}; {write}; echo last; exec sleep 300")
-            order = await rig.started(rig.start_requests(FOREVER, command=flood))
+            order = await rig.started(rig.start_request(FOREVER, command=flood))
             [log] = tmp_path.glob("docker/runs/*/log")
             await until(lambda: log.stat().st_size >= FLOOD * MIB, 240)
             await until(lambda: log.stat().st_blocks * 512 <= MOST * MIB)

@@ -101,7 +101,7 @@ async def test_an_admin_who_is_none_any_more_sees_and_runs_nothing_of_others(her
         assert json.loads(said[-1].data)["problem"]["code"] == "forbidden"
 
 
-@pytest.mark.parametrize("page", ["live/work", "live/overview", "workloads/{job}/live"])
+@pytest.mark.parametrize("page", ["live/workloads", "live/overview", "workloads/{job}/live"])
 async def test_a_page_of_the_portal_that_stays_open_ends_with_its_sign_in(here: Site, page: str) -> None:
     job = await here.running()
     async with here.browser("ann") as browser:

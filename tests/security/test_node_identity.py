@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commonage.join.join_client import JoinListener
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.acceptance.served import until as wait_until
@@ -28,13 +27,15 @@ from tests.integration.joining_world import SwarmAuthority, World, opened, reque
 from tests.integration.test_link import Node, refusal, until
 
 from commonage.agent.steps.host import Host
-from commonage.agent.steps.swarm_identity import prove, swarm_node
+from commonage.agent.steps.swarm import prove, swarm_node
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
+from commonage.domain.reasons.nodes import HostNameChanged, NodeTakesNoWork, NoNodeCertificate, NotReporting
 from commonage.domain.statuses import Measurement
 from commonage.engines.swarm.nodes.membership import SwarmManager
-from commonage.join.client import NAME, JoinClient, Refusal
+from commonage.join.client import NAME, JoinClient, JoinRefused
 from commonage.join.identity_proof import statement
+from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
@@ -61,7 +62,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def test_a_node_id_cannot_be_had_without_its_key(world: World, tmp_path: Path) -> None:
     victims, _ = world.swarm.authority.node("victim1")
     _, own_key = world.swarm.authority.node("attacker1")
-    with pytest.raises(Refusal, match="not signed with the key of the Swarm certificate"):
+    with pytest.raises(JoinRefused, match="not signed with the key of the Swarm certificate"):
         await world.ask_for_certificate("victim", victims, own_key, tmp_path)
     assert not world.authority.revoked(), "the victim's certificate still holds"
 
@@ -69,16 +70,16 @@ async def test_a_node_id_cannot_be_had_without_its_key(world: World, tmp_path: P
 async def test_a_swarm_certificate_that_the_attacker_made_is_refused(world: World, tmp_path: Path) -> None:
     other = SwarmAuthority()  # of the same names, with another key
     certificate, key = other.node("victim1")
-    with pytest.raises(Refusal, match="not of this site's Swarm"):
+    with pytest.raises(JoinRefused, match="not of this site's Swarm"):
         await world.ask_for_certificate("victim", certificate, key, tmp_path)
     chained = certificate + world.swarm.authority.trust.roots
-    with pytest.raises(Refusal, match="not of this site's Swarm"):
+    with pytest.raises(JoinRefused, match="not of this site's Swarm"):
         await world.ask_for_certificate("victim", chained, key, tmp_path)
 
 
 async def test_a_swarm_certificate_that_is_no_nodes_is_refused(world: World, tmp_path: Path) -> None:
     certificate, key = world.swarm.authority.node("victim1", role="something-else")
-    with pytest.raises(Refusal, match="is of 'something-else'"):
+    with pytest.raises(JoinRefused, match="is of 'something-else'"):
         await world.ask_for_certificate("victim", certificate, key, tmp_path)
 
 
@@ -88,26 +89,26 @@ async def test_a_proof_is_good_for_its_own_request_name_and_token_alone(world: W
     csr, join_client = await asyncio.to_thread(request_for, "victim", tmp_path), world.join_client()
 
     def signed(*, token: str = join_client.token, node: str = "victim", request: str = csr) -> dict[str, str]:
-        said = statement(world.authority.certificate, token, node, request)
-        signature = base64.b64encode(key.sign(said, ec.ECDSA(hashes.SHA256()))).decode()
+        message = statement(world.authority.certificate, token, node, request)
+        signature = base64.b64encode(key.sign(message, ec.ECDSA(hashes.SHA256()))).decode()
         return {"swarm_certificates": certificate, "signature": signature}
 
     own_csr = await asyncio.to_thread(request_for, "victim", tmp_path)
     for proof in (signed(request=own_csr), signed(node="attacker"), signed(token="cmj1.an.other")):
-        with pytest.raises(Refusal, match="not signed with the key"):
+        with pytest.raises(JoinRefused, match="not signed with the key"):
             await asyncio.to_thread(join_client.post, "/certificate", {"node": "victim", "csr": csr, **proof})
     await asyncio.to_thread(join_client.post, "/certificate", {"node": "victim", "csr": csr, **signed()})
 
 
 async def test_a_name_that_another_node_has_cannot_be_taken(world: World, tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="reports the host name attacker, and it asks to join as victim"):
+    with pytest.raises(JoinRefused, match="reports the host name attacker, and it asks to join as victim"):
         await world.join("victim", "attacker1", tmp_path)
     world.swarm.nodes["attacker1"] = ("victim", "ready")
-    with pytest.raises(Refusal, match=r"another node called victim is here \(Swarm node victim1\)"):
+    with pytest.raises(JoinRefused, match=r"another node has the name victim \(Swarm node victim1\)"):
         await world.join("victim", "attacker1", tmp_path)
     world.swarm.nodes["victim1"] = ("victim", "down")
     world.connected.append(("victim", "victim1"))
-    with pytest.raises(Refusal, match="another node called victim is here"):
+    with pytest.raises(JoinRefused, match="another node has the name victim"):
         await world.join("victim", "attacker1", tmp_path)
     assert world.authority.bindings() == {"victim1": "victim"}
 
@@ -123,7 +124,7 @@ async def test_a_node_that_was_removed_gets_no_certificate(world: World, tmp_pat
     certificate, key = world.swarm.authority.node("victim1")
     await world.join_service.remove_node("victim")
     assert world.swarm.removed == ["victim1"]
-    with pytest.raises(Refusal, match="the Swarm does not know the node victim1 any more"):
+    with pytest.raises(JoinRefused, match="the Swarm no longer lists the node victim1"):
         await world.ask_for_certificate("victim", certificate, key, tmp_path)
 
 
@@ -173,7 +174,7 @@ async def test_what_is_asked_of_a_node_goes_to_the_agent_with_its_id(links: Link
 async def test_an_agent_that_reports_for_another_node_is_hung_up_on(links: Links) -> None:
     async with links.node("victim", "n1") as victim, links.node("attacker", "n2") as attacker:
         await until(lambda: len(links.states()) == 2, "both are there")
-        attacker.report = Report(2, NodeReport("victim", 1, 1, faults=("made up",)))
+        attacker.report = Report(2, NodeReport("victim", 1, 1, faults=(NotReporting(),)))
         await until(lambda: links.states()["n2"] == ("attacker", False), "its link is ended")
         [agent_report] = [one for one in links.agents.agent_reports() if one.node == "victim"]
         assert (agent_report.node_id, agent_report.report) == ("n1", victim.report.report)
@@ -184,7 +185,7 @@ async def test_a_certificate_without_a_node_id_is_refused(links: Links) -> None:
     config = make_config(links.folder / "old", links.authority, "victim", links.agents.port)
     certificate = Path(config.certificate)
     certificate.write_text(without_node_id(links.folder / "ca", certificate.read_text()))
-    assert "names no Swarm node: have the node join again" in await refusal(config)
+    assert "names no Swarm node: join the node again" in await refusal(config)
 
 
 async def test_a_name_that_passed_to_another_node_is_that_nodes_alone(links: Links) -> None:
@@ -200,7 +201,7 @@ async def test_a_name_that_passed_to_another_node_is_that_nodes_alone(links: Lin
 
 async def test_bindings_that_cannot_be_read_stop_the_engine_and_not_the_server(links: Links) -> None:
     (links.folder / "ca" / "issued.json").write_text("{ half")
-    with pytest.raises(EngineFailure, match="put the folder `authority` back from a backup"):
+    with pytest.raises(EngineFailure, match="restore the folder `authority` from a backup"):
         await links.agents.bindings()
 
 
@@ -267,11 +268,11 @@ async def test_a_renamed_worker_gets_none_of_anothers_work_and_does_not_survive_
         await site.join("worker1")
         await site.join("worker2")
         assert site.authority.bindings() == {ids["worker1"]: "worker1", ids["worker2"]: "worker2"}
-        with pytest.raises(Refusal, match="not signed with the key"):
+        with pytest.raises(JoinRefused, match="not signed with the key"):
             await site.join("worker1", name="worker2", certificates_of="worker2")
         swarm.machines["worker1"].rename("worker2")
         await asyncio.to_thread(wait_until, lambda: _host_names(swarm, ids) == ["worker2", "worker2"])
-        with pytest.raises(Refusal, match="another node called worker2 is here"):
+        with pytest.raises(JoinRefused, match="another node has the name worker2"):
             await site.join("worker1", name="worker2")
         (tmp_path / "data").mkdir()
         # No agent is connected here: the certificates alone say which node is which.
@@ -285,21 +286,21 @@ async def test_a_renamed_worker_gets_none_of_anothers_work_and_does_not_survive_
 
 async def _places_work_by_id(rig: SwarmRig, swarm: Swarm) -> None:
     engine = await rig.engine()
-    faults = {one.name: "; ".join(one.faults) for one in await engine.nodes()}
+    faults = {one.name: one.faults for one in await engine.nodes()}
     assert faults.keys() == {MANAGER, "worker1", "worker2", "worker3"}
-    assert "reports the host name worker2, and its certificate is that of worker1" in faults["worker1"]
+    assert HostNameChanged(node="worker1", host_name="worker2") in faults["worker1"]
     assert not faults["worker2"]
-    assert "no certificate of this site is bound" in faults["worker3"]
-    order = rig.start_requests(FOREVER)
+    assert any(isinstance(one, NoNodeCertificate) for one in faults["worker3"])
+    order = rig.start_request(FOREVER)
     order = await rig.started(replace(order, allocation=replace(order.allocation, node="worker2")))
     label = [f"commonage.attempt={order.attempt_id}"]
     there = [name for name, one in swarm.machines.items() if one.daemon.containers(label=label)]
     assert there == ["worker2"]
     for name in ("worker1", "worker3"):
-        order = rig.start_requests(FOREVER)
+        order = rig.start_request(FOREVER)
         order = replace(order, allocation=replace(order.allocation, node=name))
         ended = await rig.ended(order)
-        assert (ended.exit_code, "takes no work" in str(ended.reason)) == (None, True), ended
+        assert ended.exit_code is None and isinstance(ended.reason, NodeTakesNoWork), ended
 
 
 async def _is_out(site: JoinServiceProcess, swarm: Swarm, ids: dict[str, str]) -> None:
@@ -312,7 +313,7 @@ async def _is_out(site: JoinServiceProcess, swarm: Swarm, ids: dict[str, str]) -
     assert site.authority.bindings() == {ids["worker2"]: "worker2"}
     assert manager.ask("GET", "/swarm")["JoinTokens"]["Worker"] != token
     attacker = swarm.machines["worker1"].daemon
-    with suppress(Refusal):  # its Swarm key is of no use any more
+    with suppress(JoinRefused):  # its Swarm key is of no use any more
         await site.join("worker1", name="worker2")
         raise AssertionError("a node that was removed got a certificate")
     with suppress(RuntimeError):

@@ -71,6 +71,7 @@ async def test_a_large_request_is_not_kept_in_memory_by_the_hub(here: Installati
     async with here.browser() as browser:
         with contextlib.suppress(httpx2.TransportError):  # the hub hangs up, perhaps before the client has sent all
             with_much = await browser.post("/hub/login", content=bytes(4 * 1024 * 1024))
-            assert with_much.status_code in (400, 413, 502)
+            # 400 by the hub; 502 or 503 by the proxy, when the hub hung up while the proxy was still sending.
+            assert with_much.status_code in (400, 413, 502, 503)
         assert (await browser.get("/hub/login")).status_code == 200
         assert (await browser.get("/hub/login", headers={"X": "y" * 100_000})).status_code == 431

@@ -89,7 +89,7 @@ async def test_a_changed_entry_is_not_run(rig: SwarmRig) -> None:
     for place in {*rig.data.rglob("entry*"), rig.data / "swarm" / "entry.sh"}:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(evil)
-    order = rig.start_requests(Behaviour(), command=("sh", "-c", "echo the command"))
+    order = rig.start_request(Behaviour(), command=("sh", "-c", "echo the command"))
     end = await rig.ended(order)
     assert (end.exit_code, await log_of(rig, order)) == (0, "the command")
 
@@ -100,7 +100,7 @@ async def test_secrets_in_a_box_are_not_run(rig: SwarmRig, monkeypatch: pytest.M
     def attack(order: StartRequest) -> None:
         (rig.data / ATTEMPTS / order.attempt_id / "box" / "secrets").write_text(evil)
 
-    order = rig.start_requests(Behaviour(), command=("sh", "-c", "echo $KEY"), secrets=(("KEY", SECRET),))
+    order = rig.start_request(Behaviour(), command=("sh", "-c", "echo $KEY"), secrets=(("KEY", SECRET),))
     just_before_it_is_made(monkeypatch, order, attack)
     assert (await rig.ended(order)).exit_code == 0
     assert await log_of(rig, order) == SECRET, "its own secrets reached it, and nothing else did"
@@ -115,9 +115,9 @@ async def test_secrets_never_lie_in_the_shared_folder_and_go_with_their_attempt(
         return [one["Spec"]["Labels"]["commonage.attempt"] for one in swarm.manager.daemon.ask("GET", "/secrets")]
 
     # Nothing ever has room for it: all the while it is pending, its secrets are there to be read.
-    pending = rig.start_requests(FOREVER, memory_mib=10_000_000, secrets=(("KEY", SECRET),))
+    pending = rig.start_request(FOREVER, memory_mib=10_000_000, secrets=(("KEY", SECRET),))
     await engine.start(pending)
-    running = await rig.started(rig.start_requests(FOREVER, secrets=(("KEY", SECRET),)))
+    running = await rig.started(rig.start_request(FOREVER, secrets=(("KEY", SECRET),)))
 
     async def is_made() -> bool:
         return len(swarm.services()) == 2
@@ -170,7 +170,7 @@ async def test_a_workspace_that_becomes_a_link_leads_nowhere(
 ) -> None:
     (target / "ada").mkdir()
     shutil.copy(target / "key", target / "ada" / "key")
-    order = rig.start_requests(Behaviour(), command=LOOK)
+    order = rig.start_request(Behaviour(), command=LOOK)
     moved = rig.data / f"{place}-moved"
 
     def attack(_: StartRequest) -> None:
@@ -187,7 +187,7 @@ async def test_a_workspace_that_becomes_a_link_leads_nowhere(
 async def test_a_workspace_that_is_a_link_is_refused(rig: SwarmRig, target: Path) -> None:
     before = content_of(target)
     replace_by_link(rig.data / "workspaces" / "ada", target)
-    order = rig.start_requests(Behaviour(), command=LOOK)
+    order = rig.start_request(Behaviour(), command=LOOK)
     end = await rig.ended(order)
     assert isinstance(end.reason, StartFailed) and "link" in end.reason.error
     assert SECRET not in await log_of(rig, order)
@@ -199,7 +199,7 @@ async def test_files_of_the_control_plane_in_the_place_of_a_log_or_a_box_stay_as
 ) -> None:
     engine = await rig.engine()
     before = content_of(target)
-    order = await rig.started(rig.start_requests(FOREVER))
+    order = await rig.started(rig.start_request(FOREVER))
     mine = rig.data / ATTEMPTS / order.attempt_id
     replace_by_link(mine / "box", target)
     replace_by_link(mine / "log", target / "key")
@@ -215,7 +215,7 @@ async def test_files_of_the_control_plane_in_the_place_of_a_log_or_a_box_stay_as
 async def test_a_folder_that_is_there_before_its_attempt_is_not_followed(rig: SwarmRig, target: Path) -> None:
     engine = await rig.engine()
     before = content_of(target)
-    order = rig.start_requests(Behaviour())
+    order = rig.start_request(Behaviour())
     replace_by_link(rig.data / ATTEMPTS / order.attempt_id, target)
     with pytest.raises(EngineFailure, match="link"):
         await engine.start(order)
@@ -243,16 +243,16 @@ async def test_a_start_overwrites_nothing(rig: SwarmRig, target: Path, name: str
 
 async def test_a_start_request_in_the_shared_folder_is_not_taken_up(rig: SwarmRig) -> None:
     engine = await rig.engine()
-    order = rig.start_requests(FOREVER)
+    order = rig.start_request(FOREVER)
     await engine.start(order)
     await engine.close()
     forged = replace(order, attempt_id="w-forged-1", owner="root")
-    kept = rig.own / "swarm" / "runs" / order.attempt_id / "order.json"
+    kept = rig.own / "swarm" / "runs" / order.attempt_id / "request.json"
     text = kept.read_text().replace(order.attempt_id, forged.attempt_id)
     for folder in ("swarm/runs", ATTEMPTS):
         place = rig.data / folder / forged.attempt_id
         place.mkdir(parents=True)
-        (place / "order.json").write_text(text)
+        (place / "request.json").write_text(text)
     again = await rig.restart()
     assert forged.attempt_id not in {one.attempt_id for one in await again.statuses()}
 
@@ -270,5 +270,5 @@ async def test_the_mark_of_the_site_is_written_over_no_other_file(tmp_path: Path
         mark.symlink_to(target / "key" if what == "link" else target)
     async with opened(tmp_path) as world:
         kept = mark.read_text().strip()
-        assert (await world.ask("/join_config"))["mark"] == kept, "nodes know the folder by it"
+        assert (await world.ask("/join-config"))["mark"] == kept, "nodes know the folder by it"
     assert content_of(target) == before

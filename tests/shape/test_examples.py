@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from commonage.catalogue import builtin_environments
-from commonage.cli.job_file import read
+from commonage.cli.workloads.job_file import read
 from commonage.units import TEXT_FIELDS, with_units_in_names
 from commonage.wire.workloads import SubmitIn
 
@@ -20,7 +20,7 @@ def test_job_files_are_read_and_send_files_that_are_there() -> None:
         for entry in read(path):
             assert isinstance(entry.files, list)
             assert all((EXAMPLES / name).is_file() for name in entry.files)
-            assert entry.ask.environment in {one.name for one in builtin_environments()}
+            assert entry.request.environment in {one.name for one in builtin_environments()}
 
 
 def test_every_field_of_a_job_is_explained() -> None:

@@ -27,7 +27,6 @@ NO_MODULES = {
     "commonage.tenant",
     "commonage.toml",
     "commonage.volume",
-    "commonage.who",
     "commonage.x",
     "commonage.yml",
 }

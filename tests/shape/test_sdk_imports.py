@@ -1,16 +1,17 @@
-"""Importing the SDK costs nothing until one of its names is used."""
+"""The SDK: its import is cheap, and its blocking client is generated from the asynchronous one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import commonage.sdk
 
 
-def test_the_import_is_light() -> None:
+def test_import_is_cheap() -> None:
     code = (
         "import sys, commonage.sdk\n"
         "assert not {'httpx2', 'pydantic', 'asyncio'} & set(sys.modules), 'heavy'\n"
@@ -23,7 +24,13 @@ def test_the_import_is_light() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_every_public_name_is_there() -> None:
+def test_public_names_exist() -> None:
     assert all(getattr(commonage.sdk, name) for name in commonage.sdk.__all__)
     with pytest.raises(AttributeError):
         _ = commonage.sdk.nothing
+
+
+def test_blocking_client_is_up_to_date() -> None:
+    command = [sys.executable, "scripts/sdk.py", "--check"]
+    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -7,9 +7,9 @@ from pathlib import Path
 SRC = Path(__file__).parents[2] / "src" / "commonage"
 
 RECORDS = {
-    "agent/steps/step.py": "agent",  # Case: what the steps of a join tell each other
-    "engines/containers/live_state.py": "engines",  # Run: what an engine knows of an attempt
-    "engines/process/live_state.py": "engines/process",
+    "agent/steps/step.py": "agent",  # JoinContext: data that the join steps share
+    "engines/containers/run.py": "engines",  # Run: what an engine knows of an attempt
+    "engines/process/run.py": "engines/process",
     "testing/fakes/run.py": "testing",  # FakeRun: what the fake engine plays
     "ports/store.py": "control",  # Batch: the writer fills it before it is committed
 }
@@ -17,16 +17,12 @@ RECORDS = {
 
 FOREIGN = {
     "agent/connection.py": {"context.minimum_version"},  # ssl is set up so, here and below
-    "api/app.py": {
-        "app.state.join_client",
-        "api.state.join_client",
-        "mount.path_regex",
-    },  # Starlette's own place for state
-    "api/openapi.py": {"api.openapi"},  # as FastAPI's documentation says
-    "cli/job_file.py": {"key.tag", "value.tag"},  # nodes of PyYAML
+    # Starlette keeps state there; FastAPI documents how its description is extended.
+    "api/app.py": {"app.state.context", "api.state.context", "mount.path_regex", "api.openapi"},
+    "cli/workloads/job_file.py": {"key.tag", "value.tag"},  # nodes of PyYAML
     "engines/process/processes.py": {"shim.returncode"},  # a Popen that is not to wait any more
     "gpu/isolation/driver_limit.py": {"limits.nameSpace", "limits.softLimit", "limits.hardLimit"},  # a struct of C
-    "join/join_client.py": {"context.minimum_version"},
+    "join/listener.py": {"context.minimum_version"},
     "join/client.py": {"self._trust.minimum_version"},
     "link/bundle.py": {"entry.size", "entry.mode"},  # tarfile has no constructor arguments
     "link/listener.py": {"context.minimum_version", "context.verify_mode"},

@@ -1,7 +1,4 @@
-"""The placement policies that the benchmark compares: the product's own, and baselines from publications.
-
-The order is the order of the rows.
-"""
+"""The placement policies of the benchmark, in the order of the rows: our own, and baselines from publications."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`dot-product`: where what is free and what is asked for, as vectors, have the smallest product.
+"""`dot-product`: the node with the smallest dot product of free and requested resources.
 
-From Tetris (SIGCOMM 2014), as compared in "Beware of Fragmentation" (USENIX ATC 2023): cpus and the sum of the GPUs,
-both measured in the largest node of the cluster; a whole percentage, so that near ties are ties.
+From Tetris (SIGCOMM 2014), as compared in "Beware of Fragmentation" (USENIX ATC 2023): CPUs and the sum of the GPUs,
+both relative to the largest node; a whole percentage, so that near ties are ties.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from commonage.scheduler.policies.scored import Scored
 
 
 class DotProduct(Scored):
-    """A small product is good."""
+    """Prefers a small dot product."""
 
     def score(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n]: whole per cent, 100 where nothing is free of what is asked for."""
+        """[n]: whole per cent, 100 if nothing of the requested resources is free."""
         most_cpus, most_milli = largest(self.grid)
         cpus = self.grid.cpus[nodes] / most_cpus * (shape.cpus_milli / most_cpus)
         milli = idle_milli(self.grid, nodes) / most_milli * (taken_milli(self.grid, shape, nodes) / most_milli)

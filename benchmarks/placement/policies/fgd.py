@@ -1,8 +1,8 @@
-"""`fgd`: fragmentation gradient descent, where placing makes least more of the cluster useless to typical workloads.
+"""`fgd`: fragmentation gradient descent, the node on which placing adds least fragmentation.
 
 As published in "Beware of Fragmentation" (USENIX ATC 2023): the score is 100 times the sigmoid of the fall of the
-node's fragmentation in GPUs, and a whole number. That it is so coarse is part of the policy: near ties go to the first
-node, and so work stays together.
+node's fragmentation in GPUs, as a whole number. The coarse score is part of the policy: near ties go to the first node,
+which keeps workloads together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from commonage.scheduler.policies.mix import WorkloadMix
 
 
 class Fgd:
-    """The policy over one grid. The mix is as it was given; this learns nothing more."""
+    """The policy over one grid. It does not learn: the mix is fixed."""
 
     def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         self._grid = grid
@@ -35,7 +35,7 @@ class Fgd:
         return costs
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
-        """The GPU whose loss makes least useless, or the first whole ones."""
+        """The GPU that adds least fragmentation, or the first whole ones."""
         if shape.is_part:
             return [int(self._rows.of(shape)[node, 1])]
         return first_fitting(self._grid, shape, node)
@@ -57,7 +57,7 @@ class Fgd:
         return result
 
     def _after_whole(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n, 1]: the nodes' fragmentation once whole GPUs, or none, are taken."""
+        """[n, 1]: the fragmentation of the nodes after taking whole GPUs, or none."""
         grid = self._grid
         free_mib, free_milli, kind = grid.free_mib[nodes], grid.free_milli[nodes], grid.kind[nodes]
         if shape.devices:
@@ -69,7 +69,7 @@ class Fgd:
         return left[:, None]
 
     def _after_part(self, shape: Shape, nodes: Ints) -> Floats:
-        """[n, C]: the nodes' fragmentation once a part of each GPU in turn is taken; inf of GPUs without it."""
+        """[n, C]: the fragmentation of the nodes after taking a part of each GPU in turn; inf if it does not fit."""
         grid, measure = self._grid, self._fragmentation
         free_mib, free_milli, kind = grid.free_mib[nodes], grid.free_milli[nodes], grid.kind[nodes]
         fitting = grid.devices_fit(shape, nodes)

@@ -1,7 +1,7 @@
-"""`gpu-clustering`: beside its like, so that a node takes either parts of GPUs, or one GPU, or two, and so on.
+"""`gpu-clustering`: next to workloads with the same number of GPUs, so that a node serves one kind of request.
 
-As compared in "Beware of Fragmentation" (USENIX ATC 2023), which has the idea from Gandiva (OSDI 2018). What takes no
-GPU goes to the first node that has room.
+As compared in "Beware of Fragmentation" (USENIX ATC 2023), after Gandiva (OSDI 2018). A request
+without a GPU goes to the first node on which it fits.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.scored import Scored
 
 KINDS = 64
-"""Parts of GPUs, one GPU, two, ... ; whatever takes more counts as the last kind."""
+"""Kinds of requests: a part of a GPU, one GPU, two, ...; larger requests count as the last kind."""
 
 
 class GpuClustering(Scored):
-    """Company of the same kind is good, none is middling, other company is bad; fuller is better."""
+    """Prefers nodes with the same kind, then empty nodes, then other kinds; fuller nodes first."""
 
     def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         super().__init__(grid, mix, seed)
         self._kinds = Row(grid)
 
     def score(self, shape: Shape, nodes: Ints) -> Ints:
-        """[n]: up to 100 among its like alone, to 75 among others as well, to 50 alone, to 25 among others only."""
+        """[n]: up to 100 with the same kind only, 75 with others as well, 50 on an empty node, 25 with others only."""
         if not shape.devices:
             return np.zeros(len(nodes), np.int64)
         present = self._kinds.of(self._present)[nodes]
@@ -41,7 +41,7 @@ class GpuClustering(Scored):
         """[n, KINDS]: which kinds of workloads with GPUs each node has."""
         present = np.zeros((len(nodes), KINDS), np.bool_)
         for row, number in enumerate(nodes):
-            for allocation in self.grid.held_on(int(number)):
+            for allocation in self.grid.allocated_on(int(number)):
                 if allocation.shares:
                     whole = allocation.shares[0].whole
                     present[row, min(len(allocation.shares), KINDS - 1) if whole else 0] = True

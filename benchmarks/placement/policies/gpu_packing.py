@@ -1,7 +1,7 @@
 """`gpu-packing`: on GPUs in use first, then on free GPUs of nodes in use, then on free nodes.
 
-The rule and its numbers are those compared in "Beware of Fragmentation" (USENIX ATC 2023), which has it from how jobs
-that share GPUs are packed in practice. What takes no GPU goes to the first node that has room.
+The rule and its numbers are those compared in "Beware of Fragmentation" (USENIX ATC 2023). A request without a GPU goes
+to the first node on which it fits.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from commonage.scheduler.model.shapes import Ints, Shape
 from commonage.scheduler.policies.scored import Scored
 
 FREE = 1000
-"""Thousandths of a GPU that nobody uses."""
+"""Thousandths of an unused GPU."""
 
 
 class GpuPacking(Scored):
-    """Opening something new is bad, and the worse the more."""
+    """Avoids opening unused GPUs and nodes."""
 
     def score(self, shape: Shape, nodes: Ints) -> Ints:
-        """[n]: 50 to 100 on GPUs in use, less for what is free of them; 33 to 50 with free GPUs of a node in use,
-        less for each; up to 33 on a node with all GPUs free, less for each.
+        """[n]: 50 to 100 on GPUs in use, 33 to 50 with unused GPUs of a node in use, up to 33 on an unused node; lower
+        the more is free.
         """
         if not shape.devices:
             return np.zeros(len(nodes), np.int64)
         grid = self.grid
         there = grid.kind[nodes] >= 0
         free_devices = (there & (grid.free_milli[nodes] == FREE)).sum(axis=1)
-        # Of the GPUs that have it, those with least free are taken; the others are as if they had more than all.
+        # Of the fitting GPUs, those with least free are taken; the others count as more than empty.
         left = np.sort(np.where(grid.devices_fit(shape, nodes), grid.free_milli[nodes], FREE + 1), axis=1)
         taken = left[:, : shape.devices]
         opened = (taken == FREE).sum(axis=1)

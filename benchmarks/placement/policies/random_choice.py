@@ -1,6 +1,6 @@
-"""`random`: any node that has room, any GPU that has it; the floor that every other policy must beat.
+"""`random`: any node and GPU on which the request fits; the floor for every other policy.
 
-It decides by the seed, the shape and what has changed so far: asked twice about the same grid it says the same.
+Deterministic for a seed, a shape and a state of the grid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commonage.scheduler.policies.mix import WorkloadMix
 
 
 class RandomChoice:
-    """The policy over one grid; it learns nothing."""
+    """The policy over one grid. It does not learn."""
 
     def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         self._grid, self._seed = grid, seed
@@ -26,12 +26,12 @@ class RandomChoice:
         """Nothing to learn."""
 
     def costs(self, shape: Shape) -> Floats:
-        """[N]: as chance will have it, 0 to 1."""
+        """[N]: random, 0 to 1."""
         fits = self._fits.of(shape)
         return np.where(fits, self._chance(shape, 0).random(len(fits)), np.inf)
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
-        """Any GPU that has it; the first whole ones, which are all alike."""
+        """Any fitting GPU; for whole GPUs the first ones."""
         if not shape.is_part:
             return first_fitting(self._grid, shape, node)
         fitting = np.flatnonzero(self._grid.devices_fit(shape, np.array([node]))[0])
@@ -41,5 +41,5 @@ class RandomChoice:
         return self._grid.fits(shape, nodes)
 
     def _chance(self, shape: Shape, of: int) -> np.random.Generator:
-        """Dice for one throw: of nodes (0), or of the GPUs of one (1)."""
+        """The generator for a choice of nodes (`of` 0) or of GPUs (1)."""
         return np.random.default_rng([self._seed, of, shape.number, self._grid.epoch, len(self._grid.changed)])

@@ -1,8 +1,8 @@
-/* A libcuda.so.1 without a GPU, on the node that the fake NVML library describes (../nvml/README.md).
+/* A libcuda.so.1 without a gpu, on the node that the fake NVML library describes (../nvml/README.md).
  *
  * It has the calls of gpu/cuda/driver.py. What a process allocates it writes into the file `.used`, where the fake NVML
- * library finds it; and it refuses what a real driver would: memory beyond the GPU, beyond the limit of the cgroup (file
- * `.limits`), beyond the limit of an MPS client, GPUs that CUDA_VISIBLE_DEVICES hides, a GPU in exclusive-process mode
+ * library finds it; and it refuses what a real driver would: memory beyond the gpu, beyond the limit of the cgroup (file
+ * `.limits`), beyond the limit of an MPS client, gpus that CUDA_VISIBLE_DEVICES hides, a gpu in exclusive-process mode
  * that another process uses. In the file STATE and `.cuda` a test says what it shall not honour, and how large a context is:
  *
  *   ignores limits           also: visible, mps, exclusive
@@ -26,18 +26,18 @@
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
        INVALID_CONTEXT = 201, DEVICE_UNAVAILABLE = 46 };
-enum { MAX_DEVICES = 64, MAX_USES = 1024, MAX_BLOCKS = 65536, TEXT = 96, PATH = 1024 };
+enum { MAX_GPUS = 64, MAX_USES = 1024, MAX_BLOCKS = 65536, TEXT = 96, PATH = 1024 };
 
 typedef unsigned long long u64;
-typedef struct { char uuid[TEXT]; u64 bytes; int mode, is_instance; } Device;
+typedef struct { char uuid[TEXT]; u64 bytes; int mode, is_instance; } Gpu;
 typedef struct { char uuid[TEXT], cgroup[PATH]; int pid; u64 bytes; } Use;
 
-static Device devices[MAX_DEVICES], *visible[MAX_DEVICES];
-static int device_count, visible_count, ready, ignores_visible, ignores_limits, ignores_mps, ignores_exclusive, breaks;
+static Gpu gpus[MAX_GPUS], *visible[MAX_GPUS];
+static int gpu_count, visible_count, ready, ignores_visible, ignores_limits, ignores_mps, ignores_exclusive, breaks;
 static u64 context = 300ull << 20;
 static Use uses[MAX_USES];
 static int use_count;
-static Device *current;
+static Gpu *current;
 static u64 blocks[MAX_BLOCKS];
 static int block_count;
 
@@ -48,7 +48,7 @@ static FILE *side_file(const char *suffix, const char *mode)
     return fopen(path, mode);
 }
 
-static void read_stops(void)
+static void read_wishes(void)
 {
     char line[256], word[TEXT];
     FILE *file = side_file(".cuda", "r");
@@ -74,47 +74,47 @@ static void read_modes(void)
     FILE *file = side_file(".modes", "r");
     if (!file) return;
     while (fscanf(file, "%95s %d", uuid, &mode) == 2)
-        for (int i = 0; i < device_count; i++)
-            if (!strcmp(devices[i].uuid, uuid)) devices[i].mode = mode;
+        for (int i = 0; i < gpu_count; i++)
+            if (!strcmp(gpus[i].uuid, uuid)) gpus[i].mode = mode;
     fclose(file);
 }
 
-static void read_devices(void)
+static void read_gpus(void)
 {
     char line[512], rest[512];
     u64 total, reserved, mib;
     int mig = 0;
     FILE *file = side_file("", "r");
-    device_count = 0;
+    gpu_count = 0;
     if (!file) return;
     while (fgets(line, sizeof line, file)) {
-        Device *device = device_count ? &devices[device_count - 1] : 0;
-        if (!strncmp(line, "device", 6) && device_count < MAX_DEVICES) {
-            memset(&devices[device_count++], 0, sizeof *devices);
+        Gpu *gpu = gpu_count ? &gpus[gpu_count - 1] : 0;
+        if (!strncmp(line, "device", 6) && gpu_count < MAX_GPUS) {
+            memset(&gpus[gpu_count++], 0, sizeof *gpus);
             mig = 0;
-        } else if (!device && !mig) continue;
-        else if (!mig && sscanf(line, "uuid %95s", rest) == 1) memcpy(device->uuid, rest, TEXT);
-        else if (!mig && sscanf(line, "memory %llu %llu", &total, &reserved) == 2) device->bytes = (total - reserved) << 20;
-        else if (sscanf(line, "compute_mode %d", &device->mode) == 1) continue;
-        else if (sscanf(line, "mig %d", &mig) == 1 && mig) device_count--; /* its instances take its place */
-        else if (mig && sscanf(line, "instance %95s %*d %*d %llu", rest, &mib) == 2 && device_count < MAX_DEVICES) {
-            device = &devices[device_count++];
-            memset(device, 0, sizeof *device);
-            memcpy(device->uuid, rest, TEXT);
-            device->bytes = mib << 20, device->is_instance = 1;
+        } else if (!gpu && !mig) continue;
+        else if (!mig && sscanf(line, "uuid %95s", rest) == 1) memcpy(gpu->uuid, rest, TEXT);
+        else if (!mig && sscanf(line, "memory %llu %llu", &total, &reserved) == 2) gpu->bytes = (total - reserved) << 20;
+        else if (sscanf(line, "compute_mode %d", &gpu->mode) == 1) continue;
+        else if (sscanf(line, "mig %d", &mig) == 1 && mig) gpu_count--; /* its instances take its place */
+        else if (mig && sscanf(line, "instance %95s %*d %*d %llu", rest, &mib) == 2 && gpu_count < MAX_GPUS) {
+            gpu = &gpus[gpu_count++];
+            memset(gpu, 0, sizeof *gpu);
+            memcpy(gpu->uuid, rest, TEXT);
+            gpu->bytes = mib << 20, gpu->is_instance = 1;
         }
     }
     fclose(file);
     read_modes();
 }
 
-static Device *named(const char *name)
+static Gpu *named(const char *name)
 {
     char *end;
     long index = strtol(name, &end, 10);
-    if (*name && !*end) return index >= 0 && index < device_count ? &devices[index] : 0;
-    for (int i = 0; i < device_count; i++)
-        if (!strncmp(devices[i].uuid, name, strlen(name))) return &devices[i];
+    if (*name && !*end) return index >= 0 && index < gpu_count ? &gpus[index] : 0;
+    for (int i = 0; i < gpu_count; i++)
+        if (!strncmp(gpus[i].uuid, name, strlen(name))) return &gpus[i];
     return 0;
 }
 
@@ -124,14 +124,14 @@ static void choose_visible(void)
     char copy[PATH], *next = copy, *name;
     visible_count = 0;
     if (!wished) {
-        for (int i = 0; i < device_count; i++) visible[visible_count++] = &devices[i];
+        for (int i = 0; i < gpu_count; i++) visible[visible_count++] = &gpus[i];
         return;
     }
     snprintf(copy, sizeof copy, "%s", wished);
     while ((name = strsep(&next, ",")) && *name) {
-        Device *device = named(name);
-        if (!device) return; /* CUDA stops at the first that it does not know */
-        visible[visible_count++] = device;
+        Gpu *gpu = named(name);
+        if (!gpu) return; /* CUDA stops at the first that it does not know */
+        visible[visible_count++] = gpu;
     }
 }
 
@@ -231,7 +231,7 @@ static int is_mps_client(void)
     return pid > 0 && !kill(pid, 0);
 }
 
-/* The least of all that bounds this process on its GPU, and what counts towards it. */
+/* The least of all that bounds this process on its gpu, and what counts towards it. */
 static void bounds(u64 *most, u64 *used)
 {
     char line[PATH + 256], cgroup[PATH], uuid[TEXT], unit = 0;
@@ -274,8 +274,8 @@ static int take(u64 bytes)
 int cuInit(unsigned flags)
 {
     if (flags) return INVALID_VALUE;
-    read_stops();
-    read_devices();
+    read_wishes();
+    read_gpus();
     choose_visible();
     ready = 1;
     return visible_count ? SUCCESS : NO_DEVICE;
@@ -363,11 +363,11 @@ int cuModuleGetFunction(void **to, void *module, const char *name)
     return strstr(module, name) ? SUCCESS : INVALID_VALUE;
 }
 
-/* The GPU's time is shared by all that use it. */
+/* The gpu's time is shared by all that use it. */
 int cuLaunchKernel(void)
 {
     int sharing = 0;
-    read_stops();
+    read_wishes();
     if (breaks) return breaks;
     read_uses();
     for (int i = 0; i < use_count; i++) sharing += current && !strcmp(uses[i].uuid, current->uuid);

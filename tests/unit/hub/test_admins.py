@@ -23,7 +23,7 @@ def left(db: Session) -> tuple[int, int]:
     return db.query(orm.APIToken).count(), db.query(orm.OAuthCode).count()
 
 
-def test_earlier_sign_ins_and_tokens_end(db: Session, ops: orm.User) -> None:
+def test_new_admin_loses_earlier_sign_ins_and_tokens(db: Session, ops: orm.User) -> None:
     cookie = ops.cookie_id
     ops.admin = True
     roles.assign_default_roles(db, ops)
@@ -31,7 +31,7 @@ def test_earlier_sign_ins_and_tokens_end(db: Session, ops: orm.User) -> None:
     assert orm.User.find(db, "ops").cookie_id != cookie
 
 
-def test_a_role_given_from_its_own_side_counts_as_well(db: Session, ops: orm.User) -> None:
+def test_role_assigned_through_the_role_counts(db: Session, ops: orm.User) -> None:
     cookie = ops.cookie_id
     db.commit()  # which forgets what was read of the user
     orm.Role.find(db, "admin").users = [ops]  # so JupyterHub takes over `load_roles`
@@ -40,7 +40,7 @@ def test_a_role_given_from_its_own_side_counts_as_well(db: Session, ops: orm.Use
     assert ops.cookie_id != cookie
 
 
-def test_a_group_of_admins_counts_as_well(db: Session, ops: orm.User) -> None:
+def test_joining_an_admin_group_counts(db: Session, ops: orm.User) -> None:
     cookie = ops.cookie_id
     group = orm.Group(name="admins", roles=[orm.Role.find(db, "admin")])
     db.add(group)
@@ -51,7 +51,7 @@ def test_a_group_of_admins_counts_as_well(db: Session, ops: orm.User) -> None:
     assert ops.cookie_id != cookie
 
 
-def test_a_group_that_becomes_one_of_admins_counts_as_well(db: Session, ops: orm.User) -> None:
+def test_group_that_gets_the_admin_role_counts(db: Session, ops: orm.User) -> None:
     cookie = ops.cookie_id
     group = orm.Group(name="operators", users=[ops])
     db.add(group)
@@ -63,7 +63,7 @@ def test_a_group_that_becomes_one_of_admins_counts_as_well(db: Session, ops: orm
     assert ops.cookie_id != cookie
 
 
-def test_what_an_admin_opened_stays(db: Session, ops: orm.User) -> None:
+def test_sign_ins_of_existing_admins_stay(db: Session, ops: orm.User) -> None:
     ops.admin = True
     roles.assign_default_roles(db, ops)
     db.add(orm.APIToken(user=ops, client_id="jupyterhub", token="u" * 32))
@@ -76,7 +76,7 @@ def test_what_an_admin_opened_stays(db: Session, ops: orm.User) -> None:
     assert ops.cookie_id == cookie
 
 
-def test_only_the_named_stay_admins(db: Session, ops: orm.User) -> None:
+def test_only_named_users_stay_admins(db: Session, ops: orm.User) -> None:
     for user in (ops, orm.User(name="ann")):
         db.add(user)
         user.admin = True
@@ -89,7 +89,7 @@ def test_only_the_named_stay_admins(db: Session, ops: orm.User) -> None:
     }
 
 
-def test_other_roles_end_nothing(db: Session, ops: orm.User) -> None:
+def test_other_roles_end_no_sign_in(db: Session, ops: orm.User) -> None:
     cookie = ops.cookie_id
     roles.grant_role(db, ops, "user")
     assert left(db) == (1, 1)

@@ -33,7 +33,7 @@ def configured(settings: HubSettings) -> Config:
     return c
 
 
-def test_sessions_outlive_the_hub_and_the_queue_is_ours(settings: HubSettings) -> None:
+def test_sessions_outlive_the_hub_and_hub_limits_no_starts(settings: HubSettings) -> None:
     c = configured(settings)
     assert c.JupyterHub.cleanup_servers is False
     assert c.JupyterHub.concurrent_spawn_limit == 0
@@ -49,7 +49,7 @@ def test_shared_passwords_are_the_default(settings: HubSettings) -> None:
     assert c.Authenticator.admin_users == {"admin"}
 
 
-def test_another_authenticator_lets_nobody_in_by_itself(settings: HubSettings) -> None:
+def test_other_authenticators_admit_nobody_by_default(settings: HubSettings) -> None:
     changes = {
         "authenticator_class": "github",
         "public_url": "https://hub.example.org",
@@ -63,7 +63,7 @@ def test_another_authenticator_lets_nobody_in_by_itself(settings: HubSettings) -
     assert c.JupyterHub.public_url == "https://hub.example.org"
 
 
-def test_the_admin_role_has_our_scope_and_all_it_had(settings: HubSettings) -> None:
+def test_admin_role_keeps_its_scopes_and_gets_ours(settings: HubSettings) -> None:
     before = {role["name"]: role["scopes"] for role in roles.get_default_roles()}
     configured(settings)
     after = {role["name"]: role["scopes"] for role in roles.get_default_roles()}

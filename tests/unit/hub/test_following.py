@@ -14,7 +14,7 @@ from commonage.sdk.errors import ApiError, Unreachable
 pytestmark = pytest.mark.anyio
 
 
-async def test_steps_for_those_who_come_early_and_late() -> None:
+async def test_early_and_late_readers_get_all_steps() -> None:
     steps = Steps()
     early = asyncio.create_task(read(steps))
     await asyncio.sleep(0)
@@ -68,11 +68,11 @@ async def followed(*states: dict[str, Any] | ApiError) -> tuple[str, list[str]]:
     async with asyncio.timeout(10):
         url = await Follower(
             client, "id", "/user/alice/api", lambda message, _: shown.append(message)
-        ).until_it_answers()
+        ).wait_until_ready()
     return url, [message for message, _ in itertools.groupby(shown)]
 
 
-async def test_from_the_queue_until_it_answers() -> None:
+async def test_follows_session_from_queue_until_ready() -> None:
     asked: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,18 +109,18 @@ async def test_from_the_queue_until_it_answers() -> None:
         ("stopped", "stopped by alice", "stopped by alice"),
     ],
 )
-async def test_it_ends_before_it_answers(state: str, reason: str, sentence: str) -> None:
+async def test_raises_when_session_ends_before_ready(state: str, reason: str, sentence: str) -> None:
     with pytest.raises(SessionEnded) as caught:
         await followed({"state": "running", "internal_url": "http://127.0.0.1:1"}, {"state": state, "reason": reason})
     assert (str(caught.value), caught.value.state) == (sentence, state)
 
 
-async def test_it_is_unknown() -> None:
+async def test_raises_when_session_is_unknown() -> None:
     with pytest.raises(SessionEnded, match="no longer knows this session: no such workload"):
         await followed(ApiError("workload-not-found", "no such workload", status=404))
 
 
-async def test_the_bar_fills_with_what_takes_long() -> None:
+async def test_progress_follows_the_slow_steps() -> None:
     shown: list[tuple[str, int]] = []
     states = [
         {"state": "starting", "reason": f"fetching the image x: {part} of 100 MB", "progress": part / 100}
@@ -131,11 +131,11 @@ async def test_the_bar_fills_with_what_takes_long() -> None:
         with pytest.raises(SessionEnded, match="no space left"):
             await Follower(
                 client, "id", "/user/alice/api", lambda message, percent: shown.append((message, percent))
-            ).until_it_answers()
+            ).wait_until_ready()
     assert [percent for message, percent in shown if message.startswith("fetching")] == [40, 59, 79]
 
 
-async def test_the_bar_goes_back_for_the_queue_alone() -> None:
+async def test_progress_decreases_only_for_a_requeue() -> None:
     shown: list[int] = []
     client: Any = FakeClient(
         {"state": "starting", "reason": "fetching the image x: 90 of 100 MB", "progress": 0.9},
@@ -146,5 +146,5 @@ async def test_the_bar_goes_back_for_the_queue_alone() -> None:
     )
     async with asyncio.timeout(10):
         with pytest.raises(SessionEnded, match="no space left"):
-            await Follower(client, "id", "/user/alice/api", lambda _, percent: shown.append(percent)).until_it_answers()
+            await Follower(client, "id", "/user/alice/api", lambda _, percent: shown.append(percent)).wait_until_ready()
     assert shown == [75, 75, 10, 40, 100]

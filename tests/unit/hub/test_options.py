@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.hub.options import CHOICES, EXTRAS, read_options, render_apology, render_form
+from commonage.hub.options import CHOICES, EXTRAS, read_options, render_form, render_unavailable
 from commonage.units import TEXT_FIELDS, with_units_in_names
-from commonage.wire.platform import LaunchOptions
+from commonage.wire.environments import LaunchOptions
 from commonage.wire.workloads import SubmitIn
 
 
@@ -55,11 +55,11 @@ def test_every_choice_is_a_field_of_the_submission() -> None:
     assert with_units_in_names(text).keys() <= set(SubmitIn.model_fields)
 
 
-def test_what_only_the_control_plane_may_add_counts_for_nothing_here() -> None:
+def test_ignores_options_reserved_for_the_control_plane() -> None:
     assert read_options({"gpus": "1", "priority": 100, "key": "mine", "variables": {}, "on": {}}) == {"gpus": "1"}
 
 
-def test_form_and_api_mean_the_same() -> None:
+def test_form_and_api_give_equal_options() -> None:
     form = read_options({"environment": ["lab"], "gpus": [" 6GiB "], "cpus": ["2"], "memory": [""], "time": []})
     assert form == read_options({"environment": "lab", "gpus": "6GiB", "cpus": 2, "memory": None})
     assert form == {"environment": "lab", "gpus": "6GiB", "cpus": "2"}
@@ -74,13 +74,13 @@ def test_form_and_api_mean_the_same() -> None:
         ({"memory": {"GiB": 2}}, "memory must be text or a number"),
     ],
 )
-def test_what_cannot_be(options: dict[str, object], sentence: str) -> None:
+def test_refuses_invalid_options(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         read_options(options)
 
 
 @given(st.dictionaries(st.sampled_from(CHOICES), st.none() | st.integers() | st.floats() | st.text()))
-def test_reading_again_changes_nothing(options: dict[str, object]) -> None:
+def test_reading_options_is_idempotent(options: dict[str, object]) -> None:
     once = read_options(options)
     assert read_options(once) == once
     assert all(once.values())
@@ -101,12 +101,12 @@ def test_the_form() -> None:
 
 def test_the_form_of_a_full_node() -> None:
     form = render_form(offer(gpu_choices=[], models=[], simulated_gpus=True), {})
-    assert "nothing, a session with a GPU would wait." in " ".join(form.split())
-    assert "GPU (simulated here)" in form
+    assert "nothing, so a session with a GPU would wait." in " ".join(form.split())
+    assert "GPU (simulated)" in form
 
 
-def test_the_apology() -> None:
-    assert "cannot be told: it does not answer &lt;now&gt;" in render_apology("it does not answer <now>")
+def test_unavailable_page() -> None:
+    assert "cannot be loaded: it does not answer &lt;now&gt;" in render_unavailable("it does not answer <now>")
 
 
 def test_the_form_offers_tenants_where_there_are_several() -> None:
@@ -116,7 +116,7 @@ def test_the_form_offers_tenants_where_there_are_several() -> None:
     assert 'name="tenant"' not in render_form(offer(tenants=choices[:1]), {})
 
 
-def test_to_be_started_again_is_a_tick_or_a_truth_value() -> None:
+def test_requeue_is_a_checkbox_or_a_boolean() -> None:
     assert read_options({"requeue": ["true"]}) == read_options({"requeue": True}) == {"requeue": "true"}
     assert read_options({"requeue": []}) == {}
     assert SubmitIn.model_validate({"kind": "session", **read_options({"requeue": True})}).requeue is True
@@ -125,7 +125,7 @@ def test_to_be_started_again_is_a_tick_or_a_truth_value() -> None:
     assert "checked" not in render_form(offer(), {})
 
 
-def test_the_form_says_what_became_of_a_session() -> None:
+def test_form_shows_notices() -> None:
     form = render_form(offer(notices=[reason("Your session ended: its node <w> is down.")]), {})
     assert "Your session ended: its node &lt;w&gt; is down." in form
     assert "alert" not in render_form(offer(), {})

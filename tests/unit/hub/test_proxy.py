@@ -28,7 +28,7 @@ def rules(settings: HubSettings) -> str:
     return " ".join(one["rule"] for one in found.values())
 
 
-def test_addresses_of_sessions_lead_to_the_hub_alone_by_their_own_path() -> None:
+def test_session_origins_reach_the_hub_only_by_their_own_path() -> None:
     assert r"HostRegexp(`^[^.]+\.hub\.example\.org$`)" in rules(APART)
     assert guards(APART)["middlewares"]["guard-to-hub"]["redirectRegex"]["replacement"] == "https://hub.example.org${1}"
     assert "Host" not in rules(SHARED)

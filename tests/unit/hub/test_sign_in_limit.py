@@ -24,15 +24,15 @@ from commonage.hub.sign_in_limit import MAX_BODY_BYTES, SignInLimit, client_addr
         (["2001:db8:1:2:3:4:5:6"], "2001:db8:1:2::/64"),
     ],
 )
-def test_the_client_is_the_last_that_is_not_this_node(forwarded_for: list[str], address: str) -> None:
+def test_client_is_the_last_forwarded_address_that_is_not_local(forwarded_for: list[str], address: str) -> None:
     assert client_address(forwarded_for, "192.0.2.1") == address
 
 
-def test_this_node_is_an_address_too() -> None:
+def test_local_address_counts_as_client() -> None:
     assert client_address(["127.0.0.1"], "127.0.0.1") == "this machine"
 
 
-def test_failures_come_back_with_time_and_successes_at_once() -> None:
+def test_failures_expire_and_successes_do_not_count() -> None:
     now = 1000.0
     limit = SignInLimit(6, lambda: now)
     assert [limit.take("a", "ann") for _ in range(6)] == [0.0] * 6
@@ -58,7 +58,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_installed")
 @pytest.mark.anyio
-async def test_every_authenticator_counts_failures_and_nothing_else() -> None:
+async def test_every_authenticator_counts_only_failures() -> None:
     class Own(Authenticator):
         pass
 

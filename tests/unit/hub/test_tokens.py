@@ -11,7 +11,7 @@ from commonage.hub.tokens import limit_older_tokens
 DAY_S = 24 * 3600
 
 
-def test_tokens_that_would_last_longer_expire(db: Session) -> None:
+def test_longer_lived_tokens_expire(db: Session) -> None:
     ops, now = orm.User.find(db, "ops"), utcnow(with_tz=False)
     server = orm.Server(base_url="/user/ops/")
     service = orm.Service(name="commonage")

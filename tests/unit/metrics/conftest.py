@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.fakes.bundles import MemoryBundles
 
-from commonage.control.control import Control, World
+from commonage.control.control import Adapters, Control
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.workloads import Kind, State
@@ -55,7 +55,7 @@ async def control(anyio_backend: str, node: Any) -> Control:
     store = MemoryStore()
     await store.open()
     clock = FakeClock()
-    world = World(
+    world = Adapters(
         store=store,
         metrics=NoMetrics(),
         clock=clock,
@@ -80,6 +80,6 @@ async def control(anyio_backend: str, node: Any) -> Control:
         sm_clock_mhz=1410, memory_clock_mhz=1593, throttle=("temperature",), ecc_corrected=3, ecc_uncorrected=1,
         remapped_corrected=2, remapped_uncorrected=1, xid=31,
     )  # fmt: skip
-    made.node_pool.note_measured({"GPU-real": measured})
+    made.node_views.note_measured({"GPU-real": measured})
     made.writer.commits, made.writer.commit_s, made.writer.changes = 4, 0.5, 9
     return made

@@ -1,4 +1,4 @@
-"""Figures of a run, computed by hand beside."""
+"""Figures of a run, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record(number: int, owner: str, at: float, lasts: float) -> Record:
     return Record(str(number), owner, owner, DEVICE, at, lasts)
 
 
-def test_waits_use_and_makespan() -> None:
+def test_waits_utilisation_and_makespan() -> None:
     ran = [
         ReplayedWorkload(record(0, "ada", 0, 3600), 0, 3600),
         ReplayedWorkload(record(1, "bob", 0, 3600), 3600, 7200, preempted=2),
@@ -34,7 +34,7 @@ def test_waits_use_and_makespan() -> None:
     assert [(one.tenant, one.workloads, one.gpu_h) for one in found.tenants] == [("ada", 1, 1.0), ("bob", 2, 1.0)]
 
 
-def test_nothing_started() -> None:
+def test_figures_if_nothing_started() -> None:
     found = figures([ReplayedWorkload(record(0, "ada", 5, 1), None, None)], [], Capacity(0, 0))
     assert (found.unfinished, found.wait_p95_s, found.fairness, found.gpu_utilisation) == (1, 0, 1, 0)
 
@@ -44,14 +44,14 @@ def test_fairness_is_between_one_nth_and_one(values: list[float]) -> None:
     assert 1 / len(values) - 1e-9 <= jain(values) <= 1 + 1e-9
 
 
-def test_percentiles_are_values_that_were_seen() -> None:
+def test_percentile_is_one_of_the_values() -> None:
     assert percentile([5, 1, 3], 50) == 3
     assert percentile([5, 1, 3], 95) == 5
     assert percentile([], 50) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 100)), min_size=1, max_size=30))
-def test_buckets_keep_the_area(steps: list[tuple[float, float]]) -> None:
+def test_bucket_means_keep_the_area(steps: list[tuple[float, float]]) -> None:
     steps.sort(key=lambda step: step[0])
     end = steps[-1][0] + 100
     means = bucket_means(steps, steps[0][0], end)
@@ -62,7 +62,7 @@ def test_buckets_keep_the_area(steps: list[tuple[float, float]]) -> None:
     assert sum(means) * (end - steps[0][0]) / BUCKETS == pytest.approx(area, rel=1e-6, abs=1e-3)
 
 
-def test_the_page_shows_each_setting_and_nothing_unescaped() -> None:
+def test_page_shows_each_setting_escaped() -> None:
     ran = [ReplayedWorkload(record(0, "ada", 0, 3600), 0, 3600)]
     samples = [Sample(0, 1000, 1000, 0), Sample(3600, 0, 0, 0)]
     one = ReplayRun("as <it> is", figures(ran, samples, Capacity(1000, 1000)), samples, Capacity(1000, 1000))

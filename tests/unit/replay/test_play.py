@@ -23,7 +23,7 @@ def record(number: int, gpus: str = "1", at: float = 0.0, lasts: float = 100.0, 
     return replace(made, **more)  # type: ignore[arg-type]  # fields of a record
 
 
-def test_one_after_the_other_on_one_device() -> None:
+def test_workloads_queue_for_one_device() -> None:
     played = play([record(0), record(1, at=10), record(2, at=20)], ONE_DEVICE, Rules())
     assert [(one.started_at, one.ended_at) for one in played.ran] == [(0, 100), (100, 200), (200, 300)]
     assert [(one.at, one.gpu_milli, one.waiting) for one in played.samples] == [
@@ -33,12 +33,12 @@ def test_one_after_the_other_on_one_device() -> None:
     assert played.figures.wait_p95_s == 180
 
 
-def test_half_devices_share() -> None:
+def test_half_devices_run_in_parallel() -> None:
     played = play([record(0, "0.5"), record(1, "12GiB")], ONE_DEVICE, Rules())
     assert [one.started_at for one in played.ran] == [0, 0]
 
 
-def test_a_quota_makes_its_tenant_wait() -> None:
+def test_quota_delays_its_tenant() -> None:
     some = [record(0), record(1, tenant="be", at=1.0), record(2, tenant="be", at=1.0)]
     free = play(some, parse_cluster("1x3"), Rules())
     bound = play(
@@ -50,7 +50,7 @@ def test_a_quota_makes_its_tenant_wait() -> None:
     assert [one.started_at for one in bound.ran] == [0, 1, 101]
 
 
-def test_what_is_preempted_begins_anew() -> None:
+def test_preempted_workload_restarts_from_the_beginning() -> None:
     rules = Rules(guaranteed_s=0.0)
     some = [record(0, preemptible=True, priority=-50), record(1, at=40, priority=10)]
     low, high = play(some, ONE_DEVICE, rules).ran
@@ -58,7 +58,7 @@ def test_what_is_preempted_begins_anew() -> None:
     assert (low.started_at, low.ended_at, low.preempted) == (0, 240, 1)
 
 
-def test_unknown_models_and_what_never_fits_are_said() -> None:
+def test_unknown_models_and_omitted_workloads_are_noted() -> None:
     some = [record(0, "A100:1"), record(1, "T4:1"), record(2, "2"), record(3, "V100|t4:0.5")]
     found = runnable_records(Records(tuple(some)), ONE_DEVICE)
     assert [str(one.request.gpu) for one in found.items] == [
@@ -67,12 +67,12 @@ def test_unknown_models_and_what_never_fits_are_said() -> None:
         "0.5 of a GPU (V100 or t4)",
     ]
     assert found.notes == (
-        "1 asked for a model that no GPU has; they take any GPU",
-        "1 are left out: no node could ever run them",
+        "1 requested a GPU model that no node has: replayed with any model",
+        "1 workloads are omitted: no node could run them",
     )
 
 
-def test_what_cannot_start_is_told_and_the_rest_goes_on() -> None:
+def test_unfinished_workloads_do_not_stop_the_replay() -> None:
     played = play([record(0, "2"), record(1)], ONE_DEVICE, Rules())
     assert [one.ended_at for one in played.ran] == [None, 100]
     assert played.figures.unfinished == 1
@@ -90,7 +90,7 @@ records = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(records, min_size=1, max_size=25))
-def test_all_that_fits_runs_once_in_its_full_length_within_the_devices(found: list[Record]) -> None:
+def test_every_record_runs_once_for_its_duration_within_capacity(found: list[Record]) -> None:
     some = sorted(
         (replace(one, id=f"r{number:03}") for number, one in enumerate(found)), key=lambda one: one.submitted_at
     )

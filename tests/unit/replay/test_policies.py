@@ -1,4 +1,4 @@
-"""Policies by name and by `module:name`, and the error for each thing that can be wrong with a user's module."""
+"""Policies by name and by `module:name`, and the errors of unusable modules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def test_a_name_is_looked_up_and_a_module_of_the_current_folder_imported() -> None:
+def test_policy_is_found_by_name_or_in_a_module_of_the_current_folder() -> None:
     assert maker_of("best-fit", POLICIES) is BestFit
     assert isinstance(maker_of("good_policy:Good", POLICIES)(Grid(()), WorkloadMix(), 0), BestFit)
 
@@ -46,10 +46,10 @@ def test_a_name_is_looked_up_and_a_module_of_the_current_folder_imported() -> No
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("magic", "there is no policy 'magic'; there is best-fit, spread, expected-waste. Write module:name for one of "
-         "your own, like quiet:Quiet"),
-        ("good_policy:", "there is no policy 'good_policy:'; there is best-fit,"),
-        (".good_policy:Good", "there is no policy '.good_policy:Good'; there is best-fit,"),
+        ("magic", "unknown policy 'magic'; known policies: best-fit, spread, expected-waste. Write "
+         "module:name for your own policy, like quiet:Quiet"),
+        ("good_policy:", "unknown policy 'good_policy:'; known policies: best-fit,"),
+        (".good_policy:Good", "unknown policy '.good_policy:Good'; known policies: best-fit,"),
         ("no_such:Good", "policy 'no_such:Good' cannot be used: there is no module 'no_such'. Run the command in the "
          "folder that holds it, or install it into this environment"),
         ("no_such.policies:Good", "there is no module 'no_such'."),
@@ -60,15 +60,15 @@ def test_a_name_is_looked_up_and_a_module_of_the_current_folder_imported() -> No
         ("exits_policy:Good", "importing the module exits_policy failed: SystemExit: 3 (exits_policy.py, line 2)"),
         ("unreadable_policy:Good", "importing the module unreadable_policy failed: SyntaxError: invalid syntax "
          "(unreadable_policy.py, line 1)"),
-        ("good_policy:Best", "the module good_policy has no 'Best'. It has Good"),
-        ("empty_policy:Best", "the module empty_policy has no 'Best'. It defines no class or function"),
+        ("good_policy:Best", "module good_policy has no 'Best'. It has Good"),
+        ("empty_policy:Best", "module empty_policy has no 'Best'. It defines no class or function"),
         ("empty_policy:LIMIT", "with a grid, a mix and a seed failed: TypeError: 'int' object is not callable"),
         ("odd_policy:fails", "calling it with a grid, a mix and a seed failed: ZeroDivisionError: division by zero "
          "(odd_policy.py, line 5)"),
-        ("odd_policy:Half", "what it makes has no arrived, GPUs. A policy has arrived, costs, GPUs"),
+        ("odd_policy:Half", "the object it returns has no arrived, devices. A policy has arrived, costs, devices"),
     ],
 )  # fmt: skip
-def test_an_unusable_policy_gets_an_error_that_says_what_to_do(name: str, message: str) -> None:
+def test_unusable_policy_raises_an_error_with_the_next_step(name: str, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         maker_of(name, POLICIES)
     assert message in caught.value.message

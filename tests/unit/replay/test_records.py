@@ -1,4 +1,4 @@
-"""Traces read into records, and what is wrong with those that cannot be."""
+"""Traces read into records, and errors of invalid traces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def trace(folder: Path, *rows: str, head: str = HEAD) -> Path:
     return path
 
 
-def test_shares_whole_devices_and_none(tmp_path: Path) -> None:
+def test_trace_rows_become_requests(tmp_path: Path) -> None:
     found = read_trace(
         trace(
             tmp_path,
@@ -42,32 +42,32 @@ def test_shares_whole_devices_and_none(tmp_path: Path) -> None:
     assert found[3].duration_s == 1
 
 
-def test_what_never_started_is_left_out_and_said(tmp_path: Path) -> None:
+def test_unstarted_workloads_are_omitted_with_a_note(tmp_path: Path) -> None:
     found = read_trace(trace(tmp_path, "a,1,1,0,0,,LS,Pending,10,100,", "b,1,1,0,0,,LS,Running,10,100,10"))
     assert [one.id for one in found.items] == ["b"]
-    assert found.notes == ("1 that never started are left out: nobody knows how long they take",)
+    assert found.notes == ("1 workloads that never started are omitted: their durations are unknown",)
 
 
 @pytest.mark.parametrize(
-    ("rows", "head", "says"),
+    ("rows", "head", "message"),
     [
         (["a,1"], "name,cpu_milli", "has no column memory_mib, num_gpu"),
-        ([], HEAD, "no workload that ever started"),
-        (["a,x,1,0,0,,LS,Running,1,2,1"], HEAD, "line 2: a number is wanted"),
-        (["a,1,1,0,0,,LS,Running,1"], HEAD, "line 2: a number is wanted"),
+        ([], HEAD, "no workload that started"),
+        (["a,x,1,0,0,,LS,Running,1,2,1"], HEAD, "line 2: expected a number"),
+        (["a,1,1,0,0,,LS,Running,1"], HEAD, "line 2: expected a number"),
     ],
 )
-def test_a_file_that_cannot_be_replayed_says_why(tmp_path: Path, rows: list[str], head: str, says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
+def test_invalid_trace_raises_a_precise_error(tmp_path: Path, rows: list[str], head: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         read_trace(trace(tmp_path, *rows, head=head))
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_trace_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="cannot be read: No such file"):
         read_trace(tmp_path / "nothing.csv")
 
 
-def test_limits_are_given_only_where_none_are(tmp_path: Path) -> None:
+def test_time_limits_are_added_only_if_missing(tmp_path: Path) -> None:
     records = read_trace(trace(tmp_path, "a,1,1,0,0,,LS,Running,0,1000,0", "b,1,1,0,0,,LS,Running,500,510,500"))
     assert [one.time_limit_s for one in records.with_limits(2).items] == [2000, 60]
     assert [one.time_limit_s for one in records.with_limits(2).with_limits(9).items] == [2000, 60]

@@ -46,13 +46,13 @@ extern State state;
 extern int started;
 extern pthread_mutex_t lock;
 
-/* A handle is the GPU's place in the file plus one; that of a MIG instance has its own place plus one above that. */
-#define HANDLE(device, instance) ((void *)(size_t)(((device) + 1) | ((instance) + 1) << 8))
-#define DEVICE_HANDLE(device) HANDLE(device, -1)
+/* A handle is the gpu's place in the file plus one; that of a MIG instance has its own place plus one above that. */
+#define HANDLE(gpu, instance) ((void *)(size_t)(((gpu) + 1) | ((instance) + 1) << 8))
+#define GPU_HANDLE(gpu) HANDLE(gpu, -1)
 
 int enter(const char *call);                                         /* what every call does first: 0 or its error */
-int enter_device(const char *call, void *handle, Device **device);     /* the same for a GPU; no MIG instance */
-int enter_any(const char *call, void *handle, Device **device, Instance **instance); /* instance: 0 for a GPU */
+int enter_gpu(const char *call, void *handle, Device **device);     /* the same for a gpu; no MIG instance */
+int enter_any(const char *call, void *handle, Device **device, Instance **instance); /* instance: 0 for a gpu */
 int text(char *to, unsigned length, const char *from);
 const char *side_file(const char *variable, const char *ending, char *path); /* beside the state file */
 u64 allocated(const char *uuid, const char *cgroup); /* bytes; cgroup 0: everywhere */

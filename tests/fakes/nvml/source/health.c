@@ -1,4 +1,4 @@
-/* What is wrong with a GPU: ECC, remapped rows, retired pages, the reset it wants, Xids. */
+/* What is wrong with a gpu: ECC, remapped rows, retired pages, the reset it wants, Xids. */
 #include "fake.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ int nvmlDeviceGetEccMode(void *handle, unsigned *current, unsigned *pending)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && device->ecc < 0) error = NOT_SUPPORTED;
     if (!error) *current = (unsigned)device->ecc, *pending = (unsigned)device->ecc_pending;
     END
@@ -22,7 +22,7 @@ int nvmlDeviceGetTotalEccErrors(void *handle, unsigned type, unsigned counter, u
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && (type > 1 || counter > 1)) error = INVALID_ARGUMENT;
     if (!error && (device->ecc < 1 || device->ecc_error[0] < 0)) error = NOT_SUPPORTED;
     if (!error) *to = (u64)device->ecc_error[2 * counter + type];
@@ -33,7 +33,7 @@ int nvmlDeviceGetRemappedRows(void *handle, unsigned *corrected, unsigned *not, 
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && device->remapped[0] < 0) error = NOT_SUPPORTED;
     if (!error) {
         *corrected = (unsigned)device->remapped[0], *not = (unsigned)device->remapped[1];
@@ -47,7 +47,7 @@ int nvmlDeviceGetRetiredPages(void *handle, unsigned cause, unsigned *count, u64
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && cause > 1) error = INVALID_ARGUMENT;
     if (!error && device->retired[0] < 0) error = NOT_SUPPORTED;
     if (!error) {
@@ -63,7 +63,7 @@ int nvmlDeviceGetRetiredPagesPendingStatus(void *handle, unsigned *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && device->retired[2] < 0) error = NOT_SUPPORTED;
     if (!error) *to = (unsigned)device->retired[2];
     END
@@ -81,7 +81,7 @@ int nvmlDeviceGetFieldValues(void *handle, int count, Field *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     for (int i = 0; !error && i < count; i++) {
         int known = to[i].field == RECOVERY_ACTION && device->recovery >= 0;
         to[i].error = known ? SUCCESS : NOT_SUPPORTED;
@@ -95,7 +95,7 @@ int nvmlDeviceGetFieldValues(void *handle, int count, Field *to)
 
 typedef struct { void *device; u64 type, data; unsigned gpu_instance, compute_instance; } Event;
 
-/* Of each GPU: who waits for its messages, and the number of the last one they had. */
+/* Of each gpu: who waits for its messages, and the number of the last one they had. */
 typedef struct { int taken, waits[MAX_DEVICES]; u64 seen[MAX_DEVICES]; } Set;
 static Set sets[MAX_SETS];
 
@@ -103,7 +103,7 @@ int nvmlDeviceGetSupportedEventTypes(void *handle, u64 *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error) *to = XID_CRITICAL;
     END
 }
@@ -138,14 +138,14 @@ int nvmlDeviceRegisterEvents(void *handle, u64 types, Set *set)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && types & ~(u64)XID_CRITICAL) error = NOT_SUPPORTED;
     if (!error) {
-        int device = (int)(device - state.device);
-        set->waits[device] = 1;
-        set->seen[device] = 0;
+        int gpu = (int)(device - state.device);
+        set->waits[gpu] = 1;
+        set->seen[gpu] = 0;
         for (int i = 0; i < device->xids; i++)
-            if (device->xid[i].number > set->seen[device]) set->seen[device] = device->xid[i].number;
+            if (device->xid[i].number > set->seen[gpu]) set->seen[gpu] = device->xid[i].number;
     }
     END
 }
@@ -153,15 +153,15 @@ int nvmlDeviceRegisterEvents(void *handle, u64 types, Set *set)
 static int next_event(Set *set, Event *to)
 {
     int lost = 0;
-    for (int device = 0; device < state.devices; device++) {
-        Device *device = &state.device[device];
-        if (!set->waits[device]) continue;
+    for (int gpu = 0; gpu < state.devices; gpu++) {
+        Device *device = &state.device[gpu];
+        if (!set->waits[gpu]) continue;
         lost = lost || device->lost == GPU_IS_LOST;
         for (int i = 0; i < device->xids; i++) {
             Xid *one = &device->xid[i];
-            if (one->number <= set->seen[device]) continue;
-            set->seen[device] = one->number;
-            *to = (Event){DEVICE_HANDLE(device), XID_CRITICAL, one->xid, (unsigned)one->gpu_instance,
+            if (one->number <= set->seen[gpu]) continue;
+            set->seen[gpu] = one->number;
+            *to = (Event){GPU_HANDLE(gpu), XID_CRITICAL, one->xid, (unsigned)one->gpu_instance,
                           (unsigned)one->compute_instance};
             return SUCCESS;
         }

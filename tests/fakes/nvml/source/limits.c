@@ -66,7 +66,7 @@ static Limit *find(int count, const char *uuid, const char *cgroup)
 
 static int enter_limits(const char *call, void *handle, const char *cgroup, Device **device)
 {
-    int error = enter_device(call, handle, device);
+    int error = enter_gpu(call, handle, device);
     if (error) return error;
     if ((*device)->mig > 0) return NOT_SUPPORTED;
     return cgroup && exists(cgroup) ? SUCCESS : INVALID_ARGUMENT;

@@ -1,4 +1,4 @@
-/* MIG: the mode of a GPU, and the instances it is cut into. */
+/* MIG: the mode of a gpu, and the instances it is cut into. */
 #include "fake.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && device->mig < 0) error = NOT_SUPPORTED;
     if (!error) *current = (unsigned)device->mig, *pending = (unsigned)device->mig_pending;
     END
@@ -22,7 +22,7 @@ int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error) *to = device->most_instances >= 0 ? (unsigned)device->most_instances : device->mig < 0 ? 0 : 7;
     END
 }
@@ -31,7 +31,7 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && device->mig < 1) error = NOT_SUPPORTED;
     if (!error && index >= (unsigned)device->instances) error = NOT_FOUND;
     if (!error) *to = HANDLE(device - state.device, (int)index);
@@ -55,7 +55,7 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **to)
     BEGIN
     error = enter_any(__func__, handle, &device, &instance);
     if (!error && !instance) error = INVALID_ARGUMENT;
-    if (!error) *to = DEVICE_HANDLE(device - state.device);
+    if (!error) *to = GPU_HANDLE(device - state.device);
     END
 }
 

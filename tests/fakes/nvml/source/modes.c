@@ -1,11 +1,11 @@
-/* The compute mode of a GPU: the state file's, until it is set; what was set stands beside it (`.modes`). */
+/* The compute mode of a gpu: the state file's, until it is set; what was set stands beside it (`.modes`). */
 #define _GNU_SOURCE
 #include "fake.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* The last line about a GPU counts. */
+/* The last line about a gpu counts. */
 static int read_mode(const Device *device)
 {
     char path[PATH], uuid[TEXT];
@@ -22,7 +22,7 @@ int nvmlDeviceGetComputeMode(void *handle, unsigned *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error) {
         int mode = read_mode(device);
         if (mode < 0) error = NOT_SUPPORTED;
@@ -36,7 +36,7 @@ int nvmlDeviceSetComputeMode(void *handle, unsigned mode)
     char path[PATH];
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && device->compute_mode < 0) error = NOT_SUPPORTED;
     if (!error) {
         FILE *file = fopen(side_file("FAKE_NVML_MODES", ".modes", path), "a");

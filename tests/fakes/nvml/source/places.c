@@ -1,4 +1,4 @@
-/* Where a GPU sits, and what it is linked to. */
+/* Where a gpu sits, and what it is linked to. */
 #include "fake.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ int nvmlDeviceGetPciInfo_v3(void *handle, Pci *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error) error = pci(device->pci, to);
     END
 }
@@ -35,7 +35,7 @@ int nvmlDeviceGetMemoryAffinity(void *handle, unsigned size, u64 *to, unsigned s
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && (!size || scope > 1)) error = INVALID_ARGUMENT;
     if (!error && device->numa < 0) error = NOT_SUPPORTED;
     if (!error) {
@@ -48,7 +48,7 @@ int nvmlDeviceGetMemoryAffinity(void *handle, unsigned size, u64 *to, unsigned s
 static int enter_link(const char *call, void *handle, unsigned link, Link **to)
 {
     Device *device;
-    int error = enter_device(call, handle, &device);
+    int error = enter_gpu(call, handle, &device);
     if (error) return error;
     if (link >= MAX_LINKS) return INVALID_ARGUMENT;
     *to = &device->link[link];
@@ -86,8 +86,8 @@ int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, unsigned *to)
 {
     Device *first, *second;
     BEGIN
-    error = enter_device(__func__, one, &first);
-    if (!error) error = enter_device(__func__, other, &second);
+    error = enter_gpu(__func__, one, &first);
+    if (!error) error = enter_gpu(__func__, other, &second);
     if (!error) {
         int level = first->topology[second - state.device];
         if (first == second) level = 0;

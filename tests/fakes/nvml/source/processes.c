@@ -1,4 +1,4 @@
-/* Who is on a GPU: the processes of the state file, and those that a fake CUDA driver has written down. */
+/* Who is on a gpu: the processes of the state file, and those that a fake CUDA driver has written down. */
 #include "fake.h"
 
 #include <errno.h>
@@ -123,13 +123,13 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned *count, Pr
     return processes(__func__, handle, 'm', count, to);
 }
 
-/* Samples after `since`; NOT_FOUND when there is none, as real GPUs answer. No line at all: it keeps none. */
+/* Samples after `since`; NOT_FOUND when there is none, as real gpus answer. No line at all: it keeps none. */
 int nvmlDeviceGetProcessUtilization(void *handle, Sample *to, unsigned *count, u64 since)
 {
     Device *device;
     unsigned room = *count, found = 0;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && (device->mig > 0 || !device->samples)) error = NOT_SUPPORTED;
     if (!error) {
         for (int i = 0; i < device->samples; i++) {

@@ -122,7 +122,7 @@ static void begin_device(void)
     for (int i = 0; i < MAX_DEVICES; i++) it->topology[i] = -1;
 }
 
-static int node_line(const char *key, const char *rest)
+static int machine_line(const char *key, const char *rest)
 {
     if (!strcmp(key, "driver")) return snprintf(state.driver, TEXT, "%s", rest) > 0;
     if (!strcmp(key, "nvml")) return snprintf(state.nvml, TEXT, "%s", rest) > 0;
@@ -142,7 +142,7 @@ static void state_line(char *line)
     rest = line + strlen(key);
     rest += strspn(rest, " ");
     if (!strcmp(key, "device") && state.devices < MAX_DEVICES) { begin_device(); return; }
-    if (!state.devices) { if (!node_line(key, rest)) unreadable(key, rest); return; }
+    if (!state.devices) { if (!machine_line(key, rest)) unreadable(key, rest); return; }
     Device *it = &state.device[state.devices - 1];
     if (!figure_line(it, key, rest) && !health_line(it, key, rest) && !place_line(it, key, rest)
         && !list_line(it, key, rest)) unreadable(key, rest);
@@ -178,17 +178,17 @@ int enter(const char *call)
 
 int enter_any(const char *call, void *handle, Device **device, Instance **instance)
 {
-    int device = (int)((size_t)handle & 0xff) - 1, part = (int)((size_t)handle >> 8) - 1;
+    int gpu = (int)((size_t)handle & 0xff) - 1, part = (int)((size_t)handle >> 8) - 1;
     int error = enter(call);
     if (error) return error;
-    if (device < 0 || device >= state.devices) return INVALID_ARGUMENT;
-    *device = &state.device[device];
+    if (gpu < 0 || gpu >= state.devices) return INVALID_ARGUMENT;
+    *device = &state.device[gpu];
     if (part >= (*device)->instances) return INVALID_ARGUMENT; /* it was taken apart meanwhile */
     *instance = part < 0 ? 0 : &(*device)->instance[part];
     return (*device)->lost;
 }
 
-int enter_device(const char *call, void *handle, Device **device)
+int enter_gpu(const char *call, void *handle, Device **device)
 {
     Instance *instance = 0;
     int error = enter_any(call, handle, device, &instance);

@@ -1,4 +1,4 @@
-/* The library as a whole, and which GPUs there are. */
+/* The library as a whole, and which gpus there are. */
 #include "fake.h"
 
 #include <string.h>
@@ -68,8 +68,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **to)
 {
     Device *device;
     BEGIN
-    error = index < MAX_DEVICES ? enter_device(__func__, DEVICE_HANDLE(index), &device) : INVALID_ARGUMENT;
-    if (!error) *to = DEVICE_HANDLE(index);
+    error = index < MAX_DEVICES ? enter_gpu(__func__, GPU_HANDLE(index), &device) : INVALID_ARGUMENT;
+    if (!error) *to = GPU_HANDLE(index);
     END
 }
 
@@ -96,7 +96,7 @@ int nvmlDeviceGetIndex(void *handle, unsigned *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error) *to = (unsigned)(device - state.device);
     END
 }

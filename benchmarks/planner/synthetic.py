@@ -1,7 +1,6 @@
-"""A large cluster and a long queue, made up from a seed, for measuring how long the planner takes.
+"""A large synthetic cluster and a long queue, made from a seed. Called by passes.py.
 
-Four models of GPUs, some hundred sorts of requests, users in tenants, time limits from ten minutes to none. Called by
-passes.py.
+Four GPU models, some hundred request classes, users in tenants, time limits from ten minutes to none.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 
 NOW = 1_700_000_000.0
 DEVICES = 8
-RUNNING, QUEUED = 10, 100  # for each node
-USERS, TENANTS, SORTS = 200, 20, 300
+RUNNING, QUEUED = 10, 100  # per node
+USERS, TENANTS, REQUEST_CLASSES = 200, 20, 300
 MODELS = {"A100": 80, "H100": 80, "L40S": 48, "T4": 16}
 GPUS = ("", "", "0.25", "0.5", "1", "1", "2", "4", "8", "A100:1", "H100:8", "T4:1", "10GiB", "40GiB")
 SMALL = ("1", "0.5", "0.5", "", "0.25", "1")
 LIMITS_S = (600, 1800, 3600, 7200, 14_400, 43_200, 86_400, None)
 
 
-class Crowd:
-    """Nodes and workloads; the same for the same seed."""
+class SyntheticCluster:
+    """Nodes and workloads; deterministic for a seed."""
 
     def __init__(self, nodes: int, seed: int = 1) -> None:
         self._random = random.Random(seed)
         self._ids = IdSequence()
         self.nodes = [_node(number) for number in range(nodes)]
-        self._sorts = [self._request(GPUS) for _ in range(SORTS)]
+        self._requests = [self._request(GPUS) for _ in range(REQUEST_CLASSES)]
 
     def _request(self, gpus: tuple[str, ...]) -> Request:
         cpus, memory = self._random.choice([1, 2, 4, 8, 16, 32]), self._random.choice([2, 4, 8, 16, 32, 64, 128])
         return Request(cpus * 1000, memory * 1024, parse_gpus(self._random.choice(gpus)))
 
     def queued(self, at: float) -> Workload:
-        """One that waits, submitted at `at`, of one of the sorts that there are."""
-        return self._workload(self._random.choice(self._sorts), at)
+        """A queued workload, submitted at `at`."""
+        return self._workload(self._random.choice(self._requests), at)
 
-    def first(self) -> Iterator[Workload]:
-        """Small ones to fill the cluster with."""
+    def small_workloads(self) -> Iterator[Workload]:
+        """Small workloads that fill the cluster."""
         for _ in range(RUNNING * len(self.nodes)):
             yield self._workload(Request(4000, 8192, parse_gpus(self._random.choice(SMALL))), NOW - 100_000)
 
@@ -61,23 +60,23 @@ class Crowd:
         )
         return Workload(self._ids.next(at, self._random.randrange(1 << 19)), spec, State.QUEUED, at, at)
 
-    def begun(self, workload: Workload, allocation: Allocation, at: float) -> Workload:
-        """The same once it runs, since `at`."""
+    def running(self, workload: Workload, allocation: Allocation, at: float) -> Workload:
+        """The workload running since `at`."""
         allocation = replace(allocation, at=at)
         attempt = Attempt(attempt_id(workload.id, 1), workload.id, 1, State.RUNNING, allocation, started_at=at)
         return replace(workload, state=State.RUNNING, since=at, attempt=attempt)
 
-    def some_time_ago(self) -> float:
-        """An instant within the ten minutes before NOW."""
+    def recent_time(self) -> float:
+        """A time within the ten minutes before NOW."""
         return NOW - 600 * self._random.random()
 
-    def one_of(self, workloads: list[Workload]) -> Workload:
-        """Any of them."""
+    def choose(self, workloads: list[Workload]) -> Workload:
+        """A random workload."""
         return self._random.choice(workloads)
 
 
 def ended(workload: Workload, at: float) -> Workload:
-    """The same once it is over."""
+    """The workload, succeeded at `at`."""
     attempt = workload.attempt
     assert attempt is not None  # it ran
     over = replace(attempt, state=State.SUCCEEDED, ended_at=at)

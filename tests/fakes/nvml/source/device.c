@@ -1,4 +1,4 @@
-/* What a GPU is, and what it measures. */
+/* What a gpu is, and what it measures. */
 #include "fake.h"
 
 #include <stdio.h>
@@ -70,7 +70,7 @@ int nvmlDeviceGetUtilizationRates(void *handle, Utilisation *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && (device->utilisation < 0 || device->mig > 0)) error = NOT_SUPPORTED;
     if (!error) *to = (Utilisation){(unsigned)device->utilisation, 0};
     END
@@ -81,7 +81,7 @@ static int number(const char *call, void *handle, size_t offset, unsigned *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(call, handle, &device);
+    error = enter_gpu(call, handle, &device);
     if (!error) {
         int value = *(int *)((char *)device + offset);
         if (value < 0) error = NOT_SUPPORTED;
@@ -95,7 +95,7 @@ static int wide(const char *call, void *handle, size_t offset, u64 *to)
 {
     Device *device;
     BEGIN
-    error = enter_device(call, handle, &device);
+    error = enter_gpu(call, handle, &device);
     if (!error) {
         long long value = *(long long *)((char *)device + offset);
         if (value < 0) error = NOT_SUPPORTED;
@@ -147,7 +147,7 @@ int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor)
 {
     Device *device;
     BEGIN
-    error = enter_device(__func__, handle, &device);
+    error = enter_gpu(__func__, handle, &device);
     if (!error && device->major < 0) error = NOT_SUPPORTED;
     if (!error) *major = device->major, *minor = device->minor;
     END
