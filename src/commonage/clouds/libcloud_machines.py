@@ -52,7 +52,7 @@ def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
         try:
             found = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
-            raise InvalidInput(f"there is no driver {rental.provider}: {error}", field="provider") from error
+            raise InvalidInput(f"Driver not found: {rental.provider}: {error}.", field="provider") from error
     else:
         # The import takes half a second, so it is only made when node pools are configured.
         from libcloud.compute.providers import get_driver  # noqa: PLC0415 - see above
@@ -61,7 +61,7 @@ def driver_of(rental: Rental) -> Callable[[], NodeDriver]:
         known = sorted(value for key, value in vars(Provider).items() if key.isupper() and isinstance(value, str))
         if rental.provider not in known:
             raise InvalidInput(
-                f"{rental.provider[:60]!r} is no provider that libcloud knows; it knows {', '.join(known)}",
+                f"Unknown provider {rental.provider[:60]!r}. libcloud supports {', '.join(known)}.",
                 field="provider",
             )
         found = get_driver(rental.provider)
@@ -78,7 +78,7 @@ class LibcloudMachines:
         self._driver: NodeDriver | None = None
         self._image: Any = None  # set on first use
         self._unlisted: dict[str, Node] = {}  # nodes just created, by id: some clouds list them later
-        self._asking = asyncio.Lock()  # a driver has one connection
+        self._lock = asyncio.Lock()  # a driver has one connection
 
     @property
     def provider(self) -> str:
@@ -87,16 +87,16 @@ class LibcloudMachines:
 
     async def price_per_h(self) -> float | None:
         """The price of one node per hour, if libcloud knows it."""
-        price = (await self._ask(self._size)).price
+        price = (await self._call(self._size)).price
         return float(price) if price else None
 
     async def machines(self) -> Sequence[Machine]:
         """All nodes of the account, also those that others made and those that failed."""
-        return [_machine(node) for node in await self._ask(self._listed)]
+        return [_machine(node) for node in await self._call(self._listed)]
 
     async def create(self, name: str, user_data: str) -> Machine:
         """Create a node that boots with this user data."""
-        node = await self._ask(lambda driver: self._create(driver, name, user_data))
+        node = await self._call(lambda driver: self._create(driver, name, user_data))
         self._unlisted[str(node.id)] = node
         return _machine(node)
 
@@ -115,9 +115,9 @@ class LibcloudMachines:
                     raise
                 return  # it is gone, or is found by its name once it is listed
             if not taken:
-                raise Unavailable(f"{self.provider} did not take {machine.name} back; look at its console")
+                raise Unavailable(f"{self.provider} did not delete {machine.name}. Check the provider's console.")
 
-        await self._ask(destroy)
+        await self._call(destroy)
 
     def _listed(self, driver: NodeDriver) -> list[Node]:
         found = [node for node in driver.list_nodes() if str(node.state) != _GONE]
@@ -125,7 +125,7 @@ class LibcloudMachines:
             self._unlisted.pop(str(node.id), None)
         return found
 
-    async def _ask(self, work: Callable[[NodeDriver], _T]) -> _T:
+    async def _call(self, work: Callable[[NodeDriver], _T]) -> _T:
         """The result of `work`; any error of the provider becomes Unavailable, with its message."""
 
         def ask() -> _T:
@@ -133,7 +133,7 @@ class LibcloudMachines:
                 self._driver = self._make()
             return work(self._driver)
 
-        async with self._asking:
+        async with self._lock:
             try:
                 return await asyncio.to_thread(ask)
             except (Unavailable, InvalidInput):
@@ -180,7 +180,7 @@ def _named(there: Iterable[Any], wanted: str, what: str, provider: str) -> Any:
             if str(getattr(one, attribute)) == wanted:
                 return one
     some = ", ".join(str(one.id) for one in found[:8]) or "none"
-    raise Unavailable(f"{provider} has no {what} {wanted!r}; it has {len(found)}, among them {some}")
+    raise Unavailable(f"{provider} has no {what} {wanted!r}. It has {len(found)}, for example {some}.")
 
 
 def _user_data_argument(driver: NodeDriver) -> str:

@@ -17,10 +17,10 @@ from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
 from commonage.wire.workloads import TERMINAL_STATES, ExplanationOut, WorkloadOut
 
-_LOOK_AGAIN_S = 5.0  # without an event: the queue moves although this session has no event
+_REFRESH_S = 5.0  # without an event: the queue moves although this session has no event
 # The polling interval of the session's server. It grows with the time since the start, when a short delay matters less,
 # so that more sessions can start at once.
-_ASK_S, _ASK_MOST_S, _ASK_PART = 0.05, 0.5, 0.02
+_POLL_MIN_S, _POLL_MAX_S, _POLL_FRACTION = 0.05, 0.5, 0.02
 _PERCENT = {"held": 5, "queued": 10, "starting": 40, "running": 80}
 _LAST_LINES = 10
 
@@ -74,21 +74,23 @@ class Steps:
 
 
 class Follower:
-    """Follows the workload `workload_id` and reports its progress to `show` (message, percent).
+    """Follows the workload `workload_id` and reports its progress to `on_progress` (message, percent).
 
     It polls the session's server at `path` until it answers.
     """
 
-    def __init__(self, client: AsyncClient, workload_id: str, path: str, show: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, client: AsyncClient, workload_id: str, path: str, on_progress: Callable[[str, int], None]
+    ) -> None:
         self._client = client
         self._id = workload_id
         self._path = path
-        self._asking_since = 0.0  # in the event loop's time
-        self._show = show
-        self._most = 0  # the highest percentage shown since it was last in the queue
+        self._polling_since = 0.0  # in the event loop's time
+        self._on_progress = on_progress
+        self._highest = 0  # the highest percentage shown since it was last in the queue
         self._changed = asyncio.Event()
 
-    async def until_it_answers(self) -> str:
+    async def wait_until_ready(self) -> str:
         """The address of the session, http://HOST:PORT, once it answers. Raises SessionEnded; waits while the API is
         unreachable.
         """
@@ -96,7 +98,7 @@ class Follower:
         try:
             while True:
                 self._changed.clear()
-                workload = await self._look()
+                workload = await self._refresh()
                 if workload is not None and workload.state in TERMINAL_STATES:
                     raise SessionEnded(await self._why_ended(workload), workload.state)
                 if workload is not None and workload.state == "running" and workload.internal_url:
@@ -105,27 +107,27 @@ class Follower:
                         return f"{address.scheme}://{address.netloc}"
                     continue
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), _LOOK_AGAIN_S)
+                    await asyncio.wait_for(self._changed.wait(), _REFRESH_S)
         finally:
             listening.cancel()
 
-    async def _look(self) -> WorkloadOut | None:
+    async def _refresh(self) -> WorkloadOut | None:
         """Fetch the workload and show its state; None if the API is unreachable."""
         try:
             workload = await self._client.workload(self._id)
-            message = await self._in_words(workload)
+            message = await self._message(workload)
         except ApiError as error:
             if not error.retryable:
                 raise SessionEnded(f"the control plane no longer knows this session: {error.detail}", "lost") from error
-            self._show("The control plane does not answer; waiting for it", _PERCENT["held"])
+            self._on_progress("The control plane does not answer; waiting for it", _PERCENT["held"])
             return None
         # Image progress fills the bar further than the following steps would.
         waits = workload.state in {"held", "queued"}
-        self._most = _percent(workload) if waits else max(self._most, _percent(workload))
-        self._show(message, self._most)
+        self._highest = _percent(workload) if waits else max(self._highest, _percent(workload))
+        self._on_progress(message, self._highest)
         return workload
 
-    async def _in_words(self, workload: WorkloadOut) -> str:
+    async def _message(self, workload: WorkloadOut) -> str:
         if workload.state in {"held", "queued"}:
             return _waiting(await self._client.explain(self._id))
         if workload.state == "running":
@@ -140,18 +142,18 @@ class Follower:
                 async with aclosing(self._client.events(self._id, after=0)) as events:
                     async for _ in events:
                         self._changed.set()
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_REFRESH_S)
 
     async def _answers(self, host: str, port: int) -> bool:
         """True once something answers there; False when the workload should be checked again."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LOOK_AGAIN_S
+        deadline = loop.time() + _REFRESH_S
         while not self._changed.is_set() and loop.time() < deadline:
-            self._asking_since = self._asking_since or loop.time()
-            if await _says_something(host, port, self._path, deadline - loop.time()):
+            self._polling_since = self._polling_since or loop.time()
+            if await _responds(host, port, self._path, deadline - loop.time()):
                 return True
-            so_far = loop.time() - self._asking_since
-            await asyncio.sleep(min(max(_ASK_S, _ASK_PART * so_far), _ASK_MOST_S))
+            elapsed = loop.time() - self._polling_since
+            await asyncio.sleep(min(max(_POLL_MIN_S, _POLL_FRACTION * elapsed), _POLL_MAX_S))
         return False
 
     async def _why_ended(self, workload: WorkloadOut) -> str:
@@ -163,7 +165,7 @@ class Follower:
         return "\n".join([reason, *lines]) if lines and workload.state != "stopped" else reason
 
 
-async def _says_something(host: str, port: int, path: str, within_s: float) -> bool:
+async def _responds(host: str, port: int, path: str, within_s: float) -> bool:
     """True if an HTTP server answers, with any status.
 
     An open port does not suffice: Docker's own proxy opens it before anything in the container listens.
@@ -188,7 +190,7 @@ def _percent(workload: WorkloadOut) -> int:
     return percent
 
 
-def _waiting(said: ExplanationOut) -> str:
+def _waiting(explanation: ExplanationOut) -> str:
     """The reason for waiting, in one line, with the workloads ahead, if any."""
-    ahead = "; ".join(one.text for one in said.jobs_ahead)
-    return f"{said.summary} Ahead of it: {ahead}." if ahead else said.summary
+    ahead = "; ".join(one.text for one in explanation.jobs_ahead)
+    return f"{explanation.summary} Ahead of it: {ahead}." if ahead else explanation.summary

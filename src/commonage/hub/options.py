@@ -10,15 +10,15 @@ from typing import Any
 
 import jinja2
 
-from commonage.wire.platform import LaunchOptions
+from commonage.wire.environments import LaunchOptions
 
 # The options of a session's owner, with the same names everywhere: form, query, the hub's API, portal. They are fields
 # of `SubmitIn`; `time` and `memory` are text with a unit, as on the command line.
 CHOICES = ("environment", "cpus", "memory", "gpus", "time", "tenant", "volumes", "requeue")
 # Options with several values; as one text they are separated by commas.
-_SEVERAL = ("volumes",)
+_LISTS = ("volumes",)
 # A checkbox of the form, or a boolean of the API.
-_YES_OR_NO = ("requeue",)
+_BOOLEANS = ("requeue",)
 # Options that the control plane adds when it lets the hub start a session. It has checked that the owner may have them;
 # from any other caller, and from the options of an earlier start, they are ignored.
 EXTRAS = ("key", "priority", "variables", "preemptible", "on", "one_numa", "grace")
@@ -44,14 +44,14 @@ def read_options(given: Mapping[str, Any]) -> dict[str, str]:
     for name in CHOICES:
         value = given.get(name)
         if isinstance(value, Sequence) and not isinstance(value, str):
-            if name in _SEVERAL:
+            if name in _LISTS:
                 value = [",".join(str(one).strip() for one in value if one)]
             if len(value) > 1:
                 raise ValueError(f"{name} was given {len(value)} times; give it once")
             value = value[0] if value else None
         if value is None or value == "":
             continue
-        if name in _YES_OR_NO and isinstance(value, bool):
+        if name in _BOOLEANS and isinstance(value, bool):
             value = str(value).lower()
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"{name} must be text or a number, not {value!r}")
@@ -70,6 +70,6 @@ def render_form(offer: LaunchOptions, chosen: Mapping[str, str]) -> str:
     )
 
 
-def render_apology(reason: str) -> str:
-    """The form when the control plane does not answer."""
-    return _templates.get_template("options_apology.html").render(reason=reason)
+def render_unavailable(reason: str) -> str:
+    """The page in place of the form while the control plane does not answer."""
+    return _templates.get_template("options_unavailable.html").render(reason=reason)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from traitlets import Unicode, default
 
 from commonage.hub.following import Follower, SessionEnded, Steps
-from commonage.hub.options import EXTRAS, read_options, render_apology, render_form
+from commonage.hub.options import EXTRAS, read_options, render_form, render_unavailable
 from commonage.sdk.asynchronous import AsyncClient
 from commonage.sdk.errors import ApiError
 from commonage.units import UnitError, with_units_in_names
@@ -80,7 +80,7 @@ class CommonageSpawner(Spawner):
         try:
             offer = await self._client.launch_options(self.user.name, self._groups)
         except ApiError as error:
-            return render_apology(error.detail)
+            return render_unavailable(error.detail)
         return render_form(offer, self._last_choice())
 
     def options_from_form(self, form_data: Mapping[str, list[str]]) -> dict[str, str]:
@@ -99,7 +99,7 @@ class CommonageSpawner(Spawner):
         """Submit the session and wait until it answers; its address. Raises SpawnException, always with a reason."""
         self._steps = Steps()
         try:
-            ask = self._ask()
+            ask = self._submission()
             await self._stop_leftovers()
             # The hub stores the key before the control plane knows it: if the hub is killed at any time, it finds the
             # session again.
@@ -181,14 +181,14 @@ class CommonageSpawner(Spawner):
         return sorted(group.name for group in self.user.groups)
 
     @property
-    def _asked_by_control(self) -> bool:
+    def _requested_by_control(self) -> bool:
         """True if the start request comes from the control plane, not from a user."""
-        asker = getattr(self.handler, "current_user", None)
-        return isinstance(asker, orm.Service) and asker.name == SERVICE_NAME
+        requester = getattr(self.handler, "current_user", None)
+        return isinstance(requester, orm.Service) and requester.name == SERVICE_NAME
 
     async def _follow(self) -> str:
         version = url_path_join(self.server.base_url, "api")  # needs no authentication
-        return await Follower(self._client, self.workload_id, version, self._steps.add).until_it_answers()
+        return await Follower(self._client, self.workload_id, version, self._steps.add).wait_until_ready()
 
     async def _find(self) -> WorkloadOut | None:
         """The workload of this server; None if it does not exist."""
@@ -223,13 +223,13 @@ class CommonageSpawner(Spawner):
             if error.code != "already-ended" and error.status != 404:
                 raise
 
-    def _ask(self) -> SubmitIn:
+    def _submission(self) -> SubmitIn:
         """The submission, from the options and the values that a Jupyter server needs from its hub."""
         given = self.user_options or {}
         options: dict[str, Any] = dict(_options(given))
         if "volumes" in options:
             options["volumes"] = [one.strip() for one in options["volumes"].split(",") if one.strip()]
-        if self._asked_by_control:
+        if self._requested_by_control:
             options |= {name: given[name] for name in EXTRAS if name in given}
         else:  # the control plane still checks whether the owner may have these choices
             options["groups"] = self._groups

@@ -1,7 +1,6 @@
-"""Fills the table of series from control's live state. It reads the live state directly, so it runs in the event loop.
+"""Fills the series from control's live state, in the event loop. Called by `prometheus` for each scrape.
 
-Called for each scrape by `prometheus`. Makes no requests: control's own loops have collected the values of engines
-and GPUs.
+Makes no requests: control's loops have collected the values of engines and GPUs.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections import Counter, defaultdict
 
 from commonage import __version__
 from commonage.control.control import Control
-from commonage.control.node_pool import NodeView
+from commonage.control.queries.node_views import NodeView
 from commonage.domain.environments import EnvironmentState
 from commonage.domain.ids import workload_of
 from commonage.domain.nodes import NodeState
 from commonage.domain.workloads import TERMINAL, Kind, State
 from commonage.metrics.device_series import put_device
-from commonage.metrics.families import MIB, Families
+from commonage.metrics.series import MIB, Families
 
 NODES_AT_ONCE = 50
 LIVE_STATES = tuple(state for state in State if not state.is_terminal)
@@ -27,16 +26,16 @@ async def collect(control: Control, ended: dict[State, int] | None) -> Families:
     """All series except the request meter's. `ended`: the number of ended workloads by state; None if unknown."""
     families = Families()
     families.put("commonage_build_info", 1, __version__)
-    _work(control, families)
+    _workloads(control, families)
     for state in TERMINAL:
         families.put("commonage_workloads_ended_total", None if ended is None else ended.get(state, 0), state)
     await _nodes(control, families)
     _shares(control, families)
-    _itself(control, families)
+    _control_plane(control, families)
     return families
 
 
-def _work(control: Control, families: Families) -> None:
+def _workloads(control: Control, families: Families) -> None:
     counts: Counter[tuple[State, Kind]] = Counter()
     users = set()
     oldest = now = control.clock.now()
@@ -48,22 +47,22 @@ def _work(control: Control, families: Families) -> None:
     for state in LIVE_STATES:
         for kind in Kind:
             families.put("commonage_workloads", counts[state, kind], state, kind)
-    families.put("commonage_queue_length", control.look.queue_length())
+    families.put("commonage_queue_length", control.queries.queue_length())
     families.put("commonage_queue_oldest_seconds", now - oldest)
     families.put("commonage_active_users", len(users))
-    stands = Counter(view.status.state for view in control.node_pool.environments())
-    for standing in EnvironmentState:
-        families.put("commonage_environments", stands[standing], standing)
+    stands = Counter(view.status.state for view in control.environments.views())
+    for environment_state in EnvironmentState:
+        families.put("commonage_environments", stands[environment_state], environment_state)
 
 
 async def _nodes(control: Control, families: Families) -> None:
     states: dict[NodeState, int] = defaultdict(int)
-    for number, view in enumerate(control.node_pool.nodes()):
+    for number, view in enumerate(control.node_views.all()):
         if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             await asyncio.sleep(0)  # a thousand nodes take a while, and other tasks wait for the event loop
         states[view.node.state] += 1
         if view.node.state is NodeState.LOST:
-            continue  # its figures are old, and its capacity is not usable
+            continue  # its measurements are old, and its capacity is not usable
         _node(view, families)
         for device in view.devices:
             put_device(view.node.name, device, families)
@@ -98,7 +97,7 @@ def _shares(control: Control, families: Families) -> None:
         families.put("commonage_watchdog_workloads_total", watchdog.counts[action], action)
 
 
-def _itself(control: Control, families: Families) -> None:
+def _control_plane(control: Control, families: Families) -> None:
     for loop in control.health():
         if loop.age_s is not None:
             families.put("commonage_loop_age_seconds", loop.age_s, loop.name)

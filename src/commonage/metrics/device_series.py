@@ -1,23 +1,23 @@
 """The series of one GPU: Commonage's in base units, and those of NVIDIA's DCGM Exporter under its names and units.
 
 Called by `collect`. Source: the collectors that DCGM Exporter ships (default-counters.csv). Its counters are gauges
-here: a counter's name would have to end in `_total`, and dashboards look for the name.
+here, because a counter's name must end in `_total`, and dashboards expect the original names.
 """
 
 from __future__ import annotations
 
-from commonage.control.node_pool import DeviceView
-from commonage.metrics.families import MIB, Families
+from commonage.control.queries.node_views import DeviceView
+from commonage.metrics.series import MIB, Families
 from commonage.ports.devices import DeviceSample
 
 _NOTHING = DeviceSample("", None, None)
 
 
 def put_device(node: str, view: DeviceView, families: Families) -> None:
-    """All series of a GPU of this node; unknown figures are left out."""
-    _put_held(node, view, families)
+    """All series of a GPU of this node; unknown values are left out."""
+    _put_allocated(node, view, families)
     _put_measured(node, view, families)
-    _put_as_dcgm(node, view, families)
+    _put_dcgm(node, view, families)
 
 
 def _labels(node: str, view: DeviceView) -> tuple[str, ...]:
@@ -25,14 +25,14 @@ def _labels(node: str, view: DeviceView) -> tuple[str, ...]:
     return node, device.label, device.uuid, device.model, _truth(device.simulated)
 
 
-def _put_held(node: str, view: DeviceView, families: Families) -> None:
+def _put_allocated(node: str, view: DeviceView, families: Families) -> None:
     device, labels = view.device, _labels(node, view)
     families.put("commonage_device_memory_bytes", device.memory_mib * MIB, *labels)
     families.put("commonage_device_allocated_memory_bytes", (device.memory_mib - view.free_mib) * MIB, *labels)
     families.put("commonage_device_allocated_compute_ratio", (1000 - view.free_compute_milli) / 1000, *labels)
     families.put("commonage_device_faults", len(device.faults), *labels)
-    unattributed_processes = sum(unattributed_process.memory_mib or 0 for unattributed_process in view.unattributed)
-    families.put("commonage_device_unattributed_memory_bytes", unattributed_processes * MIB, *labels)
+    unattributed_mib = sum(process.memory_mib or 0 for process in view.unattributed)
+    families.put("commonage_device_unattributed_memory_bytes", unattributed_mib * MIB, *labels)
 
 
 def _put_measured(node: str, view: DeviceView, families: Families) -> None:
@@ -52,11 +52,11 @@ def _put_measured(node: str, view: DeviceView, families: Families) -> None:
         families.put("commonage_device_memory_errors_total", count, *labels, corrected)
 
 
-def _put_as_dcgm(node: str, view: DeviceView, families: Families) -> None:
+def _put_dcgm(node: str, view: DeviceView, families: Families) -> None:
     device, used, sample = view.device, view.used_mib, view.sample or _NOTHING
     label = device.label
     labels = (label, device.uuid, f"nvidia{label.partition(':')[0]}", device.model, node, _truth(device.simulated))
-    figures = {
+    values = {
         "FB_USED": used,
         "FB_FREE": None if used is None else max(0, device.memory_mib - used),
         "GPU_UTIL": None if view.utilisation is None else view.utilisation * 100,
@@ -72,8 +72,8 @@ def _put_as_dcgm(node: str, view: DeviceView, families: Families) -> None:
         "CORRECTABLE_REMAPPED_ROWS": sample.remapped_corrected,
         "UNCORRECTABLE_REMAPPED_ROWS": sample.remapped_uncorrected,
     }
-    for name, figure in figures.items():
-        families.put(f"DCGM_FI_DEV_{name}", figure, *labels)
+    for name, value in values.items():
+        families.put(f"DCGM_FI_DEV_{name}", value, *labels)
 
 
 def _truth(value: bool) -> str:

@@ -1,6 +1,6 @@
-"""Counts requests and times them until the answer begins, for /metrics. A middleware that the server puts in front.
+"""Middleware that counts requests and measures the time until the response begins, for /metrics.
 
-Streams (live logs and events) last as long as their reader, so only the time until they begin is measured.
+A stream (live logs, events) lasts as long as its reader, so the duration of the response is not measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Around the target for lists and submits (50 ms), and up to the time when a person gives up.
+# Around the target for lists and submissions (50 ms), and up to the time after which users give up.
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _API = "/services/commonage/api/"
@@ -27,7 +27,7 @@ _PORTAL = "/services/commonage/"
 
 
 class HttpMeter:
-    """The figures; `around(app)` is the app with the meter in front."""
+    """Request metrics; `around(app)` is the app with the meter in front."""
 
     def __init__(self) -> None:
         requests, seconds = BY_NAME["commonage_http_requests_total"], BY_NAME["commonage_http_request_seconds"]
@@ -35,7 +35,7 @@ class HttpMeter:
         self._seconds = Histogram(seconds.name, seconds.help, seconds.labels, buckets=BUCKETS_S, registry=None)
 
     def collect(self) -> Iterable[Metric]:
-        """Both families as they stand."""
+        """Both families."""
         yield from self._requests.collect()
         yield from self._seconds.collect()
 
@@ -48,16 +48,16 @@ class HttpMeter:
                 return
             began = perf_counter()  # not the loop's time: uvloop's does not advance within an iteration
 
-            async def noted(message: Message) -> None:
+            async def send_and_record(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    self._note(scope, message["status"], perf_counter() - began)
+                    self._record(scope, message["status"], perf_counter() - began)
                 await send(message)
 
-            await app(scope, receive, noted)
+            await app(scope, receive, send_and_record)
 
         return measured
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         area = _area(scope["path"])
         # A client may send any method; each would become a series.
         method = scope["method"] if scope["method"] in _METHODS else "other"

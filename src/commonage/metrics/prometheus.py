@@ -61,19 +61,19 @@ class Exposition:
         return text, content_type
 
     async def _count_ended(self) -> dict[State, int] | None:
-        """By state; the last count while the database does not answer, because the other figures matter most then."""
+        """The number of ended workloads by state; the last count while the database does not answer."""
         now = self._control.clock.now()
         if now - self._counted_at >= COUNT_EVERY_S:
             try:
                 self._ended = await self._control.store.count(Filter(states=TERMINAL))
             except Unavailable as error:
-                log.warning("what has ended cannot be counted: %s", error)
+                log.warning("ended workloads cannot be counted: %s", error)
             self._counted_at = now
         return self._ended
 
 
 def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRouter:
-    """The route; with a `meter`, requests are among the series (put `meter.around` in front of the app, too)."""
+    """The route. `meter` adds request metrics; `meter.around` must wrap the app."""
     router = APIRouter()
     exposition = Exposition(control, meter)
 
@@ -94,14 +94,14 @@ async def _refusal(request: Request, control: Control) -> Response | None:
     try:
         who = await control.identity.whois(token) if token else None
         if who is None:
-            return _words(
-                401, "these figures need a token with the scope custom:commonage:read: Authorization: Bearer …"
+            return _plain_text(
+                401, "Metrics need a token with the scope custom:commonage:read: Authorization: Bearer …"
             )
         who.need(Scope.READ)
     except Forbidden as error:
-        return _words(403, messages.of_error(error))
+        return _plain_text(403, messages.of_error(error))
     except Unavailable as error:
-        return _words(503, messages.of_error(error))
+        return _plain_text(503, messages.of_error(error))
     return None
 
 
@@ -110,6 +110,6 @@ def _token(request: Request) -> str | None:
     return token.strip() or None if scheme.lower() in ("bearer", "token") else None
 
 
-def _words(status: int, text: str) -> Response:
+def _plain_text(status: int, text: str) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return Response(text + "\n", status, headers=headers, media_type="text/plain")

@@ -1,24 +1,29 @@
-"""The table of all series of /metrics: name, type, labels, meaning. Only series in this table are exposed.
+"""The table of all series of /metrics, and the families that `collect` fills. Only series in the table are exposed.
 
-`collect` fills it, docs/reference/metrics.md is made from it. A label has one of few values, or names a node or
-GPU. It never names a user, a workload or a path, because the number of series would grow with the workloads.
+docs/reference/metrics.md is generated from the table. A label has few values, or names a node or GPU. It never names a
+user, workload or path, because the number of series would grow with the workloads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from prometheus_client import Metric
+
+MIB = 1024 * 1024
 
 Kind = Literal["gauge", "counter", "histogram"]
 
 _DEVICE = ("node", "device", "uuid", "model", "simulated")
-# Labels of NVIDIA's DCGM Exporter, so that dashboards made for it find what they look for.
+# Labels of NVIDIA's DCGM Exporter, for dashboards made for it.
 _DCGM = ("gpu", "UUID", "device", "modelName", "Hostname", "simulated")
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One family. A counter's name ends in `_total`; the name of any other ends in its unit, if it has one."""
+    """One family. A counter's name ends in `_total`, any other name in its base unit, if it has one."""
 
     name: str
     kind: Kind
@@ -27,93 +32,132 @@ class Series:
 
 
 SERIES: tuple[Series, ...] = (
-    Series("commonage_build_info", "gauge", "Always 1; the label says which version runs.", ("version",)),
+    Series("commonage_build_info", "gauge", "Always 1. The label is the version that runs.", ("version",)),
     # --- workloads
-    Series("commonage_workloads", "gauge", "Workloads that have not ended.", ("state", "kind")),
-    Series("commonage_workloads_ended_total", "counter", "Workloads that have ended, ever.", ("state",)),
-    Series("commonage_queue_length", "gauge", "Workloads that wait for a place."),
-    Series("commonage_queue_oldest_seconds", "gauge", "How long the longest waiting of them waits; 0 for none."),
+    Series("commonage_workloads", "gauge", "Workloads that have not ended, by state and kind.", ("state", "kind")),
+    Series("commonage_workloads_ended_total", "counter", "Ended workloads of all time, by final state.", ("state",)),
+    Series("commonage_queue_length", "gauge", "Workloads in the queue."),
+    Series("commonage_queue_oldest_seconds", "gauge", "Age of the oldest queued workload; 0 if none is queued."),
     Series("commonage_active_users", "gauge", "Users with a workload that has not ended."),
-    Series("commonage_environments", "gauge", "Entries of the catalogue, by where they stand.", ("state",)),
-    # --- nodes: lost ones are counted, and have no figures
-    Series("commonage_nodes", "gauge", "Nodes.", ("state",)),
-    Series("commonage_node_cpu_cores", "gauge", "Cores of a node.", ("node",)),
-    Series("commonage_node_allocated_cpu_cores", "gauge", "Cores of it that workloads hold.", ("node",)),
+    Series("commonage_environments", "gauge", "Environments of the catalogue, by state.", ("state",)),
+    # --- nodes: lost nodes are counted, and have no other series
+    Series("commonage_nodes", "gauge", "Nodes, by state.", ("state",)),
+    Series("commonage_node_cpu_cores", "gauge", "CPU cores of a node.", ("node",)),
+    Series("commonage_node_allocated_cpu_cores", "gauge", "CPU cores of a node that are allocated.", ("node",)),
     Series("commonage_node_memory_bytes", "gauge", "Memory of a node.", ("node",)),
-    Series("commonage_node_allocated_memory_bytes", "gauge", "Memory of it that workloads hold.", ("node",)),
-    Series("commonage_node_free_disk_bytes", "gauge", "Free space where work is kept, where it is known.", ("node",)),
-    Series("commonage_node_workloads", "gauge", "Workloads that hold a part of a node.", ("node",)),
+    Series("commonage_node_allocated_memory_bytes", "gauge", "Memory of a node that is allocated.", ("node",)),
+    Series("commonage_node_free_disk_bytes", "gauge", "Free disk space for workspaces; absent if unknown.", ("node",)),
+    Series("commonage_node_workloads", "gauge", "Workloads with an allocation on a node.", ("node",)),
     # --- GPUs
     Series("commonage_device_memory_bytes", "gauge", "VRAM of a GPU.", _DEVICE),
-    Series("commonage_device_allocated_memory_bytes", "gauge", "VRAM of it that workloads hold.", _DEVICE),
-    Series("commonage_device_used_memory_bytes", "gauge", "VRAM in use, as measured.", _DEVICE),
-    Series("commonage_device_allocated_compute_ratio", "gauge", "Part of its compute that workloads hold.", _DEVICE),
-    Series("commonage_device_utilisation_ratio", "gauge", "Part of the last moments in which it computed.", _DEVICE),
-    Series("commonage_device_power_watts", "gauge", "Power it draws.", _DEVICE),
-    Series("commonage_device_power_limit_watts", "gauge", "The most it may draw.", _DEVICE),
-    Series("commonage_device_energy_joules_total", "counter", "What it drew since its driver was loaded.", _DEVICE),
-    Series("commonage_device_temperature_celsius", "gauge", "Its temperature.", _DEVICE),
-    Series("commonage_device_clock_hertz", "gauge", "Its clocks. `domain` is sm or memory.", (*_DEVICE, "domain")),
+    Series("commonage_device_allocated_memory_bytes", "gauge", "VRAM of a GPU that is allocated.", _DEVICE),
+    Series("commonage_device_used_memory_bytes", "gauge", "VRAM of a GPU in use, measured.", _DEVICE),
     Series(
-        "commonage_device_throttled_info", "gauge", "1 for each reason why its clocks are low.", (*_DEVICE, "reason")
+        "commonage_device_allocated_compute_ratio", "gauge", "Part of the compute of a GPU that is allocated.", _DEVICE
+    ),
+    Series(
+        "commonage_device_utilisation_ratio",
+        "gauge",
+        "Part of the last sample period in which a GPU ran kernels.",
+        _DEVICE,
+    ),
+    Series("commonage_device_power_watts", "gauge", "Power draw of a GPU.", _DEVICE),
+    Series("commonage_device_power_limit_watts", "gauge", "Power limit of a GPU.", _DEVICE),
+    Series("commonage_device_energy_joules_total", "counter", "Energy used by a GPU since driver load.", _DEVICE),
+    Series("commonage_device_temperature_celsius", "gauge", "Temperature of a GPU.", _DEVICE),
+    Series("commonage_device_clock_hertz", "gauge", "Clock of a GPU. `domain` is sm or memory.", (*_DEVICE, "domain")),
+    Series(
+        "commonage_device_throttled_info",
+        "gauge",
+        "1 for each reason why the clocks of a GPU are reduced.",
+        (*_DEVICE, "reason"),
     ),
     Series(
         "commonage_device_memory_errors_total",
         "counter",
-        "ECC errors of its memory since its driver was loaded.",
+        "ECC errors in the memory of a GPU since driver load.",
         (*_DEVICE, "corrected"),
     ),
-    Series("commonage_device_faults", "gauge", "Reasons why it takes no new work; 0 when it is healthy.", _DEVICE),
+    Series("commonage_device_faults", "gauge", "Faults that keep a GPU from new workloads; 0 if healthy.", _DEVICE),
     Series(
         "commonage_device_unattributed_memory_bytes",
         "gauge",
-        "VRAM of it held by processes that no workload started.",
+        "VRAM of a GPU in use by processes outside all workloads.",
         _DEVICE,
     ),
     Series(
-        "commonage_workloads_used_gpu_memory_bytes",
-        "gauge",
-        "VRAM that workloads use, as measured.",
-        ("tenant", "kind"),
+        "commonage_workloads_used_gpu_memory_bytes", "gauge", "VRAM in use by workloads, measured.", ("tenant", "kind")
     ),
-    Series("commonage_over_share_workloads", "gauge", "Workloads that hold more VRAM of a GPU than their share of it."),
+    Series("commonage_over_share_workloads", "gauge", "Workloads that use more VRAM than their share."),
     Series(
         "commonage_watchdog_workloads_total",
         "counter",
-        "Workloads that were `warned` or `stopped` for holding more VRAM than their share.",
+        "Workloads `warned` or `stopped` for VRAM use above their share.",
         ("action",),
     ),
     Series("DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).", _DCGM),
     Series("DCGM_FI_DEV_FB_FREE", "gauge", "Framebuffer memory free (in MiB).", _DCGM),
     Series("DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", _DCGM),
     Series("DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", _DCGM),
-    Series("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gauge", "Power limit that holds (in W).", _DCGM),
-    Series("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gauge", "Energy drawn since the driver was loaded (in mJ).", _DCGM),
+    Series("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "gauge", "Enforced power limit (in W).", _DCGM),
+    Series(
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "gauge", "Total energy consumption since driver load (in mJ).", _DCGM
+    ),
     Series("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", _DCGM),
     Series("DCGM_FI_DEV_SM_CLOCK", "gauge", "SM clock frequency (in MHz).", _DCGM),
     Series("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", _DCGM),
     Series("DCGM_FI_DEV_XID_ERRORS", "gauge", "Number of the last Xid error.", _DCGM),
-    Series("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "gauge", "Corrected ECC errors since the driver was loaded.", _DCGM),
-    Series("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gauge", "Uncorrectable ECC errors since the driver was loaded.", _DCGM),
+    Series("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "gauge", "Corrected ECC errors since driver load.", _DCGM),
+    Series("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "gauge", "Uncorrectable ECC errors since driver load.", _DCGM),
     Series("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "gauge", "Rows remapped for correctable errors.", _DCGM),
     Series("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "gauge", "Rows remapped for uncorrectable errors.", _DCGM),
     # --- the control plane itself
-    Series("commonage_loop_age_seconds", "gauge", "Time since the last turn of a loop ended.", ("loop",)),
-    Series("commonage_loop_up", "gauge", "0 while a turn of a loop takes too long, else 1.", ("loop",)),
-    Series("commonage_loop_errors_total", "counter", "Turns of a loop that an unexpected error ended.", ("loop",)),
-    Series("commonage_schedule_pass_seconds", "gauge", "How long the last pass of the schedule loop took."),
-    Series("commonage_store_up", "gauge", "1 while the database answers; at 0 changes wait and submits are refused."),
-    Series("commonage_writer_commits_total", "counter", "Batches written to the database."),
-    Series("commonage_writer_commit_seconds_total", "counter", "Time that writing them took."),
-    Series("commonage_writer_changes_total", "counter", "Changes they held; many share a batch under load."),
-    Series("commonage_writer_waiting_changes", "gauge", "Changes that wait to be written."),
+    Series("commonage_loop_age_seconds", "gauge", "Time since the last iteration of a loop ended.", ("loop",)),
+    Series("commonage_loop_up", "gauge", "0 while an iteration of a loop takes too long, else 1.", ("loop",)),
+    Series(
+        "commonage_loop_errors_total", "counter", "Iterations of a loop that ended with an unexpected error.", ("loop",)
+    ),
+    Series("commonage_schedule_pass_seconds", "gauge", "Duration of the last pass of the schedule loop."),
+    Series(
+        "commonage_store_up", "gauge", "1 while the database answers. At 0, changes wait and submissions are refused."
+    ),
+    Series("commonage_writer_commits_total", "counter", "Commits to the database."),
+    Series("commonage_writer_commit_seconds_total", "counter", "Total duration of commits to the database."),
+    Series(
+        "commonage_writer_changes_total",
+        "counter",
+        "Changes committed to the database. A commit can hold many changes.",
+    ),
+    Series("commonage_writer_waiting_changes", "gauge", "Changes that wait for a commit."),
     Series(
         "commonage_http_requests_total",
         "counter",
-        "Requests answered. `area` is api, portal or other, `status` a class like 2xx.",
+        "HTTP requests. `area` is api, portal or other; `status` is a class such as 2xx.",
         ("area", "method", "status"),
     ),
-    Series("commonage_http_request_seconds", "histogram", "Time until the answer began, by area.", ("area",)),
+    Series("commonage_http_request_seconds", "histogram", "Time until the response begins, by area.", ("area",)),
 )
 
 BY_NAME = {series.name: series for series in SERIES}
+
+
+class Families:
+    """Metric families by name, each created with its first value."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Metric] = {}
+
+    def put(self, name: str, value: float | None, *labels: str) -> None:
+        """Set a series of the table; labels in the table's order. A value of None is left out."""
+        if value is None:
+            return
+        series = BY_NAME[name]
+        family = self._families.get(name)
+        if family is None:
+            # prometheus_client takes a counter without its suffix, and adds it.
+            plain = name.removesuffix("_total")
+            family = self._families[name] = Metric(plain, series.help, series.kind)
+        family.add_sample(name, dict(zip(series.labels, labels, strict=True)), value)
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(self._families.values())

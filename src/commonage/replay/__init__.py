@@ -1,4 +1,1 @@
-"""Replays recorded workloads through the planner on a fake clock. Called by `commonage replay`.
-
-Nothing here runs or changes anything real.
-"""
+"""Replays recorded workloads through the planner on a simulated clock, for `commonage replay`."""

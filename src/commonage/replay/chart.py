@@ -1,4 +1,4 @@
-"""Compares replays in one self-contained HTML page: a table, GPUs in use, and the queue over time.
+"""A self-contained HTML page that compares replays: a table, GPUs in use, and the queue over time.
 
 Called by `commonage replay --chart FILE`.
 """
@@ -35,7 +35,7 @@ p { color: var(--soft) }
 
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
-    """The result of one setting."""
+    """The replay of one setting."""
 
     name: str
     figures: Figures
@@ -44,7 +44,7 @@ class ReplayRun:
 
 
 def page(title: str, notes: Sequence[str], runs: Sequence[ReplayRun]) -> str:
-    """The page; `runs` has at least one entry and at most as many as there are colours."""
+    """The page. `runs` has 1 to len(COLOURS) entries."""
     start = min(run.samples[0].at for run in runs)
     end = max(run.samples[-1].at for run in runs)
     devices = max(run.capacity.gpu_milli for run in runs) / 1000
@@ -58,7 +58,7 @@ def page(title: str, notes: Sequence[str], runs: Sequence[ReplayRun]) -> str:
             _table(runs),
             "<h2>GPUs in use</h2>",
             _plot(runs, (start, end), devices, lambda sample: sample.gpu_milli / 1000),
-            "<h2>Waiting</h2>",
+            "<h2>Queued workloads</h2>",
             _plot(runs, (start, end), float(longest), lambda sample: float(sample.waiting)),
             "</html>\n",
         ]
@@ -86,7 +86,7 @@ def _table(runs: Sequence[ReplayRun]) -> str:
 
 
 def _plot(runs: Sequence[ReplayRun], span: tuple[float, float], most: float, value: Callable[[Sample], float]) -> str:
-    """Lines over days: the mean of each of BUCKETS equal parts of the span."""
+    """A line for each run: means over BUCKETS equal parts of the time span."""
     start, end = span
     most = most or 1.0
     lines = []

@@ -1,7 +1,4 @@
-"""The nodes of a replay: a lab described in a short text, or the nodes of a site with additions.
-
-Called by `commonage replay`.
-"""
+"""The nodes of a replay: a cluster described in a short text, or the nodes of a site with changes."""
 
 from __future__ import annotations
 
@@ -14,20 +11,20 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState
 from commonage.domain.quantities import parse_memory
 
-_LAB = re.compile(
+_CLUSTER = re.compile(
     r"(?P<nodes>\d{1,5})x(?P<devices>\d{1,2})(?:x(?P<memory>[\d.]+[A-Za-z]+))?(?::(?P<model>[\w ./+-]{1,62}))?"
 )
 CPUS_MILLI_PER_DEVICE = 16_000
 MEMORY_MIB_PER_DEVICE = 96 * 1024
-"""The default resources of a lab's node for each GPU: 16 cores and 96 GiB."""
+"""Resources of a described node for each GPU: 16 cores and 96 GiB."""
 
 
 def parse_cluster(text: str) -> tuple[Node, ...]:
     """Nodes from `8x8` (nodes x GPUs), `8x8x80GiB`, `8x8x80GiB:A100`. Raises InvalidInput."""
-    match = _LAB.fullmatch(text.strip())
+    match = _CLUSTER.fullmatch(text.strip())
     if match is None or not int(match["nodes"]):
         raise InvalidInput(
-            f"cluster {text[:60]!r} is not known; write nodes x GPUs x VRAM:model, like 8x8 or 4x2x80GiB:A100",
+            f"invalid cluster {text[:60]!r}; write NODESxGPUSxVRAM:MODEL, like 8x8 or 4x2x80GiB:A100",
             field="cluster",
         )
     memory = parse_memory(match["memory"], field="cluster") if match["memory"] else 80 * 1024
@@ -49,7 +46,7 @@ def _node(name: str, devices: Sequence[Device]) -> Node:
 
 
 def all_ready(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The nodes of a site for a replay: all ready, all GPUs healthy."""
+    """The nodes with all states ready and all GPUs healthy."""
     return tuple(
         replace(
             node,
@@ -63,16 +60,17 @@ def all_ready(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def with_more_devices(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
-    """The nodes with `more` GPUs added (removed if negative), one by one on the node with the fewest (most).
+    """The nodes with `more` GPUs added to the nodes with the fewest; if negative, removed from those with the most.
 
-    A new GPU is of the most common kind and brings CPU and memory in the proportion of its node. Raises InvalidInput if
-    there are too few to remove, or no node.
+    A new GPU is of the most common kind. CPUs and memory of the node change in proportion. Raises InvalidInput if there
+    is no node, or too few GPUs to remove.
     """
     found = list(nodes)
     if more and not found:
-        raise InvalidInput("there is no node that GPUs could be added to", field="gpus")
-    if -more > sum(len(node.report.devices) for node in found):
-        raise InvalidInput(f"{-more} GPUs cannot be taken away: there are fewer", field="gpus")
+        raise InvalidInput("no node to add GPUs to: the cluster is empty", field="gpus")
+    total = sum(len(node.report.devices) for node in found)
+    if -more > total:
+        raise InvalidInput(f"cannot remove {-more} GPUs: the cluster has {total}", field="gpus")
     kinds = Counter((device.model, device.memory_mib) for node in found for device in node.report.devices)
     model, memory = kinds.most_common(1)[0][0] if kinds else ("GPU", 80 * 1024)
     for step in range(abs(more)):
@@ -98,10 +96,10 @@ def with_more_nodes(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
     """The nodes with `more` copies of the node with the most GPUs; if negative, without the last ones."""
     if more <= 0:
         if -more >= len(nodes) and more:
-            raise InvalidInput(f"{-more} nodes cannot be taken away: there are {len(nodes)}", field="nodes")
+            raise InvalidInput(f"cannot remove {-more} nodes: the cluster has {len(nodes)}", field="nodes")
         return tuple(nodes[: len(nodes) + more])
     if not nodes:
-        raise InvalidInput("there is no node to copy", field="nodes")
+        raise InvalidInput("no node to copy: the cluster is empty", field="nodes")
     largest = max(nodes, key=lambda node: (len(node.report.devices), node.report.cpus_milli))
     return (*nodes, *(_copy(largest, f"more-{number:04}") for number in range(more)))
 

@@ -1,4 +1,4 @@
-"""Computes the figures of a replay: waits, use, fairness. Pure; called by `commonage replay` and its chart."""
+"""Computes the figures of a replay: waits, utilisation, fairness. Called by `commonage replay` and its chart."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from commonage.replay.records import Record
 
 SHORTEST_S = 60.0
-"""A shorter workload counts as a minute in its slowdown: a second's wait for a second's work does no harm."""
+"""Shorter workloads count as a minute in the slowdown: a wait of one second for one second of work is harmless."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedWorkload:
-    """The result for a record: `started_at` of its first attempt, `ended_at` of its last, None if it never ended."""
+    """`started_at` is of the first attempt, `ended_at` of the last; None if it never started or ended."""
 
     record: Record
     started_at: float | None
@@ -26,7 +26,7 @@ class ReplayedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """From `at` on: thousandths of GPUs and of cores in use, and the number of waiting workloads."""
+    """Use from `at` on, in thousandths of GPUs and cores, and the number of queued workloads."""
 
     at: float
     gpu_milli: int
@@ -36,7 +36,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The total of all nodes, in thousandths of GPUs and cores."""
+    """All nodes together, in thousandths of GPUs and cores."""
 
     gpu_milli: int
     cpus_milli: int
@@ -44,7 +44,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class TenantFigures:
-    """The waits of one tenant in seconds, and its hours of whole GPUs."""
+    """The waits of a tenant in seconds, and its GPU-hours."""
 
     tenant: str
     workloads: int
@@ -55,7 +55,7 @@ class TenantFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a run. Parts are of 1; `fairness` is Jain's index of the owners' mean slowdown: 1 means equal."""
+    """The figures of a run. `fairness` is Jain's index of the owners' mean slowdown, 1 if equal."""
 
     workloads: int
     unfinished: int
@@ -75,12 +75,12 @@ class Figures:
 
 
 def figures(ran: Sequence[ReplayedWorkload], samples: Sequence[Sample], capacity: Capacity) -> Figures:
-    """The figures of a run with at least one record; `samples` are in order of time."""
+    """The figures of a run with at least one record; `samples` are ordered by time."""
     waits = waits_of(ran)
     first = min(one.record.submitted_at for one in ran)
     last = max((one.ended_at for one in ran if one.ended_at is not None), default=first)
     span = max(1.0, last - first)
-    gpu_s, cpu_s = held_seconds(samples, last)
+    gpu_s, cpu_s = allocated_seconds(samples, last)
     return Figures(
         workloads=len(ran),
         unfinished=sum(one.ended_at is None for one in ran),
@@ -97,7 +97,7 @@ def figures(ran: Sequence[ReplayedWorkload], samples: Sequence[Sample], capacity
 
 
 def waits_of(ran: Iterable[ReplayedWorkload]) -> list[float]:
-    """Seconds from submission to the first start, of those that started."""
+    """Seconds from submission to the first start, of workloads that started."""
     return [one.started_at - one.record.submitted_at for one in ran if one.started_at is not None]
 
 
@@ -112,8 +112,8 @@ def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
-def held_seconds(samples: Sequence[Sample], until: float) -> tuple[float, float]:
-    """Thousandths of GPUs, and of cores, times the seconds in use until then."""
+def allocated_seconds(samples: Sequence[Sample], until: float) -> tuple[float, float]:
+    """(thousandths of GPUs times seconds in use, the same for cores), until `until`."""
     gpu = cpu = 0.0
     for number, sample in enumerate(samples):
         end = samples[number + 1].at if number + 1 < len(samples) else until

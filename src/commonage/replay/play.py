@@ -1,7 +1,7 @@
-"""Plays records through the planner on a clock that jumps from one event to the next.
+"""Plays records through the planner on a clock that jumps from one event to the next. Called by `commonage replay`.
 
-It uses the same snapshot, plan and rules as a running server, but ideal engines: an allocated workload runs at once,
-for its recorded duration, and a preempted one restarts from the beginning. Called by `commonage replay`.
+It uses the same snapshot, plan and rules as a server, but ideal engines: an allocated workload runs at once for its
+recorded duration, and a preempted one restarts from the beginning.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ from commonage.replay.figures import Capacity, Figures, ReplayedWorkload, Sample
 from commonage.replay.records import Record, Records
 from commonage.scheduler.explain.explain import ever_fits
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import Held, QueuedRequest
+from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.policies.registry import POLICIES, Maker
 from commonage.scheduler.snapshot import Snapshot
 
-LOOK_AGAIN_S = 300.0
-"""The interval at which the planner runs without an event: head-of-queue timeouts, guarantees and reservations
-expire.
-"""
-MOST_LOOKS = 2000
-"""After this number of runs without an event, the remaining workloads wait for ever."""
+REPLAN_AFTER_S = 300.0
+"""Time between plans without an event, in seconds: timeouts, guarantees and reservations expire meanwhile."""
+MAX_IDLE_PLANS = 2000
+"""After this number of plans without an event, the remaining workloads count as unfinished."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A finished replay. `samples` are in order of time."""
+    """A finished replay. `samples` are ordered by time."""
 
     ran: tuple[ReplayedWorkload, ...]
     samples: tuple[Sample, ...]
@@ -48,25 +46,25 @@ class ReplayResult:
 
 
 def runnable_records(records: Records, nodes: Sequence[Node]) -> Records:
-    """The records that these nodes could ever run; a model that no GPU here has is dropped from the request."""
+    """The records that these nodes could ever run. Drops a GPU model that no node has from the request."""
     grid = Grid(nodes)
     models = " ".join(device.model for node in nodes for device in node.report.devices).casefold()
     kept: list[Record] = []
     renamed = 0
     for record in records.items:
-        asked = _with_a_known_model(record.request, models)
+        asked = _without_unknown_model(record.request, models)
         renamed += asked is not record.request
         if ever_fits(grid, asked) is None:
             kept.append(replace(record, request=asked))
     notes = list(records.notes)
     if renamed:
-        notes.append(f"{renamed} asked for a model that no GPU has; they take any GPU")
+        notes.append(f"{renamed} requested a GPU model that no node has: replayed with any model")
     if len(kept) < len(records.items):
-        notes.append(f"{len(records.items) - len(kept)} are left out: no node could ever run them")
+        notes.append(f"{len(records.items) - len(kept)} workloads are omitted: no node could run them")
     return Records(tuple(kept), tuple(notes))
 
 
-def _with_a_known_model(request: Request, models: str) -> Request:
+def _without_unknown_model(request: Request, models: str) -> Request:
     gpu = request.gpu
     if gpu is None or gpu.model is None or any(name.strip().casefold() in models for name in gpu.model.split("|")):
         return request
@@ -77,23 +75,23 @@ def play(
     records: Sequence[Record],
     nodes: Sequence[Node],
     rules: Rules,
-    tell: Callable[[int], None] = lambda _ended: None,
+    on_progress: Callable[[int], None] = lambda _ended: None,
     policies: Mapping[str, Maker] = POLICIES,
 ) -> ReplayResult:
-    """Play `records` (at least one, by time of submission) on these nodes under these rules.
+    """Play `records` (at least one, ordered by submission) on `nodes` under `rules`.
 
-    `tell` receives the number of ended records repeatedly. `policies` are those that the rules may name.
+    `on_progress` gets the number of ended records after each plan. `policies` are those that the rules may name.
     """
-    player = _Replay(nodes, rules, records, policies)
-    for now in player.instants():
-        player.look(now)
-        tell(player.ended)
-    return player.played()
+    replay = _Replay(nodes, rules, records, policies)
+    for now in replay.instants():
+        replay.plan_and_apply(now)
+        on_progress(replay.ended)
+    return replay.result()
 
 
 @dataclass(slots=True)
 class _RecordState:
-    """The state of a record so far."""
+    """The progress of a record."""
 
     record: Record
     tries: int = 0
@@ -124,21 +122,21 @@ class _Replay:
         self._coming = deque(self.records)
 
     def instants(self) -> Iterator[float]:
-        """The instants at which the planner runs: all events up to then are in its snapshot."""
-        looks = 0
+        """The times at which the planner runs, after all events up to then were applied to its snapshot."""
+        idle_plans = 0
         now = 0.0
-        while self._coming or self._ends or (len(self.snapshot.queue) and looks < MOST_LOOKS):
+        while self._coming or self._ends or (len(self.snapshot.queue) and idle_plans < MAX_IDLE_PLANS):
             before, now = now, self._next()
             happened = False
-            if now == float("inf") or (len(self.snapshot.queue) and now > before + LOOK_AGAIN_S):
-                now = before + LOOK_AGAIN_S
+            if now == float("inf") or (len(self.snapshot.queue) and now > before + REPLAN_AFTER_S):
+                now = before + REPLAN_AFTER_S
             while self._ends and self._ends[0][0] <= now:
                 happened |= self._end(*self._ends[0])
                 heappop(self._ends)
             while self._coming and self._coming[0].submitted_at <= now:
                 self._enqueue(self._coming.popleft())
                 happened = True
-            looks = 0 if happened or self._ends or self._coming else looks + 1
+            idle_plans = 0 if happened or self._ends or self._coming else idle_plans + 1
             if happened or len(self.snapshot.queue):
                 yield now
                 self._samples.append(Sample(now, self._gpu_milli, self._cpus_milli, len(self.snapshot.queue)))
@@ -147,22 +145,22 @@ class _Replay:
         coming = self._coming[0].submitted_at if self._coming else float("inf")
         return min(coming, self._ends[0][0] if self._ends else float("inf"))
 
-    def look(self, now: float) -> None:
-        """Plan and carry the plan out, until the planner evicts nothing more."""
+    def plan_and_apply(self, now: float) -> None:
+        """Plan and apply the plan until the planner evicts nothing more."""
         while len(self.snapshot.queue):
             outcome = plan(self.snapshot, now)
-            self._carry_out(outcome, now)
+            self._apply(outcome, now)
             if not outcome.evictions:
                 return
 
-    def _carry_out(self, outcome: Plan, now: float) -> None:
-        for workload_id, held in outcome.started.items():
+    def _apply(self, outcome: Plan, now: float) -> None:
+        for workload_id, allocated in outcome.started.items():
             state = self._states[workload_id]
             state.tries += 1
             state.started_at = now if state.started_at is None else state.started_at
             self.snapshot.dequeue(workload_id)
-            self.snapshot.allocate(held)
-            self._count(held, 1)
+            self.snapshot.allocate(allocated)
+            self._count(allocated, 1)
             heappush(self._ends, (now + state.record.duration_s, next(self._number), workload_id, state.tries))
         for eviction in outcome.evictions:
             state = self._states[eviction.workload_id]
@@ -175,23 +173,23 @@ class _Replay:
         self.snapshot.enqueue(_queued(self._states[record.id]))
 
     def _end(self, at: float, _number: int, workload_id: str, tries: int) -> bool:
-        state, held = self._states[workload_id], self.snapshot.held.get(workload_id)
-        if held is None or held.allocation.attempt_id != attempt_id(workload_id, tries):
-            return False  # it was preempted in between
+        state, allocated = self._states[workload_id], self.snapshot.allocated.get(workload_id)
+        if allocated is None or allocated.allocation.attempt_id != attempt_id(workload_id, tries):
+            return False  # it was preempted meanwhile
         state.ended_at = at
         self.ended += 1
         self._release(workload_id, at)
         return True
 
     def _release(self, workload_id: str, at: float) -> None:
-        self._count(self.snapshot.held[workload_id], -1)
+        self._count(self.snapshot.allocated[workload_id], -1)
         self.snapshot.release(workload_id, at)
 
-    def _count(self, held: Held, sign: int) -> None:
-        self._gpu_milli += sign * sum(share.compute_milli for share in held.allocation.shares)
-        self._cpus_milli += sign * held.allocation.cpus_milli
+    def _count(self, allocated: AllocatedRequest, sign: int) -> None:
+        self._gpu_milli += sign * sum(share.compute_milli for share in allocated.allocation.shares)
+        self._cpus_milli += sign * allocated.allocation.cpus_milli
 
-    def played(self) -> ReplayResult:
+    def result(self) -> ReplayResult:
         """The result of the replay."""
         capacity = Capacity(
             gpu_milli=1000 * sum(len(node.report.devices) for node in self.nodes),

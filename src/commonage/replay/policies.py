@@ -24,21 +24,21 @@ _METHODS = ("arrived", "costs", "devices")
 def maker_of(name: str, known: Mapping[str, Maker]) -> Maker:
     """The policy of this name among `known`, or the one at `module:name`.
 
-    Modules are found as Python finds them, and last in the current folder. Raises InvalidInput, which names the module,
-    the failure and the next step.
+    Searches Python's module path, then the current folder. Raises InvalidInput, which names the module, the failure and
+    the next step.
     """
     if name in known:
         return known[name]
     module_name, colon, attribute = name.partition(":")
     if not (colon and attribute and all(part.isidentifier() for part in module_name.split("."))):
         raise InvalidInput(
-            f"there is no policy {name!r}; there is {', '.join(known)}. Write module:name for one of your own, "
+            f"unknown policy {name!r}; known policies: {', '.join(known)}. Write module:name for your own policy, "
             "like quiet:Quiet",
             field="policy",
         )
     module = _module(name, module_name)
     if not hasattr(module, attribute):
-        raise _unusable(name, f"the module {module_name} has no {attribute!r}. {_choices(module)}")
+        raise _unusable(name, f"module {module_name} has no {attribute!r}. {_choices(module)}")
     maker: Maker = getattr(module, attribute)
     _try(name, maker)
     return maker
@@ -60,30 +60,30 @@ def _module(name: str, module_name: str) -> ModuleType:
 
 
 def _try(name: str, maker: Any) -> None:
-    """Make the policy once for no nodes, as the server does when it starts."""
+    """Make the policy once without nodes, as the server does at start."""
     try:
         policy = maker(Grid(()), WorkloadMix(), 0)
     except Exception as error:  # the user's own code may raise anything
-        what = f"calling it with a grid, a mix and a seed failed: {_said(error)}"
-        raise _unusable(name, f"{what}. Correct it and run the command again") from error
+        reason = f"calling it with a grid, a mix and a seed failed: {_describe(error)}"
+        raise _unusable(name, f"{reason}. Correct it and run the command again") from error
     missing = [method for method in _METHODS if not callable(getattr(policy, method, None))]
     if missing:
-        raise _unusable(name, f"what it makes has no {', '.join(missing)}. A policy has {', '.join(_METHODS)}")
+        raise _unusable(name, f"the object it returns has no {', '.join(missing)}. A policy has {', '.join(_METHODS)}")
 
 
 def _not_imported(name: str, module_name: str, error: BaseException) -> InvalidInput:
     return _unusable(
-        name, f"importing the module {module_name} failed: {_said(error)}. Correct it and run the command again"
+        name, f"importing the module {module_name} failed: {_describe(error)}. Correct it and run the command again"
     )
 
 
-def _said(error: BaseException) -> str:
-    """The error with the file and line that raised it. A SyntaxError already contains both."""
-    said = f"{type(error).__name__}: {error}".removesuffix(": ")
+def _describe(error: BaseException) -> str:
+    """The error with its file and line. A SyntaxError already contains both."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, SyntaxError):
-        return said
+        return text
     last = extract_tb(error.__traceback__)[-1]
-    return said if last.filename == __file__ else f"{said} ({Path(last.filename).name}, line {last.lineno})"
+    return text if last.filename == __file__ else f"{text} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _choices(module: ModuleType) -> str:

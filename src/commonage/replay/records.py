@@ -1,7 +1,4 @@
-"""Past workloads as the replay needs them: owner, request, time of submission and duration.
-
-Read from a trace file here, from the store in `history`; played by `play`.
-"""
+"""Past workloads for a replay, read from a trace file or from the store."""
 
 from __future__ import annotations
 
@@ -13,15 +10,18 @@ from typing import TypeVar
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.workloads import TERMINAL, Workload
+from commonage.ports.store import Filter, Store
 
 T = TypeVar("T")
 
 NEEDED = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "creation_time", "deletion_time", "scheduled_time")
+PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One workload of the past. Instants and durations in seconds; `waited_s` is its wait at the time, if known.
+    """A past workload. Times and durations are in seconds; `waited_s` is the wait that was recorded, if known.
 
     `time_limit_s` is known to the planner; `duration_s` is not.
     """
@@ -42,20 +42,20 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Workloads by the time of submission, and notes on the parts of the source that could not be used."""
+    """Workloads ordered by submission, and notes on parts of the source that were not usable."""
 
     items: tuple[Record, ...]
     notes: tuple[str, ...] = ()
 
     def of_the_last(self, seconds: float | None) -> Records:
-        """The records submitted in the last `seconds` before the last one."""
+        """The records submitted within `seconds` before the last one."""
         if seconds is None or not self.items:
             return self
         first = self.items[-1].submitted_at - seconds
         return replace(self, items=tuple(one for one in self.items if one.submitted_at >= first))
 
     def with_limits(self, factor: float | None) -> Records:
-        """The same, each without a time limit given one of `factor` times its duration (None: unchanged)."""
+        """Adds time limits of `factor` times the duration to records without one (None: unchanged)."""
         if factor is None:
             return self
         limited = (
@@ -66,22 +66,60 @@ class Records:
 
 
 def read_trace(path: Path) -> Records:
-    """The workloads of a file in the columns of the public openb trace (cluster-trace-gpu-v2023), with its times.
+    """The workloads of a CSV file with the columns of the public openb trace (cluster-trace-gpu-v2023).
 
-    Its `qos` becomes the tenant and owner. Raises InvalidInput, which names the file and its fault.
+    `qos` becomes the tenant and the owner. Raises InvalidInput, which names the file and the error.
     """
     found = rows_of(path, NEEDED, _record)
     started = [record for record in found if record is not None]
     if not started:
-        raise InvalidInput(f"{path} has no workload that ever started", field="traces")
+        raise InvalidInput(f"{path} has no workload that started", field="traces")
     return Records(tuple(by_submission(started)), left_out(len(found) - len(started)))
+
+
+async def read_history(store: Store, *, since: float | None = None) -> Records:
+    """All workloads submitted since then (unix seconds; None: ever) that started and ended."""
+    found: list[Record] = []
+    unstarted = 0
+    cursor = None
+    while True:
+        page = await store.workloads(Filter(states=TERMINAL, submitted_after=since), limit=PAGE_SIZE, cursor=cursor)
+        records = [record_of(workload) for workload in page.items]
+        found += [record for record in records if record is not None]
+        unstarted += sum(record is None for record in records)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return Records(tuple(by_submission(found)), left_out(unstarted))
+
+
+def record_of(workload: Workload) -> Record | None:
+    """The record of its last attempt; None without an attempt, or before its end."""
+    attempt, spec = workload.attempt, workload.spec
+    if attempt is None or attempt.ended_at is None:
+        return None
+    began = attempt.started_at or attempt.allocation.at
+    return Record(
+        id=workload.id,
+        owner=spec.owner,
+        tenant=spec.tenant,
+        request=spec.request,
+        submitted_at=workload.submitted_at,
+        duration_s=max(1.0, attempt.ended_at - began),
+        kind=spec.kind,
+        environment=spec.environment,
+        priority=spec.priority,
+        preemptible=spec.preemptible,
+        time_limit_s=spec.time_limit_s,
+        waited_s=max(0.0, attempt.allocation.at - workload.submitted_at) if attempt.number == 1 else None,
+    )
 
 
 def left_out(unstarted: int) -> tuple[str, ...]:
     """The note on the workloads that never started."""
     if not unstarted:
         return ()
-    return (f"{unstarted} that never started are left out: nobody knows how long they take",)
+    return (f"{unstarted} workloads that never started are omitted: their durations are unknown",)
 
 
 def by_submission(records: Iterable[Record]) -> list[Record]:
@@ -93,11 +131,11 @@ def _record(row: Mapping[str, str]) -> Record | None:
     if row["scheduled_time"] == "":
         return None
     submitted, started, ended = (float(row[name]) for name in ("creation_time", "scheduled_time", "deletion_time"))
-    who = (row.get("qos") or "everybody").lower()
+    account = (row.get("qos") or "everybody").lower()
     return Record(
         id=row["name"],
-        owner=who,
-        tenant=who,
+        owner=account,
+        tenant=account,
         request=request_of(row),
         submitted_at=submitted,
         duration_s=max(1.0, ended - started),
@@ -117,14 +155,16 @@ def request_of(row: Mapping[str, str]) -> Request:
 
 
 def rows_of(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, str]], T]) -> list[T]:
-    """The results of `read` for each row of a file with these columns. Raises InvalidInput, which names the file."""
+    """The results of `read` for each row of a CSV file. Raises InvalidInput, which names the file."""
     found = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
-            lacking = [column for column in columns if column not in (reader.fieldnames or ())]
-            if lacking:
-                raise InvalidInput(f"{path} has no column {', '.join(lacking)}: is it a file of openb?", field="traces")
+            missing = [column for column in columns if column not in (reader.fieldnames or ())]
+            if missing:
+                raise InvalidInput(
+                    f"{path} has no column {', '.join(missing)}: is it a file of the openb trace?", field="traces"
+                )
             for row in reader:
                 found.append(read(row))
     except OSError as error:
@@ -132,5 +172,5 @@ def rows_of(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, s
     except (UnicodeDecodeError, csv.Error):
         raise InvalidInput(f"{path} is not a CSV file", field="traces") from None
     except (TypeError, ValueError):
-        raise InvalidInput(f"{path}, line {len(found) + 2}: a number is wanted, and is none", field="traces") from None
+        raise InvalidInput(f"{path}, line {len(found) + 2}: expected a number", field="traces") from None
     return found

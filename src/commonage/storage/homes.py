@@ -30,9 +30,9 @@ class HomeFolders:
                 folders = await asyncio.to_thread(_folders, descriptor)
                 return await self._measured(folders, descriptor) if folders else {}
         except OSError as error:
-            raise Unavailable(f"the homes in {self._root} cannot be measured: {error.strerror or error}") from error
+            raise Unavailable(f"Cannot measure the homes in {self._root}: {error.strerror or error}.") from error
         except TimeoutError:
-            raise Unavailable(f"the homes in {self._root} take more than an hour to measure") from None
+            raise Unavailable(f"Measuring the homes in {self._root} took more than an hour.") from None
 
     async def _measured(self, folders: list[bytes], root: int) -> Mapping[str, int]:
         process = await asyncio.create_subprocess_exec(
@@ -45,13 +45,13 @@ class HomeFolders:
         )
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                said, _ = await process.communicate(b"\0".join(folders) + b"\0")
+                output, _ = await process.communicate(b"\0".join(folders) + b"\0")
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         found = {}
-        for line in said.split(b"\0"):
+        for line in output.split(b"\0"):
             kib, tab, path = line.partition(b"\t")
             if tab:
                 found[os.fsdecode(os.path.basename(path))] = -(-int(kib) // 1024)

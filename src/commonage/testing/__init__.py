@@ -1,5 +1,5 @@
-"""Test support, shipped with the package so that third-party engines and stores can be held to the same rules.
+"""Test support, shipped with the package so that third-party engines and stores are held to the same rules.
 
-Contract suites (inherit one, supply its fixtures), fakes with programmable behaviour, and a manual clock. Nothing of
-the server imports from here.
+`*_contract.py` are contract suites: inherit one and supply its fixtures. `fakes/` are in-memory implementations of
+ports. `factories.py` and `strategies.py` make test data. The server imports nothing of this.
 """

@@ -36,16 +36,16 @@ class EngineContract:
 
     async def test_exit_codes_are_the_programs_own(self, rig: EngineRig) -> None:
         for code in (0, 1, 42, KILLED):
-            end = await rig.ended(rig.requests(Behaviour(exit_code=code)))
+            end = await rig.ended(rig.start_request(Behaviour(exit_code=code)))
             assert end.exit_code == code
             assert not end.oom
 
-    async def test_a_command_that_is_not_there_ends_with_127(self, rig: EngineRig) -> None:
-        end = await rig.ended(rig.requests(Behaviour(exit_code=127)))
+    async def test_missing_command_ends_with_127(self, rig: EngineRig) -> None:
+        end = await rig.ended(rig.start_request(Behaviour(exit_code=127)))
         assert end.exit_code == 127
 
-    async def test_an_end_says_where_and_when(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(Behaviour(lasts_s=0.3, prints=("here",))))
+    async def test_end_has_node_and_times(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(Behaviour(lasts_s=0.3, prints=("here",))))
         running = await rig.status(request.attempt_id)
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert running is not None
@@ -55,16 +55,16 @@ class EngineContract:
         assert abs(running.started_at - end.started_at) < 0.5
         assert end.started_at <= end.at
 
-    async def test_a_crowd_keeps_its_codes_apart(self, rig: EngineRig) -> None:
+    async def test_concurrent_attempts_keep_their_exit_codes(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        requests = {code: rig.requests(Behaviour(exit_code=code)) for code in range(30)}
+        requests = {code: rig.start_request(Behaviour(exit_code=code)) for code in range(30)}
         await asyncio.gather(*(engine.start(request) for request in requests.values()))
         for code, request in requests.items():
             assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == code
 
     async def test_variables_and_secrets_arrive(self, rig: EngineRig) -> None:
         ids = ("COMMONAGE_ATTEMPT_ID", "COMMONAGE_WORKLOAD_ID", "COMMONAGE_USER")
-        request = rig.requests(
+        request = rig.start_request(
             Behaviour(shows=("PLAIN", "HIDDEN", *ids)),
             variables=(("PLAIN", "a b$c"), ("COMMONAGE_USER", "somebody else")),
             secrets=(("HIDDEN", "x"),),
@@ -78,12 +78,12 @@ class EngineContract:
             "COMMONAGE_USER=ada",
         ]
 
-    async def test_ports_are_given_and_told(self, rig: EngineRig) -> None:
+    async def test_ports_are_assigned_and_reported(self, rig: EngineRig) -> None:
         if not (await rig.engine()).capabilities().ports:
             return
         urls = []
         for _ in range(2):
-            stop = rig.requests(
+            stop = rig.start_request(
                 replace(FOREVER, shows=("ADDRESS",)), wants_port=True, variables=(("ADDRESS", "port {port}"),)
             )
             request = await rig.started(stop)
@@ -101,9 +101,9 @@ class EngineContract:
 
     # --- once and only once -----------------------------------------------------------------------------------
 
-    async def test_starting_twice_is_starting_once(self, rig: EngineRig) -> None:
+    async def test_start_is_idempotent(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        request = rig.requests(Behaviour(lasts_s=0.3, prints=("here",)))
+        request = rig.start_request(Behaviour(lasts_s=0.3, prints=("here",)))
         await asyncio.gather(*(engine.start(request) for _ in range(5)))
         await engine.start(request)
         await rig.phase(request.attempt_id, Phase.ENDED)
@@ -112,9 +112,9 @@ class EngineContract:
         assert await rig.lines(request.attempt_id) == ["here"]
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 0
 
-    async def test_starting_again_after_a_restart_starts_nothing(self, rig: EngineRig) -> None:
-        running = await rig.started(rig.requests(FOREVER))
-        over = rig.requests(Behaviour(prints=("here",), exit_code=3))
+    async def test_repeated_start_after_restart_starts_nothing(self, rig: EngineRig) -> None:
+        running = await rig.started(rig.start_request(FOREVER))
+        over = rig.start_request(Behaviour(prints=("here",), exit_code=3))
         await rig.ended(over)
         engine = await rig.restart()
         for request in (running, over):
@@ -125,8 +125,8 @@ class EngineContract:
         assert (await rig.phase(over.attempt_id, Phase.ENDED)).exit_code == 3
         await rig.phase(running.attempt_id, Phase.RUNNING)
 
-    async def test_starting_again_what_was_forgotten_starts_nothing(self, rig: EngineRig) -> None:
-        request = rig.requests(Behaviour(prints=("here",)))
+    async def test_start_of_forgotten_attempt_starts_nothing(self, rig: EngineRig) -> None:
+        request = rig.start_request(Behaviour(prints=("here",)))
         await rig.ended(request)
         engine = await rig.engine()
         await engine.forget(request.attempt_id)
@@ -134,9 +134,9 @@ class EngineContract:
         await rig.pass_time(0.5)
         assert await rig.lines(request.attempt_id) == ["here"]
 
-    async def test_what_was_stopped_before_its_start_never_runs(self, rig: EngineRig) -> None:
+    async def test_attempt_stopped_before_start_never_runs(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        request = rig.requests(FOREVER)
+        request = rig.start_request(FOREVER)
         await engine.stop(request.attempt_id, 1)
         end = await rig.ended(request)
         assert end.exit_code != 0
@@ -146,28 +146,28 @@ class EngineContract:
 
     # --- stopping ---------------------------------------------------------------------------------------------
 
-    async def test_a_stop_asks_and_the_program_ends(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_stop_sends_sigterm(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         await (await rig.engine()).stop(request.attempt_id, 60)
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == TERMINATED
 
-    async def test_a_program_may_end_in_its_own_way_within_the_grace(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(replace(FOREVER, on_term_exit=7)))
+    async def test_program_may_end_itself_within_the_grace_period(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(replace(FOREVER, on_term_exit=7)))
         await (await rig.engine()).stop(request.attempt_id, 60)
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 7
 
-    async def test_a_program_that_does_not_care_is_killed_after_the_grace(self, rig: EngineRig) -> None:
+    async def test_program_that_ignores_sigterm_is_killed_after_the_grace_period(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        request = await rig.started(rig.requests(replace(FOREVER, ignores_term=True)))
-        asked_at = rig.requests.now()
+        request = await rig.started(rig.start_request(replace(FOREVER, ignores_term=True)))
+        asked_at = rig.start_request.now()
         await engine.stop(request.attempt_id, 1.5)
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert (end.exit_code, end.at > asked_at + 1.4) == (KILLED, True), "its grace, but for what clocks differ"
         assert await rig.processes(request.attempt_id) == 0
 
-    async def test_a_second_stop_may_be_more_urgent(self, rig: EngineRig) -> None:
+    async def test_second_stop_may_shorten_the_grace_period(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        request = await rig.started(rig.requests(replace(FOREVER, ignores_term=True)))
+        request = await rig.started(rig.start_request(replace(FOREVER, ignores_term=True)))
         await engine.stop(request.attempt_id, 3600)
         await engine.stop(request.attempt_id, 0)
         await engine.stop(request.attempt_id, 3600)
@@ -175,40 +175,40 @@ class EngineContract:
         await engine.stop(request.attempt_id, 0)
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == KILLED
 
-    async def test_a_stop_leaves_the_neighbours_alone(self, rig: EngineRig) -> None:
-        request, neighbour = [await rig.started(rig.requests(FOREVER)) for _ in range(2)]
+    async def test_stop_leaves_other_attempts_alone(self, rig: EngineRig) -> None:
+        request, neighbour = [await rig.started(rig.start_request(FOREVER)) for _ in range(2)]
         await (await rig.engine()).stop(request.attempt_id, 0)
         await rig.phase(request.attempt_id, Phase.ENDED)
         await rig.pass_time(0.3)
         await rig.phase(neighbour.attempt_id, Phase.RUNNING)
         assert await rig.processes(neighbour.attempt_id) > 0
 
-    async def test_children_that_ran_away_end_with_a_stop(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(replace(FOREVER, leaves_child=True)))
+    async def test_detached_children_end_with_a_stop(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(replace(FOREVER, leaves_child=True)))
         await (await rig.engine()).stop(request.attempt_id, 0.5)
         await rig.phase(request.attempt_id, Phase.ENDED)
         assert await rig.processes(request.attempt_id) == 0
 
-    async def test_children_that_ran_away_end_with_their_program(self, rig: EngineRig) -> None:
-        request = rig.requests(Behaviour(lasts_s=0.3, leaves_child=True))
+    async def test_detached_children_end_with_their_program(self, rig: EngineRig) -> None:
+        request = rig.start_request(Behaviour(lasts_s=0.3, leaves_child=True))
         end = await rig.ended(request)
         assert end.exit_code == 0
         assert await rig.processes(request.attempt_id) == 0
 
     async def test_unknown_attempts_are_no_error(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        unknown = rig.requests(FOREVER).attempt_id
+        unknown = rig.start_request(FOREVER).attempt_id
         await engine.stop(unknown, 1)
         await engine.forget(unknown)
         await engine.stop("../..", 1)
         await engine.forget("../..")
         assert await engine.statuses() == []
         with pytest.raises(NotFound):
-            await rig.log(rig.requests(FOREVER).attempt_id)
+            await rig.log(rig.start_request(FOREVER).attempt_id)
 
     # --- statuses --------------------------------------------------------------------------------------------
 
-    async def test_statuses_never_go_back(self, rig: EngineRig) -> None:
+    async def test_phases_never_go_backwards(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         watched: list[Status] = []
 
@@ -219,7 +219,7 @@ class EngineContract:
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0)
-        requests = [rig.requests(Behaviour(lasts_s=0.1 * number)) for number in range(5)]
+        requests = [rig.start_request(Behaviour(lasts_s=0.1 * number)) for number in range(5)]
         for request in requests:
             await engine.start(request)
         polled: list[Status] = []
@@ -240,9 +240,9 @@ class EngineContract:
                 assert ranks == sorted(ranks)
                 assert ranks[-1] == RANK[Phase.ENDED]
 
-    async def test_all_watchers_are_told(self, rig: EngineRig) -> None:
+    async def test_all_watchers_get_statuses(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        request = rig.requests(Behaviour(exit_code=5))
+        request = rig.start_request(Behaviour(exit_code=5))
 
         async def end() -> Status:
             async for status in engine.watch():
@@ -260,9 +260,9 @@ class EngineContract:
         await rig.until(are_told, "both watchers were told")
         assert [task.result().exit_code for task in watching] == [5, 5]
 
-    async def test_what_is_forgotten_is_not_sighted_but_its_log_stays(self, rig: EngineRig) -> None:
+    async def test_forgotten_attempt_has_no_status_but_keeps_its_log(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        request = rig.requests(Behaviour(prints=("here",)))
+        request = rig.start_request(Behaviour(prints=("here",)))
         await rig.ended(request)
         await engine.forget(request.attempt_id)
         await engine.forget(request.attempt_id)
@@ -272,15 +272,15 @@ class EngineContract:
         assert await rig.status(request.attempt_id) is None
         assert await rig.lines(request.attempt_id) == ["here"]
 
-    async def test_what_runs_cannot_be_forgotten(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_running_attempt_cannot_be_forgotten(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         await (await rig.engine()).forget(request.attempt_id)
         await rig.phase(request.attempt_id, Phase.RUNNING)
 
     # --- restarts ---------------------------------------------------------------------------------------------
 
-    async def test_a_restart_finds_what_runs(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(replace(FOREVER, on_term_exit=9), wants_port=True))
+    async def test_restart_finds_running_attempts(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(replace(FOREVER, on_term_exit=9), wants_port=True))
         before = await rig.phase(request.attempt_id, Phase.RUNNING)
         await rig.restart()
         after = await rig.phase(request.attempt_id, Phase.RUNNING)
@@ -291,8 +291,8 @@ class EngineContract:
         await (await rig.engine()).stop(request.attempt_id, 60)
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 9
 
-    async def test_a_restart_finds_what_ended(self, rig: EngineRig) -> None:
-        request = rig.requests(Behaviour(exit_code=6))
+    async def test_restart_finds_ended_attempts(self, rig: EngineRig) -> None:
+        request = rig.start_request(Behaviour(exit_code=6))
         before = await rig.ended(request)
         await rig.restart()
         after = await rig.phase(request.attempt_id, Phase.ENDED)
@@ -301,9 +301,9 @@ class EngineContract:
 
     # --- logs -------------------------------------------------------------------------------------------------
 
-    async def test_logs_are_read_whole_from_a_byte_and_from_the_end(self, rig: EngineRig) -> None:
+    async def test_logs_are_read_whole_from_an_offset_and_from_the_end(self, rig: EngineRig) -> None:
         texts = ["one", "two words", "", "schön", "last"]
-        request = rig.requests(Behaviour(prints=tuple(texts)))
+        request = rig.start_request(Behaviour(prints=tuple(texts)))
         await rig.ended(request)
         whole = await rig.log(request.attempt_id)
         assert [line.text for line in whole] == texts
@@ -317,7 +317,7 @@ class EngineContract:
 
     async def test_following_a_log_ends_with_the_attempt(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        request = rig.requests(Behaviour(lasts_s=0.5, prints=("one", "two")))
+        request = rig.start_request(Behaviour(lasts_s=0.5, prints=("one", "two")))
         await engine.start(request)
 
         async def follow() -> list[str]:
@@ -334,17 +334,17 @@ class EngineContract:
 
     # --- limits and measures ----------------------------------------------------------------------------------
 
-    async def test_too_much_memory_is_told_apart_from_a_failure(self, rig: EngineRig) -> None:
+    async def test_oom_is_distinguished_from_failure(self, rig: EngineRig) -> None:
         if not (await rig.engine()).capabilities().limits_memory:
             return
-        end = await rig.ended(rig.requests(Behaviour(oom=True, exit_code=KILLED), memory_mib=32))
+        end = await rig.ended(rig.start_request(Behaviour(oom=True, exit_code=KILLED), memory_mib=32))
         assert end.oom
         assert end.exit_code not in (0, None)
 
-    async def test_what_runs_is_measured(self, rig: EngineRig) -> None:
+    async def test_running_attempts_are_measured(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        running = [await rig.started(rig.requests(FOREVER)) for _ in range(2)]
-        await rig.ended(rig.requests(Behaviour()))
+        running = [await rig.started(rig.start_request(FOREVER)) for _ in range(2)]
+        await rig.ended(rig.start_request(Behaviour()))
         measured = {found.attempt_id: found for found in await engine.measure()}
         assert set(measured) == {request.attempt_id for request in running}
         for found in measured.values():
@@ -359,16 +359,16 @@ class EngineContract:
 
     # --- environments, nodes, capabilities --------------------------------------------------------------------
 
-    async def test_an_environment_is_prepared_and_stands(self, rig: EngineRig) -> None:
+    async def test_prepared_environment_is_ready(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        await engine.prepare(rig.requests.environment)
-        await engine.prepare(rig.requests.environment, (await engine.nodes())[0].name)
+        await engine.prepare(rig.start_request.environment)
+        await engine.prepare(rig.start_request.environment, (await engine.nodes())[0].name)
         states = {status.name: status for status in await engine.environments()}
-        status = states[rig.requests.environment.name]
+        status = states[rig.start_request.environment.name]
         assert status.state is EnvironmentState.READY
         assert status.site == engine.site
 
-    async def test_an_environment_that_cannot_be_prepared_says_why(self, rig: EngineRig) -> None:
+    async def test_unpreparable_environment_has_a_reason(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         with pytest.raises(EngineFailure, match=rig.broken_environment.name):
             await engine.prepare(rig.broken_environment)
@@ -377,8 +377,8 @@ class EngineContract:
         assert status.state is EnvironmentState.FAILED
         assert status.reason
 
-    async def test_an_attempt_in_a_broken_environment_fails_with_the_reason(self, rig: EngineRig) -> None:
-        request = rig.requests(Behaviour(prints=("here",)), environment=rig.broken_environment)
+    async def test_attempt_in_broken_environment_fails_with_the_reason(self, rig: EngineRig) -> None:
+        request = rig.start_request(Behaviour(prints=("here",)), environment=rig.broken_environment)
         try:
             end = await rig.ended(request)
         except EngineFailure as failure:  # known at once
@@ -389,21 +389,21 @@ class EngineContract:
         assert end.reason.environment == rig.broken_environment.name
         assert await rig.lines(request.attempt_id) == []
 
-    async def test_nodes_say_what_they_have(self, rig: EngineRig) -> None:
+    async def test_nodes_report_their_resources(self, rig: EngineRig) -> None:
         nodes = await (await rig.engine()).nodes()
         names = [node.name for node in nodes]
-        assert rig.requests.node in names
+        assert rig.start_request.node in names
         assert len(set(names)) == len(names)
         assert all(node.cpus_milli > 0 and node.memory_mib > 0 for node in nodes)
 
-    async def test_each_of_its_loops_has_a_name_of_its_own_and_turns(self, rig: EngineRig) -> None:
+    async def test_loops_have_unique_names_and_iterate(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         loops = [turns.health() for turns in engine.loops()]
         assert len({one.name for one in loops}) == len(loops)
         assert all(one.name.startswith(f"{engine.capabilities().name}: ") for one in loops)
         assert not [one.name for one in loops if one.stuck or one.breaks]
 
-    async def test_it_says_what_it_can(self, rig: EngineRig) -> None:
+    async def test_capabilities_are_complete(self, rig: EngineRig) -> None:
         engine = await rig.engine()
         assert engine.site
         assert engine.capabilities().name

@@ -58,7 +58,7 @@ class StartRequestFactory:
 class EngineRig(ABC):
     """An engine under test, and the knowledge of its surroundings that the tests need."""
 
-    requests: StartRequestFactory
+    start_request: StartRequestFactory
     broken_environment: Environment
     """An environment that can never be prepared."""
 

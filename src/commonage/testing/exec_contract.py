@@ -24,8 +24,8 @@ class ExecContract:
 
     pytestmark: ClassVar = pytest.mark.anyio
 
-    async def test_a_command_beside_an_attempt_has_its_own_code(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_exec_command_has_its_own_exit_code(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         for code in (0, 42, 127, KILLED):
             stream = await _begun(rig, request, Aside(exit_code=code))
             await _said(stream)
@@ -33,8 +33,8 @@ class ExecContract:
             await stream.close()
         await rig.phase(request.attempt_id, Phase.RUNNING)
 
-    async def test_what_is_piped_goes_through_whole_and_apart(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_exec_pipes_are_complete_and_separate(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         stream = await _begun(rig, request, Aside(complains="a complaint", copies=True))
 
         async def give() -> None:
@@ -49,15 +49,15 @@ class ExecContract:
         assert said[OUT] == _MUCH
         assert await stream.exit_code() == 0
 
-    async def test_it_has_what_the_attempt_has(self, rig: EngineRig) -> None:
-        stop = rig.requests(FOREVER, variables=(("PLAIN", "a b$c"),))
+    async def test_exec_command_has_the_attempts_context(self, rig: EngineRig) -> None:
+        stop = rig.start_request(FOREVER, variables=(("PLAIN", "a b$c"),))
         request = await rig.started(stop)
         stream = await _begun(rig, request, Aside(shows=("PLAIN", "COMMONAGE_ATTEMPT_ID", "COMMONAGE_USER")))
         shown = (await _said(stream))[OUT].decode().splitlines()
         assert shown == ["PLAIN=a b$c", f"COMMONAGE_ATTEMPT_ID={request.attempt_id}", "COMMONAGE_USER=ada"]
 
-    async def test_a_terminal_has_its_size_and_hears_of_another(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_terminal_has_its_size_and_is_resized(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         stream = await _begun(rig, request, Aside(tells_size=True), Terminal(101, 37))
         assert b"37 101" in await _until(stream, _SIZE)
         await stream.resize(64, 16)
@@ -67,8 +67,8 @@ class ExecContract:
         await _said(stream)
         assert await stream.exit_code() == 0
 
-    async def test_the_end_of_the_connection_ends_the_command(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_end_of_connection_ends_the_command(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         before = await _settled(rig, request)
         stays = await _begun(rig, request, Aside(prints="here", lasts=True))
         await _until(stays, b"here")
@@ -85,8 +85,8 @@ class ExecContract:
         await _has(rig, request, before)
         await rig.phase(request.attempt_id, Phase.RUNNING)
 
-    async def test_what_a_command_leaves_ends_with_it(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_leftover_processes_end_with_the_command(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         before = await _settled(rig, request)
         stream = await _begun(rig, request, Aside(prints="here", leaves_child=True))
         assert (await _said(stream))[OUT] == b"here\n"
@@ -94,16 +94,16 @@ class ExecContract:
         await stream.close()
         await _has(rig, request, before)
 
-    async def test_nobody_need_read_what_floods(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_unread_output_does_not_block_the_engine(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         before = await _settled(rig, request)
         stream = await _begun(rig, request, Aside(floods=True))
         await _until(stream, b"\n")
         await stream.close()
         await _has(rig, request, before)
 
-    async def test_who_does_not_read_keeps_nothing_from_its_end(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_unread_output_does_not_prevent_the_end(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         stream = await _begun(rig, request, Aside(floods=True))
         await _until(stream, b"\n")
         await rig.pass_time(0.5)
@@ -111,8 +111,8 @@ class ExecContract:
         await rig.phase(request.attempt_id, Phase.ENDED)
         await stream.close()
 
-    async def test_the_end_of_the_attempt_ends_the_command(self, rig: EngineRig) -> None:
-        request = await rig.started(rig.requests(FOREVER))
+    async def test_end_of_attempt_ends_the_command(self, rig: EngineRig) -> None:
+        request = await rig.started(rig.start_request(FOREVER))
         stream = await _begun(rig, request, Aside(prints="here", lasts=True))
         await _until(stream, b"here")
         await (await rig.engine()).stop(request.attempt_id, 0)
@@ -126,10 +126,10 @@ class ExecContract:
         assert await stream.exit_code() > 128
         await stream.close()
 
-    async def test_nothing_runs_beside_what_does_not_run(self, rig: EngineRig) -> None:
-        over = rig.requests(Behaviour())
+    async def test_exec_in_unknown_attempt_is_refused(self, rig: EngineRig) -> None:
+        over = rig.start_request(Behaviour())
         await rig.ended(over)
-        for attempt in (over.attempt_id, rig.requests(FOREVER).attempt_id, "../.."):
+        for attempt in (over.attempt_id, rig.start_request(FOREVER).attempt_id, "../.."):
             with pytest.raises(NotRunning):
                 await (await rig.engine()).exec(attempt, ("true",), None)
 

@@ -151,18 +151,18 @@ async def walk(store: Store, which: Filter, limit: int) -> list[Workload]:
         cursor = page.next_cursor
 
 
-Held = tuple[Workload, list[Attempt]]
+AllocatedRequest = tuple[Workload, list[Attempt]]
 """A workload, and all its attempts."""
 
 
 @st.composite
-def _users_of_nodes(draw: st.DrawFn) -> list[Held]:
+def _users_of_nodes(draw: st.DrawFn) -> list[AllocatedRequest]:
     """Workloads of two new owners, held at whole seconds from 0 to 50."""
     owners = [f"ann-{make.workload_id()}", f"bob-{make.workload_id()}"]
     return [_use(draw, draw(st.sampled_from(owners))) for _ in range(draw(st.integers(1, 5)))]
 
 
-def _use(draw: st.DrawFn, owner: str) -> Held:
+def _use(draw: st.DrawFn, owner: str) -> AllocatedRequest:
     workload = make.workload(
         owner=owner,
         tenant=draw(st.sampled_from(["lab", "course"])),
@@ -290,7 +290,7 @@ class StoreReadingContract:
     @settings(some_examples, max_examples=60)
     @given(crowd=_users_of_nodes(), since=st.integers(-5, 60), until=st.integers(-5, 60))
     async def test_usage_is_what_was_held_within_the_window(
-        self, store: Store, crowd: list[Held], since: int, until: int
+        self, store: Store, crowd: list[AllocatedRequest], since: int, until: int
     ) -> None:
         for workload, tries in crowd:
             await store.commit(Batch([workload]))
@@ -332,7 +332,7 @@ class StoreReadingContract:
         assert await store.past_holds(since=0.0, limit=1) == found[:1]
 
 
-def _second_by_second(crowd: Iterable[Held], since: int, until: int, by: str) -> dict[str, Usage]:
+def _second_by_second(crowd: Iterable[AllocatedRequest], since: int, until: int, by: str) -> dict[str, Usage]:
     """A slow implementation of usage: sum the holders in every second of the window."""
     sums: dict[str, list[float]] = {}
     who: dict[str, set[str]] = {}

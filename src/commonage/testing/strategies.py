@@ -226,8 +226,8 @@ def nodes() -> st.SearchStrategy[Node]:
         devices=st.lists(devices(), max_size=3).map(tuple),
         disk_free_mib=st.none() | amounts(),
         labels=pairs(),
-        faults=st.lists(texts(), max_size=2).map(tuple),
-        tight=texts(),
+        faults=st.lists(reasons(), max_size=2).map(tuple),
+        tight=st.none() | reasons(),
         gone=st.booleans(),
     )
     return st.builds(
@@ -239,7 +239,7 @@ def nodes() -> st.SearchStrategy[Node]:
         report=report,
         observed_at=instants(),
         drained_by=texts(),
-        reason=texts(),
+        reasons=st.lists(reasons(), max_size=2).map(tuple),
         leave_by=st.none() | instants(),
     )
 

@@ -128,7 +128,7 @@ class FakeEngine(Engine):
                 run.gone = True
         self._notice()
 
-    def give_up_node(self, name: str, why: str) -> None:
+    def give_up_node(self, name: str, why: Reason) -> None:
         """Like `lose_node`, but the node stays listed for ever, as given up."""
         report = replace(self._nodes[name], faults=(why,), gone=True)
         self.lose_node(name)

@@ -1,6 +1,6 @@
 """One attempt in the fake engine's world: its state follows from its start time and the present time.
 
-Called by `fake_engine` only. Pure: it has no clock, and nothing waits here.
+Called by `fakes.engine` only. Pure: it has no clock, and nothing waits here.
 """
 
 from __future__ import annotations
