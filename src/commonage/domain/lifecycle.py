@@ -20,19 +20,19 @@ from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCa
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class PreconditionsMet:
     """Nothing holds it back any more: dependencies are met, the pause is over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Withheld:
+class PreconditionMissing:
     """A precondition of its start is missing, or has gone. It waits until the precondition is met."""
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationGiven:
+class AllocationAssigned:
     """The schedule loop gave its next attempt an allocation."""
 
     allocation: Allocation
@@ -46,7 +46,7 @@ class StatusReported:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class StartRefused:
     """The engine refused to start its attempt."""
 
     attempt_id: str
@@ -69,13 +69,22 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeRunsOut:
+class TimeLimitNear:
     """Its time limit is near: `left_s` seconds remain."""
 
     left_s: float
 
 
-Happening = Released | Withheld | AllocationGiven | StatusReported | Refused | AttemptLost | StopRequested | TimeRunsOut
+Trigger = (
+    PreconditionsMet
+    | PreconditionMissing
+    | AllocationAssigned
+    | StatusReported
+    | StartRefused
+    | AttemptLost
+    | StopRequested
+    | TimeLimitNear
+)
 
 # --- what is to be done about it ----------------------------------------------------------------------------------
 
@@ -119,36 +128,36 @@ class Step:
 # --- the step -----------------------------------------------------------------------------------------------------
 
 
-def step(workload: Workload, happening: Happening, now: float) -> Step:
-    """The workload after `happening` at `now` (unix seconds), and the effects to carry out once it is written."""
-    match happening:
-        case Released():
-            return _released(workload, now)
-        case Withheld(reason):
-            return _withheld(workload, reason, now)
-        case AllocationGiven(allocation):
+def step(workload: Workload, trigger: Trigger, now: float) -> Step:
+    """The workload after `trigger` at `now` (unix seconds), and the effects to carry out once it is written."""
+    match trigger:
+        case PreconditionsMet():
+            return _preconditions_met(workload, now)
+        case PreconditionMissing(reason):
+            return _precondition_missing(workload, reason, now)
+        case AllocationAssigned(allocation):
             return _allocated(workload, allocation, now)
         case StatusReported(status):
             return _status_reported(workload, status, now)
-        case Refused(attempt, reason):
+        case StartRefused(attempt, reason):
             return _ended_without_code(workload, attempt, State.FAILED, reason, now)
         case AttemptLost(attempt, reason):
             return _ended_without_code(workload, attempt, State.LOST, reason, now)
         case StopRequested(stop):
             return _stop_asked(workload, stop, now)
-        case TimeRunsOut(left_s):
-            return _time_runs_out(workload, left_s)
-    assert_never(happening)
+        case TimeLimitNear(left_s):
+            return _time_limit_near(workload, left_s)
+    assert_never(trigger)
 
 
-def _released(workload: Workload, now: float) -> Step:
+def _preconditions_met(workload: Workload, now: float) -> Step:
     if workload.state is not State.HELD:
         return Step(workload)
     after = replace(workload, state=State.QUEUED, since=now, not_before=None, reason=waiting.InQueue())
     return Step(after, (Record(EventKind.QUEUED, after.reason),))
 
 
-def _withheld(workload: Workload, reason: Reason, now: float) -> Step:
+def _precondition_missing(workload: Workload, reason: Reason, now: float) -> Step:
     if not workload.state.waits or (workload.state is State.HELD and workload.reason == reason):
         return Step(workload)
     after = replace(workload, state=State.HELD, since=now, not_before=None, reason=reason)
@@ -337,7 +346,7 @@ def _stop_asked(workload: Workload, stop: StopRequest, now: float) -> Step:
     return Step(after, (Record(EventKind.STOPPING, stopping), StopRun(attempt.id, workload.spec.grace_s)))
 
 
-def _time_runs_out(workload: Workload, left_s: float) -> Step:
+def _time_limit_near(workload: Workload, left_s: float) -> Step:
     if workload.warned or workload.stop is not None or not workload.state.holds_allocation:
         return Step(workload)
     near = attempts.TimeLimitNear(left_s=left_s)

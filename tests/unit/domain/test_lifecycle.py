@@ -4,22 +4,22 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.domain.happenings import NOW, allocation_for, happenings, situations, status_reported, stop
+from tests.unit.domain.triggers import NOW, allocation_for, situations, status_reported, stop, triggers
 
 from commonage.domain.events import EventKind
 from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
-    AllocationGiven,
+    AllocationAssigned,
     AttemptLost,
-    Happening,
+    PreconditionsMet,
     Record,
-    Refused,
-    Released,
+    StartRefused,
     StartRun,
     StatusReported,
     StopRequested,
     StopRun,
-    TimeRunsOut,
+    TimeLimitNear,
+    Trigger,
     step,
 )
 from commonage.domain.reasons import Reason, attempts, waiting
@@ -51,12 +51,12 @@ class Life(RuleBasedStateMachine):
         self.now = NOW
         self.evictions = 0
 
-    def happen(self, happening: Happening) -> None:
+    def apply(self, trigger: Trigger) -> None:
         self.now += 1
         before = self.workload
-        after = step(before, happening, self.now)
+        after = step(before, trigger, self.now)
         self.check(before, after.workload)
-        self.check_effects(before, happening, after.effects, after.workload)
+        self.check_effects(before, trigger, after.effects, after.workload)
         self.workload = after.workload
 
     def check(self, before: Workload, after: Workload) -> None:
@@ -83,40 +83,40 @@ class Life(RuleBasedStateMachine):
             self.evictions += 1
 
     @staticmethod
-    def check_effects(before: Workload, happening: Happening, effects: tuple[object, ...], after: Workload) -> None:
+    def check_effects(before: Workload, trigger: Trigger, effects: tuple[object, ...], after: Workload) -> None:
         starts = [one for one in effects if isinstance(one, StartRun)]
         stops = [one for one in effects if isinstance(one, StopRun)]
         if starts:
-            assert isinstance(happening, AllocationGiven)
-            assert starts == [StartRun(happening.allocation.attempt_id)]
+            assert isinstance(trigger, AllocationAssigned)
+            assert starts == [StartRun(trigger.allocation.attempt_id)]
             assert after.attempt is not None
-            assert after.attempt.id == happening.allocation.attempt_id
-        if isinstance(happening, AllocationGiven) and after != before:
+            assert after.attempt.id == trigger.allocation.attempt_id
+        if isinstance(trigger, AllocationAssigned) and after != before:
             assert starts
         for one in stops:
             present = before.attempt is not None and before.attempt.id == one.attempt_id
-            if isinstance(happening, StopRequested):
+            if isinstance(trigger, StopRequested):
                 assert present
                 assert one.grace_s == before.spec.grace_s
             else:  # what runs without being wished to
-                assert isinstance(happening, StatusReported)
+                assert isinstance(trigger, StatusReported)
                 assert not present or before.attempt is None or before.attempt.state.is_terminal
         if before.state is not after.state:
             assert any(isinstance(one, Record) for one in effects)
 
     @rule()
     def released(self) -> None:
-        self.happen(Released())
+        self.apply(PreconditionsMet())
 
     @rule(ahead=st.integers(0, 2))
     def allocated(self, ahead: int) -> None:
         name = attempt_id(self.workload.id, self.workload.attempts + ahead)
-        self.happen(AllocationGiven(factories.allocation(name, at=self.now)))
+        self.apply(AllocationAssigned(factories.allocation(name, at=self.now)))
 
     @precondition(lambda self: self.workload.state is State.QUEUED)
     @rule()
     def allocated_in_turn(self) -> None:
-        self.happen(AllocationGiven(allocation_for(self.workload, self.now)))
+        self.apply(AllocationAssigned(allocation_for(self.workload, self.now)))
         assert self.workload.state is State.STARTING
 
     @rule(
@@ -131,20 +131,20 @@ class Life(RuleBasedStateMachine):
         self, behind: int, phase: Phase, code: int | None, reason: Reason | None, oom: bool, ago: int
     ) -> None:
         name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
-        self.happen(StatusReported(Status(name, phase, self.now - ago, "n", reason, exit_code=code, oom=oom)))
+        self.apply(StatusReported(Status(name, phase, self.now - ago, "n", reason, exit_code=code, oom=oom)))
 
     @rule(behind=st.integers(0, 1), refused=st.booleans())
     def given_up(self, behind: int, refused: bool) -> None:
         name = attempt_id(self.workload.id, max(1, self.workload.attempts - behind))
-        self.happen(Refused(name, attempts.StartFailed(error="no")) if refused else AttemptLost(name, GONE))
+        self.apply(StartRefused(name, attempts.StartFailed(error="no")) if refused else AttemptLost(name, GONE))
 
     @rule(cause=st.sampled_from(list(StopCause)), reason=st.sampled_from([None, attempts.ServerStopped()]))
     def stop(self, cause: StopCause, reason: Reason | None) -> None:
-        self.happen(StopRequested(StopRequest("ann", self.now, cause, reason)))
+        self.apply(StopRequested(StopRequest("ann", self.now, cause, reason)))
 
     @rule()
     def time_runs_out(self) -> None:
-        self.happen(TimeRunsOut(30.0))
+        self.apply(TimeLimitNear(30.0))
 
     @invariant()
     def holds_together(self) -> None:
@@ -185,9 +185,9 @@ class Nodes(RuleBasedStateMachine):
         self.runs: set[str] = set()
         self.ended: dict[str, int | None] = {}
 
-    def happen(self, happening: Happening) -> None:
+    def apply(self, trigger: Trigger) -> None:
         self.now += 1
-        outcome = step(self.workload, happening, self.now)
+        outcome = step(self.workload, trigger, self.now)
         self.workload = outcome.workload
         self.ordered += [one for one in outcome.effects if not isinstance(one, Record)]
 
@@ -199,12 +199,12 @@ class Nodes(RuleBasedStateMachine):
     @precondition(lambda self: self.workload.state is State.QUEUED)
     @rule()
     def allocated(self) -> None:
-        self.happen(AllocationGiven(allocation_for(self.workload, self.now)))
+        self.apply(AllocationAssigned(allocation_for(self.workload, self.now)))
 
     @precondition(lambda self: self.workload.state is State.HELD)
     @rule()
     def released(self) -> None:
-        self.happen(Released())
+        self.apply(PreconditionsMet())
 
     @precondition(lambda self: self.ordered)
     @rule(data=st.data(), again=st.booleans())
@@ -232,7 +232,7 @@ class Nodes(RuleBasedStateMachine):
 
     @rule(eviction=st.booleans())
     def stop(self, eviction: bool) -> None:
-        self.happen(StopRequested(stop(StopCause.EVICTION if eviction else StopCause.USER, self.now)))
+        self.apply(StopRequested(stop(StopCause.EVICTION if eviction else StopCause.USER, self.now)))
 
     @rule(data=st.data())
     def phase(self, data: st.DataObject) -> None:
@@ -240,7 +240,7 @@ class Nodes(RuleBasedStateMachine):
             name = data.draw(st.sampled_from(known))
             running = name in self.runs
             code = None if running else self.ended[name]
-            self.happen(status_reported(name, Phase.RUNNING if running else Phase.ENDED, self.now, code))
+            self.apply(status_reported(name, Phase.RUNNING if running else Phase.ENDED, self.now, code))
 
     @invariant()
     def never_two_at_once(self) -> None:
@@ -258,7 +258,7 @@ TestLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=
 
 def running(**fields: object) -> Workload:
     queued = factories.workload(State.QUEUED, **fields)
-    starting = step(queued, AllocationGiven(allocation_for(queued)), NOW).workload
+    starting = step(queued, AllocationAssigned(allocation_for(queued)), NOW).workload
     assert starting.attempt is not None
     return step(starting, status_reported(starting.attempt.id, Phase.RUNNING, NOW), NOW).workload
 
@@ -298,8 +298,8 @@ def test_retries_pause_longer_each_time_and_then_it_is_final() -> None:
             assert isinstance(one.reason, waiting.RetryScheduled)
             assert (one.reason.retry, one.reason.retries) == (one.attempts, 2)
             assert one.reason.cause == attempts.ExitCode(exit_code=1)
-            one = step(one, Released(), NOW).workload
-            one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
+            one = step(one, PreconditionsMet(), NOW).workload
+            one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
     assert pauses == [10.0, 20.0]
     assert (one.state, one.attempts) == (State.FAILED, 3)
 
@@ -355,15 +355,15 @@ def test_repeated_statuses_write_nothing() -> None:
     for name, workloads in situations().items():
         for one in workloads:
             for words in ("seen starting", "seen running"):
-                once = step(one, happenings(one)[words], NOW + 1).workload
-                again = step(once, happenings(one)[words], NOW + 2)
+                once = step(one, triggers(one)[words], NOW + 1).workload
+                again = step(once, triggers(one)[words], NOW + 2)
                 assert again.workload is once, f"{words} twice when {name}"
 
 
 def test_it_is_warned_once_in_each_attempt() -> None:
-    one = step(running(), TimeRunsOut(60.0), NOW)
+    one = step(running(), TimeLimitNear(60.0), NOW)
     assert one.effects == (Record(EventKind.WARNING, attempts.TimeLimitNear(left_s=60.0)),)
-    assert step(one.workload, TimeRunsOut(59.0), NOW).effects == ()
+    assert step(one.workload, TimeLimitNear(59.0), NOW).effects == ()
 
 
 def test_what_waits_ends_at_once() -> None:
@@ -384,7 +384,7 @@ def test_a_eviction_is_no_retry() -> None:
     one = step(running(retry=RetryPolicy(1, 10.0)), StopRequested(stop(StopCause.EVICTION)), NOW).workload
     one = see(one, Phase.ENDED, code=143)
     assert (one.state, one.retried) == (State.QUEUED, 0)
-    one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
+    one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
     one = see(one, Phase.ENDED, code=1)
     assert (one.state, one.retried) == (State.HELD, 1)
 
@@ -396,7 +396,7 @@ def test_who_stops_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(k
     assert one.reason == waiting.Requeued(cause=DOWN)
     assert one.attempt is not None
     assert one.attempt.state is State.LOST
-    one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
+    one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
     one = step(one, AttemptLost(f"{one.id}-2", GONE), NOW).workload
     assert (one.state, one.losses) == (State.QUEUED, 2)
 
@@ -406,7 +406,7 @@ def test_what_is_lost_again_and_again_is_given_up() -> None:
     while not one.state.is_terminal:
         one = see(one, Phase.ENDED, reason=DOWN)
         if one.state is State.QUEUED:
-            one = step(one, AllocationGiven(allocation_for(one)), NOW).workload
+            one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
     assert (one.state, one.attempts, one.losses) == (State.LOST, MOST_LOSSES + 1, MOST_LOSSES)
     assert one.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 

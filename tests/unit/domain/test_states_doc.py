@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.unit.domain.happenings import NOW, happenings, situations
+from tests.unit.domain.triggers import NOW, situations, triggers
 
 from commonage.domain.lifecycle import step
 from commonage.domain.workloads import State, Workload
@@ -10,8 +10,8 @@ from commonage.domain.workloads import State, Workload
 DOCUMENT = Path(__file__).parents[3] / "docs" / "concepts" / "states.md"
 
 
-def outcome(workload: Workload, happening: str) -> str:
-    after = step(workload, happenings(workload)[happening], NOW + 1)
+def outcome(workload: Workload, trigger: str) -> str:
+    after = step(workload, triggers(workload)[trigger], NOW + 1)
     if after.workload == workload and not after.effects:
         return "·"
     if after.workload.stop != workload.stop and not after.workload.state.is_terminal and after.workload.stop:
@@ -23,17 +23,17 @@ def outcome(workload: Workload, happening: str) -> str:
     return str(after.workload.state)
 
 
-def cell(situation: str, happening: str) -> str:
-    found = {outcome(one, happening): None for one in situations(0)[situation]}
-    again = {outcome(one, happening): None for one in situations(1)[situation]}
-    requeued = {outcome(one, happening): None for one in situations(0, requeue=True)[situation]}
+def cell(situation: str, trigger: str) -> str:
+    found = {outcome(one, trigger): None for one in situations(0)[situation]}
+    again = {outcome(one, trigger): None for one in situations(1)[situation]}
+    requeued = {outcome(one, trigger): None for one in situations(0, requeue=True)[situation]}
     words = [one for one in {**found, **again, **requeued} if one != "·"]
     return " or ".join(words) or "·"
 
 
 def table() -> str:
     columns = list(situations())
-    rows = list(happenings(situations()["queued"][0]))
+    rows = list(triggers(situations()["queued"][0]))
     lines = ["| what happens | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {row} | " + " | ".join(cell(column, row) for column in columns) + " |" for row in rows]
     return "\n".join(lines)

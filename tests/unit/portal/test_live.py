@@ -25,7 +25,7 @@ class Changes:
         while (event := await self.queue.get()) is not None:
             yield event
 
-    def happen(self, times: int = 1) -> None:
+    def apply(self, times: int = 1) -> None:
         for _ in range(times):
             self.queue.put_nowait(factories.event())
 
@@ -59,7 +59,7 @@ async def test_many_changes_are_one_update_a_second(clock: FakeClock) -> None:
     await clock.advance(0)
     assert drawn == 1
     for _ in range(11):
-        changes.happen(20)
+        changes.apply(20)
         await clock.advance(0.1)
     assert drawn == 2
     changes.queue.put_nowait(None)  # the feed is closed: the stream ends
@@ -88,7 +88,7 @@ async def test_a_stream_ends_in_time_so_that_the_browser_is_asked_again_who_it_i
     stream = live.updates(clock, aiter(changes), draw)
     assert await anext(stream) == ": nothing new\n\n"
     ending = asyncio.ensure_future(anext(stream, None))
-    changes.happen()
+    changes.apply()
     await clock.advance(live.LEAST_S)
     assert ending.done()
     assert ending.result() is None

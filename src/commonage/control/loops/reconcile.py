@@ -19,7 +19,7 @@ from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
 from commonage.domain.ids import workload_of
 from commonage.domain.iterations import Iterations
-from commonage.domain.lifecycle import AttemptLost, Effect, Refused, StartRun, StatusReported, StopRun
+from commonage.domain.lifecycle import AttemptLost, Effect, StartRefused, StartRun, StatusReported, StopRun
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
 from commonage.domain.statuses import LastUse, Phase, StartRequest, Status
 from commonage.domain.workloads import State, Workload
@@ -98,7 +98,7 @@ class Reconcile:
             except CommonageError as error:
                 if not error.is_retryable or tries == START_TRIES:
                     log.warning("attempt %s does not start: %s", attempt_id, error)
-                    await self._writer.happen(workload_id, Refused(attempt_id, start_failure(error)))
+                    await self._writer.apply(workload_id, StartRefused(attempt_id, start_failure(error)))
                     return
                 log.warning("attempt %s does not start, trying again: %s", attempt_id, error)
                 await self._clock.sleep(0.5 * 2**tries)

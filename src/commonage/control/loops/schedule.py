@@ -9,7 +9,7 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.iterations import Iterations
-from commonage.domain.lifecycle import AllocationGiven, StopRequested
+from commonage.domain.lifecycle import AllocationAssigned, StopRequested
 from commonage.domain.workloads import StopCause, StopRequest
 from commonage.ports.clock import Clock
 from commonage.scheduler.plan import Eviction, plan
@@ -61,7 +61,8 @@ class Schedule:
         self._plan_s = max(0.0, self._clock.now() - now)
         # The next pass must see all changes, or it would allocate the same again, and evict others for the same.
         writing = [
-            self._writer.happen(workload_id, AllocationGiven(allocation)) for workload_id, allocation in outcome.starts
+            self._writer.apply(workload_id, AllocationAssigned(allocation))
+            for workload_id, allocation in outcome.starts
         ]
         writing += [self._evicted(eviction, now) for eviction in outcome.evictions]
         if writing:
@@ -71,4 +72,4 @@ class Schedule:
     async def _evicted(self, eviction: Eviction, now: float) -> None:
         self._live_state.note_eviction(eviction.workload_id, eviction.for_id)
         stop = StopRequest("the planner", now, StopCause.EVICTION, eviction.reason)
-        await self._writer.happen(eviction.workload_id, StopRequested(stop))
+        await self._writer.apply(eviction.workload_id, StopRequested(stop))

@@ -14,7 +14,7 @@ from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.iterations import Iterations
-from commonage.domain.lifecycle import Released, StopRequested, TimeRunsOut, Withheld
+from commonage.domain.lifecycle import PreconditionMissing, PreconditionsMet, StopRequested, TimeLimitNear
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import DependencyFailed, DependencyNotFound, TimeLimitReached
 from commonage.domain.reasons.waiting import Other
@@ -100,7 +100,7 @@ class Timers:
             stop = StopRequest("the time limit", now, StopCause.TIME_LIMIT, TimeLimitReached(limit_s=limit))
             self._writer.note(workload.id, StopRequested(stop))
         elif not workload.warned and deadline - now <= min(self._warn_before_s, limit / 5):
-            self._writer.note(workload.id, TimeRunsOut(deadline - now))
+            self._writer.note(workload.id, TimeLimitNear(deadline - now))
 
     async def _depend(self, held: Workload, now: float) -> None:
         verdicts = [await verdict(dependency, self._live_state, self._store) for dependency in held.spec.depends_on]
@@ -114,7 +114,7 @@ class Timers:
     def _release(self, held: Workload) -> None:
         """All its conditions are met. If its environment was removed in the meantime, it is held for that instead."""
         shortfall = self._shortfall(held.spec.environment)
-        self._writer.note(held.id, Released() if shortfall is None else Withheld(shortfall))
+        self._writer.note(held.id, PreconditionsMet() if shortfall is None else PreconditionMissing(shortfall))
 
     def catalogue_changed(self) -> None:
         """Hold queued workloads whose environment was removed, and check all held ones again."""
@@ -126,7 +126,7 @@ class Timers:
     def _check_environment(self, queued: Workload) -> None:
         shortfall = self._shortfall(queued.spec.environment)
         if shortfall is not None:
-            self._writer.note(queued.id, Withheld(shortfall))
+            self._writer.note(queued.id, PreconditionMissing(shortfall))
 
 
 Verdict = Reason | Other | None

@@ -76,7 +76,7 @@ class Drains:
         if told:
             await self._writer.write(events=told)
         for one in goes:
-            await self._writer.happen(one.id, StopRequested(eviction))
+            await self._writer.apply(one.id, StopRequested(eviction))
         return node
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Drains:
     async def _give_up(self, name: str, why: Reason) -> None:
         for one in self._on(name):
             if one.attempt is not None:
-                await self._writer.happen(one.id, AttemptLost(one.attempt.id, why))
+                await self._writer.apply(one.id, AttemptLost(one.attempt.id, why))
 
     async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
         """Raise Conflict, with the next step to take, if the node may not be removed."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from commonage.control.state.live_state import LiveState
 from commonage.domain.events import Event, EventKind
 from commonage.domain.images import Image
-from commonage.domain.lifecycle import Effect, Happening, Record, step
+from commonage.domain.lifecycle import Effect, Record, Trigger, step
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
 from commonage.domain.tenants import Reservation
@@ -28,7 +28,7 @@ class Change:
     done: asyncio.Future[Workload | None]
     inserts: Sequence[Workload] = ()
     workload_id: str | None = None
-    happening: Happening | None = None
+    trigger: Trigger | None = None
     events: Sequence[Event] = ()
     nodes: Sequence[Node] = ()
     departed: Sequence[tuple[str, str]] = ()
@@ -80,19 +80,19 @@ def draft_of(changes: Sequence[Change], live_state: LiveState, now: float, first
             draft.latest[workload.id] = workload
         if change.inserts:
             draft.batch.events.append(_submitted(change.inserts, now))
-        if change.workload_id is not None and change.happening is not None:
-            _take_step(draft, live_state, change.workload_id, change.happening, now)
+        if change.workload_id is not None and change.trigger is not None:
+            _take_step(draft, live_state, change.workload_id, change.trigger, now)
     draft.batch.updates.extend(draft.updated.values())
     draft.batch.events = [replace(event, seq=first_seq + index) for index, event in enumerate(draft.batch.events)]
     return draft
 
 
-def _take_step(draft: Draft, live_state: LiveState, workload_id: str, happening: Happening, now: float) -> None:
+def _take_step(draft: Draft, live_state: LiveState, workload_id: str, trigger: Trigger, now: float) -> None:
     on_live_state = live_state.get(workload_id)
     before = draft.latest.get(workload_id, on_live_state)
     if before is None:
         return
-    outcome = step(before, happening, now)
+    outcome = step(before, trigger, now)
     after = outcome.workload
     draft.latest[workload_id] = after
     draft.effects.extend((workload_id, effect) for effect in outcome.effects if not isinstance(effect, Record))

@@ -22,7 +22,7 @@ from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unav
 from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.iterations import Iterations
-from commonage.domain.lifecycle import Effect, Happening
+from commonage.domain.lifecycle import Effect, Trigger
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
 from commonage.domain.usage_reports import UsageReport
@@ -81,13 +81,13 @@ class Writer:
         """
         await self._put(Change(self._future(), inserts=workloads))
 
-    async def happen(self, workload_id: str, happening: Happening) -> Workload | None:
+    async def apply(self, workload_id: str, trigger: Trigger) -> Workload | None:
         """Apply a happening; returns the workload as written, None if it is not live."""
-        return await self._put(Change(self._future(), workload_id=workload_id, happening=happening))
+        return await self._put(Change(self._future(), workload_id=workload_id, trigger=trigger))
 
-    def note(self, workload_id: str, happening: Happening) -> asyncio.Future[Workload | None]:
+    def note(self, workload_id: str, trigger: Trigger) -> asyncio.Future[Workload | None]:
         """Queue a happening; await the future only to know when it is written."""
-        return self._put(Change(self._future(), workload_id=workload_id, happening=happening))
+        return self._put(Change(self._future(), workload_id=workload_id, trigger=trigger))
 
     async def write(
         self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), usage_reports: Sequence[UsageReport] = ()
@@ -168,7 +168,7 @@ class Writer:
                     await self._write_apart(changes, error)
                     return
                 if not await self._wait_for_store(draft, changes, error):
-                    changes = [change for change in changes if change.happening is not None]
+                    changes = [change for change in changes if change.trigger is not None]
                     continue
             self._publish(draft)
             for change in changes:
@@ -214,10 +214,10 @@ class Writer:
         """Observed changes are kept; callers that submit or drain get the error at once and can decide."""
         queued = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
         for change in [*changes, *queued]:
-            if change.happening is None:
+            if change.trigger is None:
                 change.fail(error)
         for change in queued:
-            if change.happening is not None:
+            if change.trigger is not None:
                 self._queue.put_nowait(change)
 
     async def _is_written(self, draft: Draft) -> bool:

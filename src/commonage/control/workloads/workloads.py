@@ -222,7 +222,7 @@ class Workloads:
         by = workload.spec.owner if _is_spawner(who) else who.name
         cause = StopCause.USER if by == workload.spec.owner else StopCause.ADMIN
         stop = StopRequest(by, self.clock.now(), cause, StoppedBy(by=by, comment=reason))
-        after = await self.writer.happen(workload_id, StopRequested(stop))
+        after = await self.writer.apply(workload_id, StopRequested(stop))
         if after is None or (after.state.is_terminal and after.stop is None):
             ended = await self.store.workload(workload_id)
             raise Conflict(

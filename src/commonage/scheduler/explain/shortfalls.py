@@ -50,7 +50,7 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
         return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
     nodes = _by_distance(grid, shape, fit)
     found, left = _refused(grid, shape, nodes[~may[nodes]])
-    found += _Withheld(snapshot, outcome, queued).found(left, within)
+    found += _PreconditionMissing(snapshot, outcome, queued).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
     reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
     if rooms:
@@ -122,7 +122,7 @@ def _groups_of(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int
     return groups.values()
 
 
-class _Withheld:
+class _PreconditionMissing:
     """Explains why a request may not start where it fits: a quota, or capacity withheld for others."""
 
     def __init__(self, snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.control.world import ANN, FOREVER, Site, job
 
 from commonage.control.control import Control
-from commonage.domain.lifecycle import AllocationGiven, StopRequested
+from commonage.domain.lifecycle import AllocationAssigned, StopRequested
 from commonage.domain.reasons import attempts
 from commonage.domain.reasons.waiting import Requeued
 from commonage.domain.workloads import RetryPolicy, State, StopCause, StopRequest, Workload
@@ -34,7 +34,7 @@ NEEDED = attempts.Preempted(by_owner="root", by_kind="job", is_session=False)
 
 async def eviction(control: Control, one: Workload, site: Site) -> None:
     stop = StopRequest("the planner", site.clock.now(), StopCause.EVICTION, NEEDED)
-    await control.writer.happen(one.id, StopRequested(stop))
+    await control.writer.apply(one.id, StopRequested(stop))
 
 
 def states(site: Site) -> list[State]:
@@ -157,7 +157,7 @@ async def test_what_a_crash_left_started_in_part_is_sent_back_and_starts_whole()
         control.schedule.pause()
         members = await submit(control, 2)
         half = factories.allocation(f"{members[0].id}-1", node="n0", at=site.clock.now())
-        control.writer.note(members[0].id, AllocationGiven(half))
+        control.writer.note(members[0].id, AllocationAssigned(half))
         await site.clock.advance(2)
         assert not site.world.runs, "no order is made for a gang that is not whole"
         await site.clock.advance(40)

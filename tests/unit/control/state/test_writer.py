@@ -11,7 +11,7 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
 from commonage.domain.events import Event
-from commonage.domain.lifecycle import AllocationGiven, StartRun, StopRequested
+from commonage.domain.lifecycle import AllocationAssigned, StartRun, StopRequested
 from commonage.domain.reasons.attempts import StoppedBy
 from commonage.domain.workloads import State, StopRequest
 from commonage.ports.store import Batch
@@ -69,19 +69,19 @@ async def test_many_that_come_at_once_share_few_commits() -> None:
         await asyncio.gather(*(desk.writer.insert([one]) for one in many))
         assert desk.store.commits <= 2
         assert [one.id for one in desk.live_state] == [one.id for one in many]
-        await asyncio.gather(*(desk.writer.happen(one.id, stop()) for one in many))
+        await asyncio.gather(*(desk.writer.apply(one.id, stop()) for one in many))
         assert desk.store.commits <= 4
         assert len(desk.live_state) == 0
         assert [event.seq for event in desk.store.shelf.events] == list(range(1, 1001))
 
 
-async def test_several_happenings_to_one_workload_are_one_write() -> None:
+async def test_several_triggers_of_one_workload_are_one_write() -> None:
     async with opened() as desk:
         one = factories.workload()
         await desk.writer.insert([one])
         allocation = factories.allocation(f"{one.id}-1")
-        allocated = desk.writer.note(one.id, AllocationGiven(allocation))
-        stopped = await desk.writer.happen(one.id, stop())
+        allocated = desk.writer.note(one.id, AllocationAssigned(allocation))
+        stopped = await desk.writer.apply(one.id, stop())
         assert stopped is not None
         assert (stopped.version, stopped.state, await allocated) == (2, State.STARTING, stopped)
         assert isinstance(desk.effects[0], StartRun)
@@ -93,7 +93,7 @@ async def test_what_is_inserted_and_changed_in_one_batch_is_one_row() -> None:
         one = factories.workload()
         inserted = asyncio.ensure_future(desk.writer.insert([one]))
         await asyncio.sleep(0)
-        stopped = await desk.writer.happen(one.id, stop())
+        stopped = await desk.writer.apply(one.id, stop())
         await inserted
         assert stopped is not None
         assert (stopped.state, stopped.version) == (State.STOPPED, 1)
@@ -105,8 +105,8 @@ async def test_what_means_nothing_writes_nothing() -> None:
         one = factories.workload()
         await desk.writer.insert([one])
         commits = desk.store.commits
-        assert await desk.writer.happen(one.id, AllocationGiven(factories.allocation("other-1"))) == one
-        assert await desk.writer.happen("nobody", stop()) is None
+        assert await desk.writer.apply(one.id, AllocationAssigned(factories.allocation("other-1"))) == one
+        assert await desk.writer.apply("nobody", stop()) is None
         assert desk.store.commits == commits
 
 
@@ -143,7 +143,7 @@ async def test_one_key_twice_at_once_is_inserted_once() -> None:
         assert [type(one) for one in answers] == [type(None), type(None), Conflict]
 
 
-async def test_while_the_store_is_away_askers_are_told_and_happenings_kept() -> None:
+async def test_while_the_store_is_away_callers_are_told_and_triggers_kept() -> None:
     async with opened() as desk:
         one = factories.workload()
         await desk.writer.insert([one])
@@ -189,7 +189,7 @@ async def test_what_was_written_though_the_answer_was_lost_counts() -> None:
             await inserting  # nobody could know then
         assert desk.live_state.get(one.id) == one, "but it is there, and so it runs"
         desk.store.after = Unavailable("the connection broke")
-        allocated = desk.writer.note(one.id, AllocationGiven(factories.allocation(f"{one.id}-1")))
+        allocated = desk.writer.note(one.id, AllocationAssigned(factories.allocation(f"{one.id}-1")))
         await settle()
         desk.store.after = None
         await desk.clock.advance(2)
@@ -207,7 +207,7 @@ async def test_a_second_server_on_the_database_ends_this_one_loudly(caplog: pyte
     await desk.store.commit(Batch(updates=[factories.changed(one, reason=StoppedBy(by="somebody else"))]))
     running = asyncio.create_task(desk.writer.run())
     with pytest.raises(Unavailable):
-        await desk.writer.happen(one.id, stop())
+        await desk.writer.apply(one.id, stop())
     with pytest.raises(StaleVersion):
         await running
     assert "another server wrote to this database" in caplog.text
@@ -245,7 +245,7 @@ async def test_it_ends_also_while_the_store_is_away() -> None:
     one = factories.workload()
     await desk.writer.insert([one])
     desk.store.trouble = Unavailable("the database is away")
-    stopping = asyncio.ensure_future(desk.writer.happen(one.id, stop()))
+    stopping = asyncio.ensure_future(desk.writer.apply(one.id, stop()))
     await settle()
     running.cancel()
     await asyncio.wait([running], timeout=5)

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
-    AllocationGiven,
+    AllocationAssigned,
     AttemptLost,
-    Happening,
-    Refused,
-    Released,
+    PreconditionMissing,
+    PreconditionsMet,
+    StartRefused,
     StatusReported,
     StopRequested,
-    TimeRunsOut,
-    Withheld,
+    TimeLimitNear,
+    Trigger,
     step,
 )
 from commonage.domain.nodes import Allocation
@@ -39,31 +39,31 @@ def status_reported(attempt: str, phase: Phase, at: float = NOW + 1, exit_code: 
     return StatusReported(Status(attempt, phase, at, "node-1", reason, exit_code=exit_code))
 
 
-def happenings(workload: Workload, at: float = NOW + 1) -> dict[str, Happening]:
+def triggers(workload: Workload, at: float = NOW + 1) -> dict[str, Trigger]:
     """By the words of docs/concepts/states.md; what names an attempt names the present one."""
     attempt = workload.attempt.id if workload.attempt else attempt_id(workload.id, 1)
     return {
-        "released": Released(),
-        "withheld": Withheld(waiting.EnvironmentNotFound(environment="torch")),
-        "allocated": AllocationGiven(allocation_for(workload, at)),
+        "released": PreconditionsMet(),
+        "withheld": PreconditionMissing(waiting.EnvironmentNotFound(environment="torch")),
+        "allocated": AllocationAssigned(allocation_for(workload, at)),
         "seen starting": status_reported(attempt, Phase.STARTING, at),
         "seen running": status_reported(attempt, Phase.RUNNING, at),
         "seen ended, exit code 0": status_reported(attempt, Phase.ENDED, at, 0),
         "seen ended, another code": status_reported(attempt, Phase.ENDED, at, 1),
         "seen ended, nobody knows how": status_reported(attempt, Phase.ENDED, at),
-        "start refused": Refused(attempt, attempts.StartFailed(error="it would not start")),
+        "start refused": StartRefused(attempt, attempts.StartFailed(error="it would not start")),
         "vanished": AttemptLost(attempt, attempts.Disappeared()),
         "stop: user, admin, dependency": StopRequested(stop(StopCause.USER, at)),
         "stop: time limit": StopRequested(stop(StopCause.TIME_LIMIT, at)),
         "stop: eviction": StopRequested(stop(StopCause.EVICTION, at)),
-        "time runs out": TimeRunsOut(60.0),
+        "time runs out": TimeLimitNear(60.0),
     }
 
 
 def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Workload]]:
     """Workloads by the columns of docs/concepts/states.md."""
     queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries), requeue=requeue)
-    starting = step(queued, AllocationGiven(allocation_for(queued)), NOW).workload
+    starting = step(queued, AllocationAssigned(allocation_for(queued)), NOW).workload
     assert starting.attempt is not None
     running = step(starting, status_reported(starting.attempt.id, Phase.RUNNING, NOW), NOW).workload
     lived = [starting, running]
