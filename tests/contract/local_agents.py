@@ -22,7 +22,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.engines.containers.usage import measure, owners_of
 from commonage.ports.agents import AgentReport, Agents, OnProgress
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 
 def processes_of(attempt: str) -> list[int]:
@@ -51,7 +51,7 @@ class LocalAgents(Agents):
         self.stuck: set[str] = set()
         self.faults: dict[str, Reason] = {}
         self.fenced: dict[str, tuple[str, ...]] = {}
-        self.confined: list[tuple[str, Hold]] = []
+        self.enforced: list[tuple[str, ShareAssignment]] = []
         self.released: list[tuple[str, str]] = []
         self._last: dict[str, float] = {}
         # All nodes have one kernel, and may each have an attempt's folders.
@@ -118,10 +118,10 @@ class LocalAgents(Agents):
             attempts.update({container: attempt for container, (attempt, _) in containers.items()})
         return owners_of(pids, attempts)
 
-    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
+    async def enforce(self, node_id: str, hold: ShareAssignment) -> Mapping[str, str]:
         node = self._names[node_id]
         self._daemon(node)
-        self.confined.append((node, hold))
+        self.enforced.append((node, hold))
         return {"CONFINED_AT": node}
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:

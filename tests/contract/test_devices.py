@@ -56,9 +56,9 @@ class TestSimulatedAndShared(DevicesContract):
         assert [gpu.slots for gpu in devices.inventory()] == [3, 0, 0]
 
     def test_what_is_held_outlives_the_process(self, devices: Devices, tmp_path: Path) -> None:
-        devices.confine(hold_of("a-1", devices))
+        devices.enforce(hold_of("a-1", devices))
         later = share_devices("simulated", Sharing(tmp_path / "gpus"), node_name="here", clock=FakeClock()).devices
-        assert list(later.confined()) == ["a-1"]
+        assert list(later.enforced()) == ["a-1"]
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import pytest
 
 from commonage.domain.nodes import Allocation, Device, Share
 from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
-from commonage.ports.devices import DeviceSample, Hold, ProcessMemory
+from commonage.ports.devices import DeviceSample, ProcessMemory, ShareAssignment
 from commonage.testing.devices_contract import DevicesContract
 
 suite = DevicesContract()
@@ -128,7 +128,7 @@ class Remembering(Sound):
         super().__init__()
         self.held: list[str] = []
 
-    def confine(self, hold: Hold) -> Mapping[str, str]:
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         if all(share.whole for share in hold.shares):
             return {}
         self.held = [*dict.fromkeys([*self.held, hold.attempt_id])]
@@ -140,12 +140,12 @@ class Remembering(Sound):
     def settle(self, live: Collection[str]) -> None:
         self.held = [one for one in self.held if one in live]
 
-    def confined(self) -> Collection[str]:
+    def enforced(self) -> Collection[str]:
         return self.held
 
 
 class Counting(Remembering):
-    def confine(self, hold: Hold) -> Mapping[str, str]:
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         self.held = [*self.held, hold.attempt_id]
         return {"HELD": str(len(self.held))}
 
@@ -156,12 +156,12 @@ class Leaking(Remembering):
 
 
 class Unhiding(Remembering):
-    def confine(self, hold: Hold) -> Mapping[str, str]:
-        return {**super().confine(hold), "CUDA_VISIBLE_DEVICES": "0,1"}
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
+        return {**super().enforce(hold), "CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 class Fussy(Remembering):
-    def confine(self, hold: Hold) -> Mapping[str, str]:
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         self.held = [hold.attempt_id]
         return {"HELD": "1"}
 
@@ -201,11 +201,11 @@ class Repeating(Remembering):
         (Generous, suite.test_a_share_shows_its_device_and_its_limits),
         (Stingy, suite.test_a_whole_device_has_no_limits),
         (Pretender, suite.test_simulated_devices_say_so),
-        (Counting, suite.test_confining_twice_is_confining_once),
-        (Leaking, suite.test_confining_twice_is_confining_once),
+        (Counting, suite.test_enforcing_twice_is_enforcing_once),
+        (Leaking, suite.test_enforcing_twice_is_enforcing_once),
         (Leaking, suite.test_releasing_twice_is_no_error),
-        (Unhiding, suite.test_confining_does_not_widen_what_is_seen),
-        (Fussy, suite.test_a_whole_device_is_not_confined),
+        (Unhiding, suite.test_enforcement_does_not_widen_what_is_seen),
+        (Fussy, suite.test_a_whole_device_needs_no_enforcement),
         (Forgiving, suite.test_settling_releases_what_does_not_live),
         (Sweeping, suite.test_settling_releases_what_does_not_live),
         (Repeating, suite.test_warnings_are_given_once),

@@ -22,7 +22,7 @@ from tests.fakes.gpus.harness import MEMORY_MIB, B, Gpus, share_of
 from commonage.domain.reasons.attempts import StartFailed, SwarmSeesNoRoom
 from commonage.domain.statuses import Phase, Status
 from commonage.gpu.isolation.devices import IsolatedDevices
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 pytestmark = [pytest.mark.needs("docker", "gcc"), pytest.mark.anyio]
 WORKER = "worker1"
@@ -113,8 +113,8 @@ class GpuAgents(LocalAgents):
         super().__init__(swarm, {WORKER: tuple(devices.inventory())})
         self._gpus = devices
 
-    async def confine(self, node: str, hold: Hold) -> Mapping[str, str]:
-        return await asyncio.to_thread(self._gpus.confine, hold)
+    async def enforce(self, node: str, hold: ShareAssignment) -> Mapping[str, str]:
+        return await asyncio.to_thread(self._gpus.enforce, hold)
 
     async def release(self, node: str, attempt_id: str) -> None:
         await asyncio.to_thread(self._gpus.release, attempt_id)

@@ -20,7 +20,7 @@ from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import Runs
 from commonage.gpu.isolation.holds import Holds
 from commonage.gpu.none import NoDevices
-from commonage.ports.devices import Hold, NotConfined
+from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory
 
@@ -36,13 +36,13 @@ class Devices(NoDevices):
         self.calls: list[str] = []
         self.fails = ""
 
-    def confine(self, hold: Hold) -> Mapping[str, str]:
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         groups = [Path(folder) for folder in hold.cgroups]
         assert all(not (group / "cgroup.procs").read_text() for group in groups), "it runs already"
         self.calls.append(f"confine with {len(groups) and 'groups'}")
         self.holds.put(hold)
         if self.fails:
-            raise NotConfined(self.fails)
+            raise ShareNotEnforced(self.fails)
         return {"HELD": "yes", "PYTHONPATH": "/ours"}
 
     def release(self, attempt_id: str) -> None:
@@ -104,8 +104,8 @@ async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: R
     request = rig.request(Behaviour(shows=("HELD", "PYTHONPATH")), variables=(("PYTHONPATH", "/mine"), ("HELD", "no")))
     await rig.ended(request)
     assert await rig.lines(request.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
-    confined = "confine with groups" if rig.settings.cgroups else "confine with 0"
-    assert rig.devices.calls == [confined, "release while its groups are there"]
+    enforced = "confine with groups" if rig.settings.cgroups else "confine with 0"
+    assert rig.devices.calls == [enforced, "release while its groups are there"]
     assert not rig.devices.holds.ids()
 
 
@@ -134,7 +134,7 @@ async def test_a_stop_releases_and_so_does_a_child_that_was_left_behind(rig: Rig
 
 async def test_after_a_restart_the_living_keep_their_shares_and_others_lose_theirs(rig: Rig) -> None:
     living = await rig.started(rig.request(FOREVER))
-    rig.devices.holds.put(Hold("w-unknown-1", (SHARE,)))
+    rig.devices.holds.put(ShareAssignment("w-unknown-1", (SHARE,)))
     await rig.restart()
     assert rig.devices.holds.ids() == [living.attempt_id]
 
@@ -144,7 +144,7 @@ async def test_one_that_was_held_but_not_started_is_held_again_and_runs(rig: Rig
     runs = Runs(rig.data / "runs")
     runs.open()
     runs.create(request, None)
-    rig.devices.holds.put(Hold(request.attempt_id, (SHARE,)))  # and here the server was killed
+    rig.devices.holds.put(ShareAssignment(request.attempt_id, (SHARE,)))  # and here the server was killed
     await rig.phase(request.attempt_id, Phase.ENDED)
     assert await rig.lines(request.attempt_id) == ["ran"]
     assert not rig.devices.holds.ids()
@@ -156,8 +156,8 @@ from pathlib import Path
 from tests.contract.test_engine_process_shares import FOREVER, Devices, Rig
 
 class Deadly(Devices):
-    def confine(self, hold):
-        super().confine(hold)
+    def enforce(self, hold):
+        super().enforce(hold)
         os.kill(os.getpid(), 9)
 
 async def main():

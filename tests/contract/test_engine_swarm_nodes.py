@@ -250,7 +250,7 @@ async def test_shares_are_held_by_the_nodes_agent(rig: SwarmRig) -> None:
     request = at(rig.start_request(Behaviour(shows=("CONFINED_AT",))), "worker2", device(2))
     await rig.ended(request)
     assert await rig.lines(request.attempt_id) == ["CONFINED_AT=worker2"]
-    assert [(node, hold.attempt_id) for node, hold in agents.confined] == [("worker2", request.attempt_id)]
+    assert [(node, hold.attempt_id) for node, hold in agents.enforced] == [("worker2", request.attempt_id)]
     assert agents.released == [("worker2", request.attempt_id)]
 
 

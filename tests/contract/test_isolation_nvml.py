@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 SERVER = """
 import json, os, sys
 from pathlib import Path
-from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing
@@ -34,26 +34,26 @@ from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.nvml.devices import NvmlDevices
-from commonage.ports.devices import Hold, NotConfined
+from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 from commonage.testing.devices_contract import share_of
 
 data, root, group = (Path(word) for word in sys.argv[1:4])
 levels = [DriverLimit(root), Mig(), Mps(data / "mps"), Cooperative()]
-claims, contexts = Claims("test", data), Contexts(data / "contexts.json", lambda _: "")
+claims, contexts = GpuLocks("test", data), Contexts(data / "contexts.json", lambda _: "")
 devices = IsolatedDevices(NvmlDevices(), Sharing(data), levels=levels, claims=claims, contexts=contexts)
 said = {}
 for word in sys.argv[4:]:
     device = devices.inventory()[0]
-    if word == "confine":
+    if word == "enforce":
         try:
-            said["variables"] = dict(devices.confine(Hold("a-1", (share_of(device, 2048),), (str(group),))))
-        except NotConfined as error:
+            said["variables"] = dict(devices.enforce(ShareAssignment("a-1", (share_of(device, 2048),), (str(group),))))
+        except ShareNotEnforced as error:
             said["refused"] = error.message
     elif word == "release":
         devices.release("a-1")
     elif word == "settle":
         devices.settle([])
-said |= {"isolation": device.isolation, "unavailable": dict(device.unavailable), "confined": list(devices.confined())}
+said |= {"isolation": device.isolation, "unavailable": dict(device.unavailable), "enforced": list(devices.enforced())}
 print(json.dumps(said))
 sys.stdout.flush()
 os._exit(9)  # as kill -9 would end it
@@ -99,32 +99,32 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_a_limit_of_the_driver_is_on_the_group_and_is_lifted(world: World) -> None:
     world.node.driver.says("driver 615.10", "nvml 13", "cuda 13040", *A100)
-    said = world.server("confine")
+    said = world.server("enforce")
     assert said["isolation"] == "driver-limit"
     assert world.node.limits() == [f"{UUID} {2048 * MIB} {2048 * MIB} {world.group}"]
-    assert world.server("confine")["confined"] == ["a-1"]
+    assert world.server("enforce")["enforced"] == ["a-1"]
     assert len(world.node.limits()) == 1
-    assert world.server("release")["confined"] == []
+    assert world.server("release")["enforced"] == []
     assert not world.node.limits()
 
 
 def test_what_a_crash_left_is_lifted_by_the_next_server(world: World) -> None:
     world.node.driver.says("driver 615.10", "nvml 13", "cuda 13040", *A100)
-    world.server("confine")
-    assert world.server("settle")["confined"] == []
+    world.server("enforce")
+    assert world.server("settle")["enforced"] == []
     assert not world.node.limits()
 
 
 def test_a_limit_that_is_refused_leaves_nothing(world: World) -> None:
     world.node.driver.says("fail nvmlDeviceSetMemoryLimits_v1 4", "driver 615.10", "nvml 13", "cuda 13040", *A100)
-    said = world.server("confine")
+    said = world.server("enforce")
     assert "Insufficient Permissions" in said["refused"]
-    assert said["confined"] == []
+    assert said["enforced"] == []
 
 
 def test_an_older_driver_has_mps_with_exclusive_mode_while_it_is_needed(world: World) -> None:
     world.node.driver.says("driver 580.65", "nvml 13", "cuda 13000", *A100)
-    said = world.server("confine")
+    said = world.server("enforce")
     assert said["isolation"] == "mps"
     assert "needs driver 615" in said["unavailable"]["driver-limit"]
     assert said["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"

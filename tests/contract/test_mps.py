@@ -14,7 +14,7 @@ import pytest
 from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
-from commonage.ports.devices import Hold, NotConfined
+from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 
 FAKE = Path(__file__).parents[1] / "fakes" / "mps" / PROGRAM
 DEVICE = Device("GPU-1", 0, "A100", 40960, compute_capability="8.0")
@@ -28,9 +28,9 @@ class Clock:
         return self.at
 
 
-def hold(attempt_id: str, uuid: str = "GPU-1", memory_mib: int = 10240, compute_milli: int = 250) -> Hold:
+def hold(attempt_id: str, uuid: str = "GPU-1", memory_mib: int = 10240, compute_milli: int = 250) -> ShareAssignment:
     share = Share(uuid, 0, "A100", memory_mib, compute_milli, False, 40960, isolation=Isolation.MPS)
-    return Hold(attempt_id, (share,))
+    return ShareAssignment(attempt_id, (share,))
 
 
 class World:
@@ -146,7 +146,7 @@ def test_one_that_cannot_be_started_again_is_tried_later_and_said_meanwhile(worl
 
 def test_a_daemon_that_does_not_start_is_the_reason(world: World) -> None:
     world.fails("the MPS server does not like this GPU")
-    with pytest.raises(NotConfined, match="does not like this GPU") as raised:
+    with pytest.raises(ShareNotEnforced, match="does not like this GPU") as raised:
         world.mps().apply(hold("a-1"))
     assert raised.value.is_retryable
 
@@ -164,7 +164,7 @@ def test_a_daemon_that_keeps_what_it_was_started_with_open_is_not_waited_for(
 def test_a_daemon_that_came_but_said_that_it_failed_is_not_left(world: World) -> None:
     said = world.program.read_text()
     world.program.write_text(said.replace("</dev/null &", '</dev/null &\n  until [ -s "$number" ]; do :; done; exit 1'))
-    with pytest.raises(NotConfined):
+    with pytest.raises(ShareNotEnforced):
         world.mps().apply(hold("a-1"))
     assert world.daemon().pid() is None
 
@@ -211,6 +211,6 @@ def test_what_an_admin_is_told_of_faults(world: World) -> None:
 
 
 def test_parts_of_two_devices_cannot_be_held(world: World) -> None:
-    both = Hold("a-1", hold("a-1").shares + hold("a-1", uuid="GPU-2").shares)
-    with pytest.raises(NotConfined, match="daemon of its own"):
+    both = ShareAssignment("a-1", hold("a-1").shares + hold("a-1", uuid="GPU-2").shares)
+    with pytest.raises(ShareNotEnforced, match="daemon of its own"):
         world.mps().apply(both)

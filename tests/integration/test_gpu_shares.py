@@ -96,7 +96,7 @@ async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Ins
             await until(control.node_views.all)
             yield Installation(control, client)
             await control.stand_down()
-            assert not devices.confined()
+            assert not devices.enforced()
     finally:
         loops.cancel()
         await asyncio.wait([loops])

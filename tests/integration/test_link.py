@@ -30,7 +30,7 @@ from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.connection import Connection, encode_frame, message_frame, read_frame
 from commonage.link.messages import Hello, Report
 from commonage.ports.agents import AgentReport, OnProgress
-from commonage.ports.devices import Hold, NotConfined
+from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio
@@ -97,7 +97,7 @@ class Node:
         self.asked: list[Any] = []
         self.answers: dict[str, Any] = {}
         self.held = asyncio.Event()
-        calls = (messages.MEASURE, messages.CONFINE, messages.PULL, messages.FENCE, messages.NOTE_ALLOCATIONS)
+        calls = (messages.MEASURE, messages.ENFORCE, messages.PULL, messages.FENCE, messages.NOTE_ALLOCATIONS)
         request_handlers = {call: self._answer(call.name) for call in calls}
         message_handlers = {
             "report-received": (messages.ReportReceived, self.asked.append),
@@ -524,12 +524,12 @@ async def test_questions_are_answered_also_many_at_once(site: Site) -> None:
 
 
 async def test_what_fails_there_fails_here_in_the_same_words(site: Site) -> None:
-    hold = Hold("a-1", (Share("GPU-1", 0, "A30", 1024, 100, False, 24576),), in_container=True)
+    hold = ShareAssignment("a-1", (Share("GPU-1", 0, "A30", 1024, 100, False, 24576),), in_container=True)
     async with Node(site.config()) as node:
         await site.connected()
-        node.answers["confine"] = NotConfined("two levels side by side", retryable=True)
-        with pytest.raises(NotConfined, match="two levels side by side") as caught:
-            await site.agents.confine(NODE, hold)
+        node.answers["enforce"] = ShareNotEnforced("two levels side by side", retryable=True)
+        with pytest.raises(ShareNotEnforced, match="two levels side by side") as caught:
+            await site.agents.enforce(NODE, hold)
         assert caught.value.is_retryable
         assert node.asked[-1] == hold
         node.answers["fence"] = RuntimeError("a mistake")

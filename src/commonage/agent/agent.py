@@ -42,7 +42,7 @@ from commonage.link.execs import EXEC
 from commonage.link.messages import ReportReceived, RequestType, Welcome
 from commonage.messages import text
 from commonage.ports.agents import PARTITIONED_AFTER_S, NodeNetwork, OnProgress
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 _log = logging.getLogger(__name__)
 _PING_INTERVAL_S, _PING_TIMEOUT_S = 1.0, 3.0
@@ -256,7 +256,7 @@ class Agent:
         return {
             messages.MEASURE: self._measure,
             messages.OWNERS: self._owners_of,
-            messages.CONFINE: self._confine,
+            messages.ENFORCE: self._enforce,
             messages.RELEASE: self._release,
             messages.MOUNT: self._mount,
             messages.UNMOUNT: self._unmount,
@@ -280,8 +280,8 @@ class Agent:
     async def _owners_of(self, pids: messages.Pids, on_progress: OnProgress) -> messages.Owners:
         return messages.Owners(tuple(await asyncio.to_thread(self._owners, pids.pids)))
 
-    async def _confine(self, hold: Hold, on_progress: OnProgress) -> messages.Variables:
-        return messages.Variables(tuple((await self._devices.confine(hold)).items()))
+    async def _enforce(self, hold: ShareAssignment, on_progress: OnProgress) -> messages.Variables:
+        return messages.Variables(tuple((await self._devices.enforce(hold)).items()))
 
     async def _release(self, attempts: messages.Attempts, on_progress: OnProgress) -> messages.Nothing:
         await self._devices.release(attempts.ids)

@@ -26,7 +26,7 @@ from commonage.gpu.isolation.devices import Sharing, Wanted
 from commonage.gpu.isolation.level import is_nvidia
 from commonage.gpu.none import NoDevices
 from commonage.gpu.slots import parse_slots
-from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, Hold
+from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, ShareAssignment
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -134,7 +134,7 @@ class AgentDevices:
         _log.info("%s", opened.said)
         self._devices, self._opened, self._open_fault = opened.devices, True, None
         # The live attempts are not known yet: keep all holds until their containers have been missing for long.
-        self._devices.settle(self._devices.confined())
+        self._devices.settle(self._devices.enforced())
 
     def _detect(self) -> Opened:
         def opened(wanted: str) -> Opened:
@@ -152,9 +152,9 @@ class AgentDevices:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    async def confine(self, hold: Hold) -> Mapping[str, str]:
-        """As `Devices.confine`."""
-        return await self._in_driver_thread(lambda: self._devices.confine(hold))
+    async def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
+        """As `Devices.enforce`."""
+        return await self._in_driver_thread(lambda: self._devices.enforce(hold))
 
     async def release(self, attempt_ids: Collection[str]) -> None:
         """As `Devices.release`, for each attempt."""
@@ -178,8 +178,8 @@ class AgentDevices:
 
         `now` is monotonic.
         """
-        confined = await self._in_driver_thread(self._devices.confined)
-        self._stale = {one: self._stale.get(one, now) for one in confined if one not in live}
+        enforced = await self._in_driver_thread(self._devices.enforced)
+        self._stale = {one: self._stale.get(one, now) for one in enforced if one not in live}
         for attempt_id in [one for one, since in self._stale.items() if now - since > _STALE_AFTER_S]:
             _log.warning("attempt %s has ended: its share is released", attempt_id)
             await self.release([attempt_id])

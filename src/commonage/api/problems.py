@@ -193,7 +193,7 @@ _TABLE: Mapping[int, Mapping[str, tuple[str, str]]] = {
         "unavailable": ("Unavailable", "The hub, the database or a site does not answer now; try again."),
         "devices-unavailable": ("GPUs unavailable", "The driver of the GPUs does not answer now."),
         "engine-failure": ("Engine failure", "The engine refused or failed; `detail` has its message."),
-        "not-confined": (
+        "share-not-enforced": (
             "GPU share not enforced",
             "The isolation level of a GPU share cannot be enforced; `detail` has the driver's answer.",
         ),

@@ -46,7 +46,7 @@ def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes
     return f"{identity}{head}data: {data}\n\n".encode()
 
 
-Hold = Callable[[], AbstractAsyncContextManager[None]]
+ShareAssignment = Callable[[], AbstractAsyncContextManager[None]]
 """Counts and checks the connection while it is open; may raise CommonageError (see `control.tenants.connections`)."""
 
 
@@ -65,7 +65,7 @@ class Stream(StreamingResponse):
         self,
         chunks: AsyncGenerator[bytes],
         media_type: str,
-        hold: Hold,
+        hold: ShareAssignment,
         last_words: Callable[[CommonageError], bytes],
     ) -> None:
         super().__init__(chunks, headers=HEADERS, media_type=media_type)
@@ -125,11 +125,11 @@ class Streams:
         finally:
             self._held.discard(task)
 
-    def events(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
+    def events(self, source: AsyncGenerator[bytes], hold: ShareAssignment) -> Stream:
         """A response of events encoded by `sse`. A CommonageError becomes the event `error` with a problem document."""
         return Stream(self._pump(source, self._heartbeat_s), EVENT_STREAM, hold, _as_event)
 
-    def text(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
+    def text(self, source: AsyncGenerator[bytes], hold: ShareAssignment) -> Stream:
         """A response of plain text."""
         return Stream(self._pump(source, None), "text/plain", hold, _as_line)
 

@@ -25,7 +25,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class PastHold:
+class PastAllocation:
     """A past allocation of an attempt, with its begin and end in unix seconds."""
 
     attempt_id: str

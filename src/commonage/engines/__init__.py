@@ -7,5 +7,5 @@
     rundir/       shared by all: state of attempts on disk
 
 `translate.py` of an engine maps a start request to a process, a container or a service. GPU shares become environment
-variables in `process/translate.py` (`confined`) and `containers/program/`.
+variables in `process/translate.py` (`enforced`) and `containers/program/`.
 """

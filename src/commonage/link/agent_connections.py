@@ -33,7 +33,7 @@ from commonage.link.listener import AgentPeer, Listener
 from commonage.link.messages import Report, RequestType
 from commonage.link.tunnels import Tunnels
 from commonage.ports.agents import AgentReport, Drains, NodeNetwork, OnProgress, ignore_progress
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 from commonage.ports.execs import ExecStream, Terminal
 
 _log = logging.getLogger(__name__)
@@ -333,9 +333,9 @@ class AgentConnections:
         """The owners of these processes on the node."""
         return (await self._request(node_id, messages.OWNERS, messages.Pids(tuple(pids)))).owners
 
-    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
+    async def enforce(self, node_id: str, hold: ShareAssignment) -> Mapping[str, str]:
         """Apply the shares of an attempt on the node."""
-        return dict((await self._request(node_id, messages.CONFINE, hold)).variables)
+        return dict((await self._request(node_id, messages.ENFORCE, hold)).variables)
 
     async def release(self, node_id: str, attempt_id: str) -> None:
         """Release the shares of an attempt on the node."""

@@ -20,7 +20,7 @@ from commonage.domain.errors import CommonageError, EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.link.messages import SILENCE_S, RequestType
 from commonage.ports.agents import OnProgress, ignore_progress
-from commonage.ports.devices import NotConfined
+from commonage.ports.devices import ShareNotEnforced
 
 _log = logging.getLogger(__name__)
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -268,7 +268,7 @@ def _progress_of(progress: Json) -> tuple[Reason, float | None]:
 def _failure_of(failure: Json) -> EngineFailure:
     match failure:
         case [str(code), str(message), bool(retryable), str(native), reason]:
-            kind = NotConfined if code == NotConfined.code else EngineFailure
+            kind = ShareNotEnforced if code == ShareNotEnforced.code else EngineFailure
             cause = message if reason is None else from_json(Reason, reason)
             return kind(cause, retryable=retryable, native=native)  # other codes are the other side's own
         case _:

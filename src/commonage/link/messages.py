@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
-from commonage.ports.devices import DeviceSample, Hold
+from commonage.ports.devices import DeviceSample, ShareAssignment
 
 HELLO, TUNNEL, OPEN = "hello", "tunnel", "open"
 """To carry one connection of a container, an agent dials separately and sends `tunnel` with a `Hello`.
@@ -238,7 +238,7 @@ class RequestType(Generic[Q, A]):
 
 MEASURE = RequestType("measure", Nothing, Measured, 5.0)
 OWNERS = RequestType("owners", Pids, Owners, 5.0)
-CONFINE = RequestType("confine", Hold, Variables, 20.0)
+ENFORCE = RequestType("enforce", ShareAssignment, Variables, 20.0)
 RELEASE = RequestType("release", Attempts, Nothing, 20.0)
 MOUNT = RequestType("mount", Mounts, Mounted, 30.0)
 UNMOUNT = RequestType("unmount", Attempts, Nothing, 5.0)

@@ -13,7 +13,7 @@ from typing import Protocol
 from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import Measurement, ProcessOwner
-from commonage.ports.devices import DeviceSample, Hold
+from commonage.ports.devices import DeviceSample, ShareAssignment
 from commonage.ports.execs import ExecStream, Terminal
 
 PARTITIONED_AFTER_S = 8.0
@@ -124,8 +124,8 @@ class Agents(Protocol):
         """Attempts that own these processes of the node."""
         ...
 
-    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
-        """`Devices.confine` on that node. Raises NotConfined."""
+    async def enforce(self, node_id: str, hold: ShareAssignment) -> Mapping[str, str]:
+        """`Devices.enforce` on that node. Raises ShareNotEnforced."""
         ...
 
     async def release(self, node_id: str, attempt_id: str) -> None:

@@ -65,7 +65,7 @@ class DeviceSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class ShareAssignment:
     """Resources that an attempt is about to use: its shares, and the folders of its control groups.
 
     `in_container`: it runs in a container, whose runtime creates the control group and applies the variables.
@@ -77,10 +77,10 @@ class Hold:
     in_container: bool = False
 
 
-class NotConfined(EngineFailure):
+class ShareNotEnforced(EngineFailure):
     """A share cannot be enforced at its isolation level. The message says why; nothing remains applied."""
 
-    code: ClassVar[str] = "not-confined"
+    code: ClassVar[str] = "share-not-enforced"
 
 
 class Devices(Protocol):
@@ -115,12 +115,12 @@ class Devices(Protocol):
         """
         return
 
-    def confine(self, hold: Hold) -> Mapping[str, str]:
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         """Enforce these shares at their isolation level before the attempt's command runs; returns extra variables.
 
         Idempotent by the attempt's id. The change is recorded on disk first, so that it is released after a crash. The
         returned variables override the attempt's own, except PYTHONPATH, which is prepended to its own. Raises
-        NotConfined; then nothing remains applied.
+        ShareNotEnforced; then nothing remains applied.
         """
         return {}
 
@@ -132,7 +132,7 @@ class Devices(Protocol):
         """Called after a start with all live attempts. Releases what is applied for any other."""
         return
 
-    def confined(self) -> Collection[str]:
+    def enforced(self) -> Collection[str]:
         """The attempts for which something is applied now."""
         return ()
 

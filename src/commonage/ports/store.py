@@ -13,7 +13,7 @@ from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastHold, Usage
+from commonage.domain.usage import PastAllocation, Usage
 from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, Kind, State, Workload
 
@@ -140,7 +140,7 @@ class Store(Protocol):
         """
         ...
 
-    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
+    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Former allocations of attempts that ended at `since` or later, the last end first."""
         ...
 

@@ -16,7 +16,7 @@ import numpy as np
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
-from commonage.domain.usage import PastHold
+from commonage.domain.usage import PastAllocation
 from commonage.scheduler.backfill.availability import AvailabilityProfiles
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.fit.fit_table import FitTable
@@ -92,7 +92,7 @@ class Snapshot:
         """Let the policy learn from a submitted request. Called once for each workload, queued or not."""
         self.policy.arrived(self.grid.shape(request))
 
-    def remember(self, past: PastHold) -> None:
+    def remember(self, past: PastAllocation) -> None:
         """Charge a past allocation to its account, as far as its usage has not decayed."""
         share = self.capacity().share(past.amounts)
         self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))

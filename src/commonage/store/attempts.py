@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import Amounts
-from commonage.domain.usage import PastHold, Usage
+from commonage.domain.usage import PastAllocation, Usage
 from commonage.domain.workloads import Attempt
 from commonage.store import codec
 from commonage.store.changes import Changes
@@ -46,7 +46,7 @@ class Attempts:
         )
         return [codec.attempt_from_row(row) for row in rows]
 
-    async def past_holds(self, since: float, limit: int) -> list[PastHold]:
+    async def past_holds(self, since: float, limit: int) -> list[PastAllocation]:
         """Allocations of attempts that ended at `since` or later, newest first."""
         columns = attempts.c
         rows = await self._database.read(
@@ -58,7 +58,7 @@ class Attempts:
             .order_by(columns.ended_at.desc(), columns.id.desc())
             .limit(limit)
         )  # fmt: skip
-        return [PastHold(row[0], row[1], row[2], Amounts(*row[3:7]), row[7], row[8]) for row in rows]
+        return [PastAllocation(row[0], row[1], row[2], Amounts(*row[3:7]), row[7], row[8]) for row in rows]
 
     async def usage(
         self, since: float, until: float, by: str, *, owner: str | None, workload_id: str | None

@@ -15,7 +15,7 @@ from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastHold, Usage
+from commonage.domain.usage import PastAllocation, Usage
 from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -106,7 +106,7 @@ class SqlStore:
         """Allocated resources within [since, until)."""
         return await self._parts.attempts.usage(since, until, by, owner=owner, workload_id=workload_id)
 
-    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
+    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Allocations of ended attempts, newest first."""
         return await self._parts.attempts.past_holds(since, limit)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commonage.domain.nodes import Allocation, Device, Isolation, Share
-from commonage.ports.devices import Devices, Hold
+from commonage.ports.devices import Devices, ShareAssignment
 
 _LIMITS = (
     "NVIDIA_GPU_MEMORY_LIMIT",
@@ -42,10 +42,10 @@ def allocation_of(attempt_id: str, shares: Sequence[Share], at: float = 0.0) -> 
     return Allocation(attempt_id, node="here", cpus_milli=1000, memory_mib=1024, shares=tuple(shares), at=at)
 
 
-def hold_of(attempt_id: str, devices: Devices) -> Hold:
+def hold_of(attempt_id: str, devices: Devices) -> ShareAssignment:
     """A quarter of the first healthy device, for this attempt."""
     gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
-    return Hold(attempt_id, (share_of(gpu, gpu.memory_mib // 4),))
+    return ShareAssignment(attempt_id, (share_of(gpu, gpu.memory_mib // 4),))
 
 
 class DevicesContract:
@@ -161,41 +161,41 @@ class DevicesContract:
         assert variables.get("COMMONAGE_GPU_SIMULATED") == ("1" if gpu.simulated else None)
         assert variables["NVIDIA_VISIBLE_DEVICES"] == ("void" if gpu.simulated else gpu.uuid)
 
-    def test_confining_twice_is_confining_once(self, devices: Devices) -> None:
+    def test_enforcing_twice_is_enforcing_once(self, devices: Devices) -> None:
         """The variables are the same, and one release leaves nothing."""
         hold = hold_of("a-1", devices)
-        assert dict(devices.confine(hold)) == dict(devices.confine(hold))
+        assert dict(devices.enforce(hold)) == dict(devices.enforce(hold))
         devices.release("a-1")
-        assert not devices.confined()
+        assert not devices.enforced()
 
-    def test_confining_does_not_widen_what_is_seen(self, devices: Devices) -> None:
+    def test_enforcement_does_not_widen_what_is_seen(self, devices: Devices) -> None:
         """Limits do not change either: those of the share are in `environment`."""
         hold = hold_of("a-1", devices)
-        assert not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *_LIMITS} & set(devices.confine(hold))
+        assert not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", *_LIMITS} & set(devices.enforce(hold))
         devices.release("a-1")
 
-    def test_a_whole_device_is_not_confined(self, devices: Devices) -> None:
+    def test_a_whole_device_needs_no_enforcement(self, devices: Devices) -> None:
         """No other workload shares it."""
         gpu = next(gpu for gpu in devices.inventory() if not gpu.faults)
-        assert not devices.confine(Hold("a-1", (share_of(gpu),)))
-        assert not devices.confined()
+        assert not devices.enforce(ShareAssignment("a-1", (share_of(gpu),)))
+        assert not devices.enforced()
 
     def test_releasing_twice_is_no_error(self, devices: Devices) -> None:
         """Unknown and invalid ids are no error either."""
-        devices.confine(hold_of("a-1", devices))
+        devices.enforce(hold_of("a-1", devices))
         for unknown in ("a-1", "a-1", "a-2", "../a"):
             devices.release(unknown)
-        assert not devices.confined()
+        assert not devices.enforced()
 
     def test_settling_releases_what_does_not_live(self, devices: Devices) -> None:
         """The living ones stay, and none is invented."""
-        devices.confine(hold_of("a-1", devices))
-        devices.confine(hold_of("a-2", devices))
-        before = set(devices.confined())
+        devices.enforce(hold_of("a-1", devices))
+        devices.enforce(hold_of("a-2", devices))
+        before = set(devices.enforced())
         devices.settle(["a-2", "a-3"])
-        assert set(devices.confined()) == before & {"a-2"}
+        assert set(devices.enforced()) == before & {"a-2"}
         devices.settle([])
-        assert not devices.confined()
+        assert not devices.enforced()
 
     def test_warnings_are_given_once(self, devices: Devices) -> None:
         """A second call returns none."""

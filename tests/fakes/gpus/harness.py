@@ -19,7 +19,7 @@ from tests.fakes.gpus.toolkit import make_devices
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing
@@ -151,7 +151,7 @@ class Gpus:
             inner,
             Sharing(place),
             levels=[DriverLimit(), Mps(place / "mps"), Cooperative()],
-            claims=Claims("test", place),
+            claims=GpuLocks("test", place),
             contexts=Contexts(place / "contexts.json", lambda _: ""),
         )
         self._opened.append((inner, opened))
@@ -168,7 +168,7 @@ class Gpus:
     def close(self) -> None:
         """End what it started."""
         for inner, opened in self._opened:
-            for attempt in opened.confined():
+            for attempt in opened.enforced():
                 opened.release(attempt)
             opened.close()
             inner.end()

@@ -17,7 +17,7 @@ from typing import Any
 import pynvml
 
 from commonage.domain.nodes import Allocation, Device, Share
-from commonage.ports.devices import DeviceSample, Hold
+from commonage.ports.devices import DeviceSample, ShareAssignment
 
 SOURCES = Path(__file__).with_name("source")
 LIBRARY = "libnvidia-ml.so.1"
@@ -117,8 +117,8 @@ class NvmlProcess:
     def resume(self, uuid: str | None = None) -> None:
         self.call("resume", uuid)
 
-    def confine(self, hold: Hold) -> Mapping[str, str]:
-        return self.call("confine", hold)
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
+        return self.call("enforce", hold)
 
     def release(self, attempt_id: str) -> None:
         self.call("release", attempt_id)
@@ -126,8 +126,8 @@ class NvmlProcess:
     def settle(self, live: Collection[str]) -> None:
         self.call("settle", live)
 
-    def confined(self) -> Collection[str]:
-        return self.call("confined")
+    def enforced(self) -> Collection[str]:
+        return self.call("enforced")
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
         return self.call("take_warnings")

@@ -19,7 +19,7 @@ from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.daemon.gpus import services_fault
 from commonage.gpu.detect import Opened
 from commonage.gpu.none import NoDevices
-from commonage.ports.devices import DevicesUnavailable, Hold
+from commonage.ports.devices import DevicesUnavailable, ShareAssignment
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
     look = await devices.snapshot(nobody)
     assert [one.index for one in look.devices] == [0, 1]
     share = part(look.devices[0])
-    variables = await devices.confine(Hold("a-1", (share,), in_container=True))
+    variables = await devices.enforce(ShareAssignment("a-1", (share,), in_container=True))
     assert isinstance(variables, dict)
     await devices.note_allocations([Allocation("a-1", "w1", 1000, 1024, (share,), 0.0)])
     look = await devices.snapshot(nobody)
@@ -60,12 +60,12 @@ async def test_shares_are_held_and_released(devices: AgentDevices) -> None:
 async def test_what_is_held_for_an_attempt_that_is_long_gone_is_released(devices: AgentDevices) -> None:
     look = await devices.snapshot(nobody)
     for attempt in ("a-1", "a-2"):
-        await devices.confine(Hold(attempt, (part(look.devices[0]),), in_container=True))
+        await devices.enforce(ShareAssignment(attempt, (part(look.devices[0]),), in_container=True))
     await devices.release_stale(["a-2"], 0)
     await devices.release_stale(["a-2"], 500)
-    assert sorted(await devices._in_driver_thread(devices._devices.confined)) == ["a-1", "a-2"]
+    assert sorted(await devices._in_driver_thread(devices._devices.enforced)) == ["a-1", "a-2"]
     await devices.release_stale(["a-2"], 700)
-    assert list(await devices._in_driver_thread(devices._devices.confined)) == ["a-2"]
+    assert list(await devices._in_driver_thread(devices._devices.enforced)) == ["a-2"]
 
 
 async def test_a_device_that_containers_are_not_given_takes_no_work(

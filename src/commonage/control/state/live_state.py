@@ -16,7 +16,7 @@ from commonage.domain.ids import attempt_id
 from commonage.domain.node_pools import NodePoolPolicy, PendingNode
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Rules
-from commonage.domain.usage import PastHold
+from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload
 from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
@@ -212,7 +212,7 @@ class LiveState:
         for workload in workloads:
             self._put(workload)
 
-    def remember(self, past: Iterable[PastHold], lately: Iterable[Workload]) -> None:
+    def remember(self, past: Iterable[PastAllocation], lately: Iterable[Workload]) -> None:
         """Apply former allocations and recent workloads, oldest first. They feed fair share, typical requests and run
         time estimates.
         """

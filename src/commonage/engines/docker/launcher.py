@@ -32,7 +32,7 @@ from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import ContainerContext, container_config, container_name
 from commonage.engines.rundir.table import InThread
 from commonage.ports.agents import OnProgress
-from commonage.ports.devices import Devices, Hold
+from commonage.ports.devices import Devices, ShareAssignment
 
 _AT_ONCE = 16
 _NETWORK_GONE = re.compile(r"network \S+ not found")
@@ -121,7 +121,7 @@ class Launcher:
         request = run.request
         held: Mapping[str, str] = {}
         if self._devices is not None and request.allocation.shares:
-            held = self._devices.confine(Hold(run.id, request.allocation.shares, in_container=True))
+            held = self._devices.enforce(ShareAssignment(run.id, request.allocation.shares, in_container=True))
             if (
                 run.control_folder.claim() is Claim.NEVER
             ):  # it was stopped meanwhile, and its shares may have been released before

@@ -29,14 +29,14 @@ from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.node import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.process.translate import ProcessContext, Program, confined, program_of, url_of
+from commonage.engines.process.translate import ProcessContext, Program, enforced, program_of, url_of
 from commonage.engines.process.volumes import link_request_volumes
 from commonage.engines.process.warm.sessions import WarmSessions
 from commonage.engines.rundir.runs import Claim, Exit, RunFolder
 from commonage.engines.rundir.unpacking import Unpacker, recorded_try
 from commonage.engines.rundir.workspaces import make_workspace
 from commonage.files.beneath import Beneath
-from commonage.ports.devices import Devices, Hold
+from commonage.ports.devices import Devices, ShareAssignment
 
 STOPPED_EARLY = StoppedBeforeStart()
 _TERMINATED, _KILLED = 143, 137
@@ -118,7 +118,7 @@ class Launcher:
         program = program_of(request, context, self._shared)
         groups = self._groups.make(request.attempt_id, request.allocation.cpus_milli, request.allocation.memory_mib)
         try:
-            program = self._confine(request, program, groups)
+            program = self._enforce(request, program, groups)
             pid = self._warm and self._warm.spawn(python.programs, folder.path, groups, program, context.cwd)
             return pid or spawn_shim(folder.path, groups, program.command, program.variables, context.cwd)
         except BaseException:
@@ -145,7 +145,7 @@ class Launcher:
                 f"the folders of {request.attempt_id} cannot be used: {error}", retryable=True
             ) from error
         program = program_of(request, context, self._shared)
-        return self._confine(request, program, self._groups.joins(request.attempt_id)), context.cwd
+        return self._enforce(request, program, self._groups.joins(request.attempt_id)), context.cwd
 
     def settle(self, live: Collection[str]) -> None:
         """After a server start: release GPU shares of all other attempts. Raises EngineFailure."""
@@ -156,12 +156,14 @@ class Launcher:
         except OSError as error:
             raise EngineFailure(f"what is held of the GPUs cannot be read: {error}") from error
 
-    def _confine(self, request: StartRequest, program: Program, groups: Collection[str]) -> Program:
+    def _enforce(self, request: StartRequest, program: Program, groups: Collection[str]) -> Program:
         """Enforce its shares before its command runs: its groups exist, and are still empty."""
         if self._devices is None or not request.allocation.shares:
             return program
         folders = tuple(str(Path(path).parent) for path in groups)
-        return confined(program, self._devices.confine(Hold(request.attempt_id, request.allocation.shares, folders)))
+        return enforced(
+            program, self._devices.enforce(ShareAssignment(request.attempt_id, request.allocation.shares, folders))
+        )
 
     def _release(self, request: StartRequest) -> None:
         """Call it when it has no process left, and before its groups are removed: the driver counts by them."""

@@ -90,7 +90,7 @@ def program_of(request: StartRequest, context: ProcessContext, shared: Mapping[s
     )
 
 
-def confined(program: Program, variables: Mapping[str, str]) -> Program:
+def enforced(program: Program, variables: Mapping[str, str]) -> Program:
     """Add the variables that enforce its shares: they win, but a PYTHONPATH of the program is appended to theirs."""
     merged = {**program.variables, **variables}
     own = program.variables.get("PYTHONPATH")

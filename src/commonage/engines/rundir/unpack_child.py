@@ -178,7 +178,7 @@ def _shown(name: str) -> str:
     return ascii(name[:100])
 
 
-def _confine(root: int, limit_mib: int) -> None:
+def _enforce(root: int, limit_mib: int) -> None:
     """Drop every privilege that filling one folder does not need."""
     os.nice(10)
     _limit(resource.RLIMIT_AS, MEMORY_MIB * _MIB)
@@ -213,7 +213,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     """Unpack; return the text to print."""
     root, limit_mib, files_max, parent = map(int, arguments)
     _end_with_parent(parent)
-    _confine(root, limit_mib)
+    _enforce(root, limit_mib)
     try:
         unpack(sys.stdin.buffer, _Tree(root, files_max), limit_mib)
     except Refused as error:

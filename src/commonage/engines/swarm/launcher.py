@@ -39,7 +39,7 @@ from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.translate import ContainerContext, service_names, service_spec
 from commonage.ports.agents import OnProgress
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 _AT_ONCE = 32
 _GONE = re.compile(r"(network \S+|configs?|secrets?) not found")
@@ -151,7 +151,7 @@ class Launcher:
 
     async def _prepare_and_create(self, run: Run, swarm_node: SwarmNode, on_progress: OnProgress) -> str:
         network = await self._networks.of(run.request.tenant)
-        held = await self._confine(run.request, swarm_node)
+        held = await self._enforce(run.request, swarm_node)
         gateway = self._known_nodes.gateway_of(swarm_node.name) or network.gateway
         inside = ContainerNetwork(gateway, frozenset(self._settings.reaches), run.port or PORT)
         program = program_of(run.request, inside, self._defaults.shared, held)
@@ -209,14 +209,14 @@ class Launcher:
         for service in await self._services_of(attempt_id):
             await self._client.remove_service(service)
 
-    async def _confine(self, request: StartRequest, swarm_node: SwarmNode) -> Mapping[str, str]:
+    async def _enforce(self, request: StartRequest, swarm_node: SwarmNode) -> Mapping[str, str]:
         if not request.allocation.shares:
             return {}
         agents = self._known_nodes.agent_of(swarm_node.name)
         if agents is not None:
             with self._talking_to(swarm_node):
-                return await agents.confine(
-                    swarm_node.id, Hold(request.attempt_id, request.allocation.shares, in_container=True)
+                return await agents.enforce(
+                    swarm_node.id, ShareAssignment(request.attempt_id, request.allocation.shares, in_container=True)
                 )
         if all(share.simulated for share in request.allocation.shares):
             return {}

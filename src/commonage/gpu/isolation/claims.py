@@ -17,7 +17,7 @@ from pathlib import Path
 _PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # locks of a node, without content to protect
 
 
-class Claims:
+class GpuLocks:
     """The locks of this process, on a file in each of `folders`. `says` is shown to others, like its data folder.
 
     It locks in all folders that this user can use: root and others do not have the same ones, but have one in common.

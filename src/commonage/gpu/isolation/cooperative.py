@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from commonage.domain.nodes import Device, Isolation
 from commonage.files.injected import PYTHON
 from commonage.gpu.isolation.level import Level
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 SITE_VARIABLE = "COMMONAGE_GPU_SITE"
 
@@ -25,6 +25,6 @@ class Cooperative(Level):
         """Always available: it guarantees nothing."""
         return ""
 
-    def apply(self, hold: Hold) -> Mapping[str, str]:
+    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
         """The folder for every Python of the workload; the engine mounts it into containers."""
         return {} if hold.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}

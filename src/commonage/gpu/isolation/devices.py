@@ -15,7 +15,7 @@ from typing import Literal
 
 from commonage.domain.nodes import Allocation, Device, Isolation, Share
 from commonage.gpu.environment import share_environment
-from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
@@ -24,7 +24,7 @@ from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.slots import Slots
-from commonage.ports.devices import Devices, DeviceSample, Hold, NotConfined
+from commonage.ports.devices import Devices, DeviceSample, ShareAssignment, ShareNotEnforced
 
 log = logging.getLogger(__name__)
 Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
@@ -63,7 +63,7 @@ class IsolatedDevices:
         sharing: Sharing,
         *,
         levels: Sequence[Level] | None = None,
-        claims: Claims | None = None,
+        claims: GpuLocks | None = None,
         contexts: Contexts | None = None,
     ) -> None:
         self._inner = inner
@@ -72,9 +72,9 @@ class IsolatedDevices:
         self._levels = tuple(levels or self._all_levels())
         self._by = {level.isolation: level for level in self._levels}
         self._holds = holds_in(sharing.folder)
-        self._claims = claims or Claims(f"data folder {sharing.folder.parent}")
+        self._claims = claims or GpuLocks(f"data folder {sharing.folder.parent}")
         self._contexts = contexts or Contexts(sharing.folder / "contexts.json")
-        self._held: dict[str, Hold] = {}  # content of the files, by attempt
+        self._held: dict[str, ShareAssignment] = {}  # content of the files, by attempt
         self._lock = threading.RLock()
 
     def _all_levels(self) -> tuple[Level, ...]:
@@ -159,7 +159,7 @@ class IsolatedDevices:
 
     # --- enforcing shares ---------------------------------------------------------------------------------
 
-    def confine(self, hold: Hold) -> Mapping[str, str]:
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         """Enforce each share that is a part of its GPU, at the level with which it was allocated."""
         parts = tuple(share for share in hold.shares if not share.whole)
         if not parts:
@@ -177,7 +177,7 @@ class IsolatedDevices:
                 return variables
             except OSError as error:
                 self.release(hold.attempt_id)
-                raise NotConfined(f"its share of a GPU cannot be written down: {error}", retryable=True) from error
+                raise ShareNotEnforced(f"its share of a GPU cannot be written down: {error}", retryable=True) from error
             except BaseException:
                 self.release(hold.attempt_id)
                 raise
@@ -187,7 +187,7 @@ class IsolatedDevices:
             others = (hold for hold in self._held.values() if hold.attempt_id != attempt_id)
             levels = {one.isolation for hold in others for one in hold.shares if one.device_uuid == share.device_uuid}
             if levels - {share.isolation}:
-                raise NotConfined(
+                raise ShareNotEnforced(
                     f"its share was given as {share.isolation}, but GPU {share.device_index} is shared by "
                     f"{', '.join(sorted(levels))} now: two levels side by side would hold neither; start it again"
                 )
@@ -215,7 +215,7 @@ class IsolatedDevices:
                 mine = (_only(hold, level.isolation) for hold in self._held.values())
                 level.settle([hold for hold in mine if hold.shares])
 
-    def confined(self) -> Collection[str]:
+    def enforced(self) -> Collection[str]:
         """The attempts with a hold, from the files."""
         with self._lock:
             return self._holds.ids()
@@ -235,5 +235,5 @@ class IsolatedDevices:
         self._inner.close()
 
 
-def _only(hold: Hold, isolation: Isolation) -> Hold:
+def _only(hold: ShareAssignment, isolation: Isolation) -> ShareAssignment:
     return replace(hold, shares=tuple(share for share in hold.shares if share.isolation is isolation))

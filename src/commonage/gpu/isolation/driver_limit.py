@@ -24,7 +24,7 @@ from commonage.domain.nodes import Device, Isolation
 from commonage.gpu.environment import MIB
 from commonage.gpu.isolation.level import Level, is_nvidia
 from commonage.gpu.isolation.session import handle_of, nvml, words
-from commonage.ports.devices import Hold, NotConfined
+from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 
 log = logging.getLogger(__name__)
 LEAST_DRIVER = 615
@@ -112,14 +112,14 @@ class DriverLimit(Level):
             return "" if error.value in _OF_THE_TOPMOST_GROUP else words(error)
         return ""
 
-    def apply(self, hold: Hold) -> Mapping[str, str]:
+    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
         """Set the limits; for a container, pass them to its runtime."""
         if hold.in_container:
             limit = str(min(share.memory_mib for share in hold.shares))
             return {"NVIDIA_GPU_MEMORY_REQUEST": limit, "NVIDIA_GPU_MEMORY_LIMIT": limit}
         folder = _unified(hold)
         if folder is None:
-            raise NotConfined(
+            raise ShareNotEnforced(
                 "its share of a GPU cannot be held by the driver: it has no control group of version 2; "
                 "see `commonage doctor`, or set gpu_isolation to another level"
             )
@@ -127,14 +127,14 @@ class DriverLimit(Level):
             try:
                 _set(share.device_uuid, folder, share.memory_mib * MIB, share.memory_mib * MIB)
             except pynvml.NVMLError as error:
-                raise NotConfined(
+                raise ShareNotEnforced(
                     f"the limit of {share.memory_mib} MiB on GPU {share.device_index} cannot be set: {words(error)}; "
                     "see `commonage doctor gpu`",
                     retryable=error.value in (pynvml.NVML_ERROR_TIMEOUT, pynvml.NVML_ERROR_IN_USE),
                 ) from error
         return {}
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: ShareAssignment) -> None:
         """Clear the limits, so that the parent groups no longer count them."""
         folder = _unified(hold)
         if folder is None or not folder.is_dir():  # its limits were removed with it
@@ -146,7 +146,7 @@ class DriverLimit(Level):
                 log.warning("attempt %s: its limit on %s stays: %s", hold.attempt_id, share.device_uuid, words(error))
 
 
-def _unified(hold: Hold) -> Path | None:
+def _unified(hold: ShareAssignment) -> Path | None:
     """The attempt's folder in the version 2 hierarchy."""
     return next((Path(one) for one in hold.cgroups if (Path(one).parent / "cgroup.controllers").exists()), None)
 

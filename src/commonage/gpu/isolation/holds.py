@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage.domain.codec import Unreadable, from_json, to_json
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _SUFFIX = ".json"
@@ -26,7 +26,7 @@ class Holds:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def put(self, hold: Hold) -> None:
+    def put(self, hold: ShareAssignment) -> None:
         """Write a hold; replaces an earlier one of the same attempt. Raises OSError."""
         path = self._path(hold.attempt_id)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -34,7 +34,7 @@ class Holds:
         new.write_text(json.dumps(to_json(hold)), encoding="utf-8")
         os.replace(new, path)
 
-    def get(self, attempt_id: str) -> Hold | None:
+    def get(self, attempt_id: str) -> ShareAssignment | None:
         """The hold of this attempt; None if it has none. A file that cannot be read counts as a hold without shares.
 
         It is removed like any other, and the limits it named end with its control group or with the driver.
@@ -42,11 +42,11 @@ class Holds:
         if not _ID.fullmatch(attempt_id):
             return None
         try:
-            return from_json(Hold, json.loads(self._path(attempt_id).read_bytes()))
+            return from_json(ShareAssignment, json.loads(self._path(attempt_id).read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, Unreadable):
-            return Hold(attempt_id, ())
+            return ShareAssignment(attempt_id, ())
 
     def drop(self, attempt_id: str) -> None:
         """Remove the hold after its release. Idempotent."""
@@ -54,7 +54,7 @@ class Holds:
             with suppress(FileNotFoundError, NotADirectoryError):
                 self._path(attempt_id).unlink()
 
-    def __iter__(self) -> Iterator[Hold]:
+    def __iter__(self) -> Iterator[ShareAssignment]:
         for attempt_id in self.ids():
             hold = self.get(attempt_id)
             if hold is not None:

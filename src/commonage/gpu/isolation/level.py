@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from commonage.domain.nodes import Device, Isolation
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 
 class Level(Protocol):
@@ -24,21 +24,21 @@ class Level(Protocol):
         """Empty if it is available on this device, else why not and what would change that, in half a sentence."""
         ...
 
-    def apply(self, hold: Hold) -> Mapping[str, str]:
+    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
         """Enforce these shares, all of this level and each a part of its GPU; returns variables to add.
 
-        Raises NotConfined.
+        Raises ShareNotEnforced.
         """
         ...
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: ShareAssignment) -> None:
         """Called when the attempt has no process any more.
 
         A failure (a GPU that fell off the bus) is logged, not raised.
         """
         return
 
-    def settle(self, holds: Sequence[Hold]) -> None:
+    def settle(self, holds: Sequence[ShareAssignment]) -> None:
         """Called after a start with all applied holds: keep the processes that serve them, end the others."""
         return
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from commonage.domain.nodes import Device, Isolation
 from commonage.gpu.isolation.level import Level, is_nvidia
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 
 class Mig(Level):
@@ -26,6 +26,6 @@ class Mig(Level):
             return "the GPU is simulated" if device.simulated else "only NVIDIA's GPUs have it"
         return "the GPU is not split into MIG instances; GPUs that can be are split with `commonage node mig`"
 
-    def apply(self, hold: Hold) -> Mapping[str, str]:
+    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
         """No variables to add."""
         return {}

@@ -22,7 +22,7 @@ from commonage.domain.nodes import Device, Isolation
 from commonage.gpu.cuda.probe import digits
 from commonage.gpu.isolation.level import Level, is_nvidia
 from commonage.gpu.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
-from commonage.ports.devices import Hold, NotConfined
+from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 
 log = logging.getLogger(__name__)
 _LEAST_CAPABILITY = 7.0  # Volta: before it clients share one address space, without limits
@@ -87,17 +87,17 @@ class Mps(Level):
         why, until = self._broken.get(device.uuid, ("", 0.0))
         return why if self._now() < until else ""
 
-    def apply(self, hold: Hold) -> Mapping[str, str]:
+    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
         """Start the daemon if needed, and return the client's limits. If interrupted, `release` cleans up."""
         if len(hold.shares) > 1:
-            raise NotConfined("parts of several GPUs cannot be held by MPS: each GPU has a daemon of its own")
+            raise ShareNotEnforced("parts of several GPUs cannot be held by MPS: each GPU has a daemon of its own")
         (share,) = hold.shares
         served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
         is_new = hold.attempt_id not in served.attempts
         served.attempts.add(hold.attempt_id)
         try:
             self._start(served)
-        except NotConfined:
+        except ShareNotEnforced:
             if is_new:
                 self.release(hold)
             raise
@@ -111,7 +111,7 @@ class Mps(Level):
         uuid = served.daemon.uuid
         try:
             served.daemon.start()
-        except NotConfined as error:
+        except ShareNotEnforced as error:
             self._broken[uuid] = error.message, self._now() + _TRY_AGAIN_S
             raise
         self._broken.pop(uuid, None)
@@ -122,7 +122,7 @@ class Mps(Level):
         served = self._served.get(uuid)
         return served is not None and not served.escape
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: ShareAssignment) -> None:
         """The daemon ends with its last client."""
         for share in hold.shares:
             served = self._served.get(share.device_uuid)
@@ -133,7 +133,7 @@ class Mps(Level):
                 served.daemon.stop()
                 del self._served[share.device_uuid]
 
-    def settle(self, holds: Sequence[Hold]) -> None:
+    def settle(self, holds: Sequence[ShareAssignment]) -> None:
         """Find the daemons of an earlier process by the holds that need them; end those without holds."""
         for hold in holds:
             for share in hold.shares:
@@ -175,7 +175,7 @@ class Mps(Level):
         try:
             self._start(served)
             served.is_down = False
-        except NotConfined as error:
+        except ShareNotEnforced as error:
             log.error("the MPS daemon of %s cannot be started again: %s", uuid, error.message)
 
     def _daemon(self, uuid: str) -> MpsDaemon:

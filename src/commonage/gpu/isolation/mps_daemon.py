@@ -22,7 +22,7 @@ from pathlib import Path
 import pynvml
 
 from commonage.gpu.isolation.session import handle_of, nvml, words
-from commonage.ports.devices import NotConfined
+from commonage.ports.devices import ShareNotEnforced
 
 log = logging.getLogger(__name__)
 PROGRAM = "nvidia-cuda-mps-control"
@@ -65,13 +65,13 @@ class MpsDaemon:
         return pid if PROGRAM.encode() in command else None
 
     def start(self) -> None:
-        """Start it unless it runs. Raises NotConfined."""
+        """Start it unless it runs. Raises ShareNotEnforced."""
         if self.pid() is not None:
             return
         self._end()  # one that was interrupted before it wrote its process id
         program = shutil.which(PROGRAM)
         if program is None:
-            raise NotConfined(f"MPS cannot be started: {PROGRAM} is not there any more", retryable=True)
+            raise ShareNotEnforced(f"MPS cannot be started: {PROGRAM} is not there any more", retryable=True)
         try:
             for place in (self.folder, self.pipe, self.log):
                 place.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,10 +84,10 @@ class MpsDaemon:
             ended, said = self._run(program)
         except (OSError, subprocess.TimeoutExpired) as error:
             self._quit()
-            raise NotConfined(f"MPS does not start for {self.uuid}: {error}", retryable=True) from error
+            raise ShareNotEnforced(f"MPS does not start for {self.uuid}: {error}", retryable=True) from error
         if ended != 0 or not self._comes():
             self._quit()  # the GPU's mode stays: after a restart of the daemon it still has shares
-            raise NotConfined(f"MPS does not start for {self.uuid}: {said or f'see {self.log}'}", retryable=True)
+            raise ShareNotEnforced(f"MPS does not start for {self.uuid}: {said or f'see {self.log}'}", retryable=True)
 
     def _run(self, program: str) -> tuple[int, str]:
         """Exit code and output. The output goes to a file: a daemon that keeps a pipe open would block us."""

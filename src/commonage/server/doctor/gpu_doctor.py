@@ -13,7 +13,7 @@ from typing import Any
 
 from commonage.domain.nodes import Device, Isolation
 from commonage.gpu.detect import open_devices
-from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.level import Level
@@ -120,7 +120,7 @@ def claimed(devices: Sequence[Device]) -> Iterator[list[Device]]:
     """Claim the GPUs for the time of the block. One that another server allocates is returned with a fault, so that
     its workloads are not disturbed.
     """
-    claims = Claims("commonage doctor gpu")
+    claims = GpuLocks("commonage doctor gpu")
     try:
         found = []
         for device in devices:

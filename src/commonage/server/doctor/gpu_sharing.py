@@ -16,7 +16,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpu.environment import share_environment
 from commonage.gpu.isolation.level import Level
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, all_of, ask
 from commonage.server.processes.termination import Termination
 
@@ -142,12 +142,12 @@ class Sharing:
             device.uuid, device.index, device.model, memory, 1000 // count, False, device.memory_mib, False,
             Isolation(level.isolation),
         )  # fmt: skip
-        holds: list[Hold] = []
+        holds: list[ShareAssignment] = []
         places = []
         try:
             for number in range(count):
                 place = self._places.make(f"doctor-{os.getpid()}-{number}")
-                hold = Hold(place.name, (share,), place.groups)
+                hold = ShareAssignment(place.name, (share,), place.groups)
                 holds.append(hold)
                 with self._termination.interruptible():
                     applied = level.apply(hold)

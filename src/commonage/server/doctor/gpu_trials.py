@@ -20,7 +20,7 @@ from commonage.gpu.cuda.probe import digits
 from commonage.gpu.environment import share_environment
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mps import Mps
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, ask
 from commonage.server.processes.termination import Termination
 
@@ -126,7 +126,7 @@ class GpuTrials:
         return "" if free >= needs else f"{free} MiB are free, {needs} are needed to tell a limit from a full GPU"
 
     def _try(self, device: Device, level: Level) -> Iterator[Trial]:
-        holds: list[Hold] = []
+        holds: list[ShareAssignment] = []
         try:
             there = self._prepare(device, level, holds)
             if isinstance(level, Mps) and level.is_exclusive(device.uuid):
@@ -139,7 +139,7 @@ class GpuTrials:
                 level.release(hold)
             self._places.clear()
 
-    def _prepare(self, device: Device, level: Level, holds: list[Hold]) -> _Set:
+    def _prepare(self, device: Device, level: Level, holds: list[ShareAssignment]) -> _Set:
         """Make and apply two shares. Each applied share is added to `holds` first."""
         share = _share_of(device, level.isolation)
         # A MIG instance has no second share; its neighbors are other instances.
@@ -147,7 +147,7 @@ class GpuTrials:
         made = []
         for name in names:
             place = self._places.make(f"doctor-{os.getpid()}-{name}")
-            hold = Hold(place.name, (share,), place.groups)
+            hold = ShareAssignment(place.name, (share,), place.groups)
             holds.append(hold)
             with self._termination.interruptible():  # waits for a daemon that may not start
                 applied = level.apply(hold)

@@ -16,7 +16,7 @@ from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastHold, Usage
+from commonage.domain.usage import PastAllocation, Usage
 from commonage.domain.usage_reports import UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page
@@ -229,11 +229,11 @@ class MemoryStore:
                 sums[subject] = _added(sums.get(subject, Usage(subject, 0, 0, 0, 0, 0)), held)
         return [sums[subject] for subject in sorted(sums)]
 
-    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastHold]:
+    async def past_holds(self, *, since: float, limit: int) -> Sequence[PastAllocation]:
         """Past allocations of ended attempts, newest first."""
         await self._turn()
         found = [
-            PastHold(
+            PastAllocation(
                 one.id,
                 workload.spec.tenant,
                 workload.spec.owner,

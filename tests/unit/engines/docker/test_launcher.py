@@ -17,7 +17,7 @@ from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.rundir.runs import Runs
 from commonage.files.beneath import Beneath
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 pytestmark = pytest.mark.anyio
 GPU = Share("GPU-a", 0, "A100", 8192, 500, False, 40960)
@@ -30,7 +30,7 @@ class FakeDevices:
         self.held: set[str] = set()
         self.stopped: Run | None = None
 
-    def confine(self, hold: Hold) -> Mapping[str, str]:
+    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         if self.stopped is not None:
             self.stopped.control_folder.forbid_start()
             self.release(hold.attempt_id)

@@ -10,7 +10,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.translate import ProcessContext, Program, confined, program_of, shared_variables, url_of
+from commonage.engines.process.translate import ProcessContext, Program, enforced, program_of, shared_variables, url_of
 from commonage.files.injected import JUPYTER
 
 PLACE = ProcessContext(Path("/w/ada"), Path("/w/ada"), Path("/r/a-1/tmp"), Path("/e/base/bin"), Path("/e/base"), None)
@@ -109,9 +109,9 @@ def test_only_language_time_certificates_and_proxies_are_shared() -> None:
 
 def test_share_variables_win_and_own_pythonpath_follows() -> None:
     program = Program(("true",), {"PYTHONPATH": "/mine", "CUDA_MPS_PIPE_DIRECTORY": "/elsewhere"})
-    held = confined(program, {"PYTHONPATH": "/installation_filter", "CUDA_MPS_PIPE_DIRECTORY": "/mps"})
+    held = enforced(program, {"PYTHONPATH": "/installation_filter", "CUDA_MPS_PIPE_DIRECTORY": "/mps"})
     assert held.variables == {"PYTHONPATH": "/installation_filter:/mine", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
-    assert confined(Program(("true",), {}), {"PYTHONPATH": "/installation_filter"}).variables == {
+    assert enforced(Program(("true",), {}), {"PYTHONPATH": "/installation_filter"}).variables == {
         "PYTHONPATH": "/installation_filter"
     }
 

@@ -43,7 +43,7 @@ from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.tasks import Tasks
 from commonage.files.beneath import Beneath
 from commonage.ports.agents import AgentReport, OnProgress, ignore_progress
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 from commonage.ports.registry import RegistryAccount
 
 pytestmark = pytest.mark.anyio
@@ -152,8 +152,8 @@ class FakeAgents:
         self.pulled.append(image)
         told(PULLING, 0.25)
 
-    async def confine(self, node_id: str, hold: Hold) -> Mapping[str, str]:
-        self._asked("confine")
+    async def enforce(self, node_id: str, hold: ShareAssignment) -> Mapping[str, str]:
+        self._asked("enforce")
         return {}
 
     async def mount(self, node_id: str, attempt_id: str, sources: Sequence[tuple[str, str]]) -> Sequence[str]:
@@ -249,7 +249,7 @@ async def test_without_its_agent_an_image_of_ours_is_waited_for(tmp_path: Path) 
 # --- links that break ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", ["pull", "confine", "mount"])
+@pytest.mark.parametrize("call", ["pull", "enforce", "mount"])
 async def test_broken_agent_link_is_retried(scene: Scene, call: str) -> None:
     scene.agents.breaks_at = call
     with pytest.raises(AgentUnreachable, match="nothing was heard"):

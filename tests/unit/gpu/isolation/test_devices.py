@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing, Wanted
@@ -18,7 +18,7 @@ from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.none import NoDevices
 from commonage.gpu.slots import Slots
-from commonage.ports.devices import Hold, NotConfined
+from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 from commonage.testing.devices_contract import share_of
 
 A100 = Device("GPU-1", 0, "A100", 40960, driver="615.10", compute_capability="8.0")
@@ -40,21 +40,21 @@ class FakeLevel:
     def __init__(self, isolation: Isolation, why: str = "", fails: str = "") -> None:
         self.isolation = isolation
         self.why, self.fails = why, fails
-        self.applied: dict[str, Hold] = {}
+        self.applied: dict[str, ShareAssignment] = {}
 
     def available(self, device: Device) -> str:
         return "the GPU is simulated" if device.simulated else self.why
 
-    def apply(self, hold: Hold) -> Mapping[str, str]:
+    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
         self.applied[hold.attempt_id] = hold
         if self.fails:
-            raise NotConfined(self.fails)
+            raise ShareNotEnforced(self.fails)
         return {f"BY_{self.isolation.name}": str(hold.shares[0].memory_mib)}
 
-    def release(self, hold: Hold) -> None:
+    def release(self, hold: ShareAssignment) -> None:
         self.applied.pop(hold.attempt_id, None)
 
-    def settle(self, holds: Sequence[Hold]) -> None:
+    def settle(self, holds: Sequence[ShareAssignment]) -> None:
         self.applied = {hold.attempt_id: hold for hold in holds}
 
     def watch(self) -> Mapping[str, tuple[str, ...]]:
@@ -84,13 +84,13 @@ class Make:
 
     def __init__(self, folder: Path, levels: list[Level]) -> None:
         self.folder, self.levels = folder, levels
-        self.claims = Claims("test", folder)
+        self.claims = GpuLocks("test", folder)
 
     def __call__(
         self, *devices: Device, wanted: Wanted = "auto", slots: int = 0, in_containers: bool = False
     ) -> IsolatedDevices:
         self.claims.close()
-        self.claims = Claims("test", self.folder)
+        self.claims = GpuLocks("test", self.folder)
         sharing = Sharing(self.folder / "gpus", wanted, Slots(otherwise=slots), in_containers)
         contexts = Contexts(self.folder / "contexts.json", lambda _: "not here")
         return IsolatedDevices(Devices(*devices), sharing, levels=self.levels, claims=self.claims, contexts=contexts)
@@ -118,7 +118,7 @@ def test_mps_is_used_in_containers_only_where_it_is_named(make: Make, limit: Fak
     assert "/dev/shm" in dict(device.unavailable)[Isolation.MPS]
     devices = make(A100, wanted="mps", in_containers=True)
     assert [device.isolation for device in devices.inventory()] == [Isolation.MPS]
-    devices.confine(Hold("a-1", (replace(quarter(A100), isolation=Isolation.MPS),), in_container=True))
+    devices.enforce(ShareAssignment("a-1", (replace(quarter(A100), isolation=Isolation.MPS),), in_container=True))
     later = make(A100, in_containers=True)
     later.settle(["a-1"])
     (device,) = later.inventory()
@@ -164,7 +164,7 @@ def test_simulated_devices_are_cooperative_and_have_slots(make: Make) -> None:
 
 
 def test_a_device_of_another_server_takes_no_work(make: Make, tmp_path: Path) -> None:
-    others = Claims("data folder /other", tmp_path)
+    others = GpuLocks("data folder /other", tmp_path)
     others.claim("GPU-1")
     (device,) = make(A100).inventory()
     assert "another Commonage" in device.faults[0]
@@ -176,7 +176,7 @@ def test_a_device_of_another_server_takes_no_work(make: Make, tmp_path: Path) ->
 def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit: FakeLevel) -> None:
     devices = make(A100)
     (device,) = devices.inventory()
-    variables = devices.confine(Hold("a-1", (quarter(device),), ("/cgroup/a-1",)))
+    variables = devices.enforce(ShareAssignment("a-1", (quarter(device),), ("/cgroup/a-1",)))
     assert variables["BY_DRIVER_LIMIT"] == "10240"
     assert variables["PYTHONPATH"].endswith("injected/python")
     assert limit.applied["a-1"].cgroups == ("/cgroup/a-1",)
@@ -188,7 +188,7 @@ def test_a_device_keeps_the_level_of_the_shares_that_are_held(make: Make, limit:
     limit.why = "it needs driver 615"
     devices = make(A100)
     (device,) = devices.inventory()
-    devices.confine(Hold("a-1", (quarter(device),)))
+    devices.enforce(ShareAssignment("a-1", (quarter(device),)))
     limit.why = ""  # as after an upgrade of the driver
     (device,) = devices.inventory()
     assert (device.isolation, device.faults) == (Isolation.MPS, ())
@@ -207,19 +207,19 @@ def test_a_device_keeps_the_level_of_the_shares_that_are_held(make: Make, limit:
 def test_two_levels_are_not_held_on_one_device(make: Make) -> None:
     devices = make(A100)
     (device,) = devices.inventory()
-    devices.confine(Hold("a-1", (quarter(device),)))
-    with pytest.raises(NotConfined, match="GPU 0 is shared by driver-limit now"):
-        devices.confine(Hold("a-2", (replace(quarter(device), isolation=Isolation.MPS),)))
-    assert list(devices.confined()) == ["a-1"]
+    devices.enforce(ShareAssignment("a-1", (quarter(device),)))
+    with pytest.raises(ShareNotEnforced, match="GPU 0 is shared by driver-limit now"):
+        devices.enforce(ShareAssignment("a-2", (replace(quarter(device), isolation=Isolation.MPS),)))
+    assert list(devices.enforced()) == ["a-1"]
 
 
 def test_what_fails_to_be_applied_leaves_nothing(make: Make, limit: FakeLevel) -> None:
     limit.fails = "the driver answers no"
     devices = make(A100)
     (device,) = devices.inventory()
-    with pytest.raises(NotConfined, match="the driver answers no"):
-        devices.confine(Hold("a-1", (quarter(device),)))
-    assert not devices.confined()
+    with pytest.raises(ShareNotEnforced, match="the driver answers no"):
+        devices.enforce(ShareAssignment("a-1", (quarter(device),)))
+    assert not devices.enforced()
     assert not limit.applied
 
 
@@ -227,20 +227,20 @@ def test_a_later_process_releases_what_a_crash_left(make: Make, limit: FakeLevel
     crashed = make(A100)
     (device,) = crashed.inventory()
     for attempt in ("a-1", "a-2"):
-        crashed.confine(Hold(attempt, (quarter(device),)))
+        crashed.enforce(ShareAssignment(attempt, (quarter(device),)))
     other = replace(quarter(device), device_uuid="GPU-2", isolation=Isolation.MPS)
-    crashed.confine(Hold("a-3", (other,)))
+    crashed.enforce(ShareAssignment("a-3", (other,)))
     later = make(A100)
     later.settle(["a-2"])
-    assert set(later.confined()) == set(limit.applied) == {"a-2"}
+    assert set(later.enforced()) == set(limit.applied) == {"a-2"}
     assert not mps.applied
 
 
 def test_a_folder_that_cannot_be_written_is_said(make: Make, tmp_path: Path) -> None:
     (tmp_path / "gpus").write_text("a file")
     devices = make(A100)
-    with pytest.raises(NotConfined, match="cannot be written down"):
-        devices.confine(Hold("a-1", (quarter(devices.inventory()[0]),)))
+    with pytest.raises(ShareNotEnforced, match="cannot be written down"):
+        devices.enforce(ShareAssignment("a-1", (quarter(devices.inventory()[0]),)))
 
 
 def test_limits_are_by_the_measured_context_and_the_rest_is_the_devices_own(make: "Make") -> None:
@@ -300,11 +300,11 @@ def test_devices_of_amd_are_cooperative(tmp_path: Path) -> None:
 
 
 def test_a_container_is_told_by_variables() -> None:
-    hold = Hold("a-1", (quarter(A100),), in_container=True)
+    hold = ShareAssignment("a-1", (quarter(A100),), in_container=True)
     assert DriverLimit().apply(hold) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
     assert not Cooperative().apply(hold)
 
 
 def test_without_a_control_group_the_driver_cannot_hold_it(tmp_path: Path) -> None:
-    with pytest.raises(NotConfined, match="control group of version 2"):
-        DriverLimit(tmp_path).apply(Hold("a-1", (quarter(A100),), (str(tmp_path / "a-1"),)))
+    with pytest.raises(ShareNotEnforced, match="control group of version 2"):
+        DriverLimit(tmp_path).apply(ShareAssignment("a-1", (quarter(A100),), (str(tmp_path / "a-1"),)))

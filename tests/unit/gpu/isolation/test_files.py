@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import Device, Share
-from commonage.gpu.isolation.claims import Claims
+from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts, measure_context
 from commonage.gpu.isolation.holds import Holds
-from commonage.ports.devices import Hold
+from commonage.ports.devices import ShareAssignment
 
 SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
 DEVICE = Device("GPU-1", 0, "A100", 10240, driver="615.10")
 
 
 def test_a_hold_is_read_by_a_later_process(tmp_path: Path) -> None:
-    hold = Hold("a-1", (SHARE,), ("/sys/fs/cgroup/commonage/k/a-1",))
+    hold = ShareAssignment("a-1", (SHARE,), ("/sys/fs/cgroup/commonage/k/a-1",))
     Holds(tmp_path / "holds").put(hold)
     later = Holds(tmp_path / "holds")
     assert list(later) == [hold]
@@ -30,19 +30,19 @@ def test_a_hold_that_cannot_be_read_is_still_there_to_be_dropped(tmp_path: Path)
     (tmp_path / "a-2.new").write_text("left by a crash")
     holds = Holds(tmp_path)
     assert holds.ids() == ["a-1"]
-    assert holds.get("a-1") == Hold("a-1", ())
+    assert holds.get("a-1") == ShareAssignment("a-1", ())
 
 
 def test_no_file_is_named_after_what_cannot_be_an_id(tmp_path: Path) -> None:
     holds = Holds(tmp_path)
     with pytest.raises(ValueError, match="cannot be the id"):
-        holds.put(Hold("../a", ()))
+        holds.put(ShareAssignment("../a", ()))
     assert holds.get("../a") is None
     holds.drop("../a")
 
 
 def test_a_device_is_given_out_by_one_server_only(tmp_path: Path) -> None:
-    first, second = Claims("data folder /a", tmp_path), Claims("data folder /b", tmp_path)
+    first, second = GpuLocks("data folder /a", tmp_path), GpuLocks("data folder /b", tmp_path)
     assert first.claim("GPU-1") == first.claim("GPU-1") == ""
     assert "another Commonage" in second.claim("GPU-1")
     assert "data folder /a" in second.claim("GPU-1")
@@ -55,10 +55,10 @@ def test_a_device_is_given_out_by_one_server_only(tmp_path: Path) -> None:
 def test_servers_that_may_use_different_places_meet_in_the_one_they_share(tmp_path: Path) -> None:
     of_root, of_all = tmp_path / "run", tmp_path / "tmp"
     of_all.mkdir()
-    of_user = Claims("data folder /user", of_root, of_all)
+    of_user = GpuLocks("data folder /user", of_root, of_all)
     assert of_user.claim("GPU-1") == ""
     of_root.mkdir()
-    root = Claims("data folder /root", of_root, of_all)
+    root = GpuLocks("data folder /root", of_root, of_all)
     assert "data folder /user" in root.claim("GPU-1")
     of_user.close()
     assert root.claim("GPU-1") == ""
@@ -66,7 +66,7 @@ def test_servers_that_may_use_different_places_meet_in_the_one_they_share(tmp_pa
 
 
 def test_a_place_without_room_for_locks_is_said(tmp_path: Path) -> None:
-    assert "cannot be opened" in Claims("here", tmp_path / "none").claim("GPU-1")
+    assert "cannot be opened" in GpuLocks("here", tmp_path / "none").claim("GPU-1")
 
 
 def test_a_context_is_measured_once_for_device_and_driver(tmp_path: Path) -> None:
