@@ -14,7 +14,7 @@ from commonage.agent.config import AgentConfig
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import FolderNotReadable, SharedFolderEmpty, SharedFolderSilent
-from commonage.engines.rundir.disk import tight_disk
+from commonage.engines.rundir.disk import disk_pressure_of
 
 _MIB = 1024 * 1024
 _SHARED_TIMEOUT_S = 10.0
@@ -75,7 +75,7 @@ class Node:
             free_mib,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
             tuple(found),
-            tight_disk(free_mib, config.disk_low_mib, root),
+            disk_pressure_of(free_mib, config.disk_low_mib, root),
         )
 
 

@@ -112,7 +112,8 @@ class NodeState(StrEnum):
 class NodeReport:
     """The report of an engine or agent on a node's present state. CPUs in thousandths, memory and disk in MiB.
 
-    `tight`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the engine
+    `disk_pressure`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the
+    engine
     knows the node and has given it up; the faults give the reason. `undecided`: why its workloads may still run, so
     that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
     """
@@ -124,7 +125,7 @@ class NodeReport:
     disk_free_mib: int | None = None
     labels: tuple[tuple[str, str], ...] = ()
     faults: tuple[Reason, ...] = ()
-    tight: Reason | None = None
+    disk_pressure: Reason | None = None
     gone: bool = False
     undecided: Reason | None = None
 

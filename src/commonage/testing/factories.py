@@ -73,10 +73,12 @@ def node(
     **fields: Any,
 ) -> Node:
     """A ready node with these devices, or that number of them; `fields` are those of Node, and of its report `labels`,
-    `faults`, `tight` and `disk_free_mib`.
+    `faults`, `disk_pressure` and `disk_free_mib`.
     """
     gpus = [device(i, uuid=f"GPU-{name}-{i}") for i in range(devices)] if isinstance(devices, int) else devices
-    of_report = {key: fields.pop(key) for key in ("labels", "faults", "tight", "disk_free_mib") if key in fields}
+    of_report = {
+        key: fields.pop(key) for key in ("labels", "faults", "disk_pressure", "disk_free_mib") if key in fields
+    }
     report = replace(NodeReport(name, cpus_milli, memory_mib, tuple(gpus)), **of_report)
     return replace(Node(name, SITE, "fake", NodeState.READY, report, observed_at=NOW), **fields)
 

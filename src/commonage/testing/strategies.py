@@ -227,7 +227,7 @@ def nodes() -> st.SearchStrategy[Node]:
         disk_free_mib=st.none() | amounts(),
         labels=pairs(),
         faults=st.lists(reasons(), max_size=2).map(tuple),
-        tight=st.none() | reasons(),
+        disk_pressure=st.none() | reasons(),
         gone=st.booleans(),
     )
     return st.builds(

@@ -194,7 +194,7 @@ def play(scene: Scene) -> dict[str, float]:
         scene = scene.later(max(scene.now, min(ends)))
 
 
-def essence(outcome: Plan) -> tuple[object, ...]:
+def stored_fields(outcome: Plan) -> tuple[object, ...]:
     """What a plan comes to."""
     return (outcome.starts, tuple(outcome.promises.items()), outcome.evictions)
 

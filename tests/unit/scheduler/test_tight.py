@@ -18,8 +18,8 @@ from commonage.testing.factories import NOW
 FULL = DiskNearlyFull(folders=("/data",), free_mib=3, least_mib=256)
 
 
-def tight(node: Node) -> Node:
-    return replace(node, report=replace(node.report, tight=FULL))
+def disk_pressure(node: Node) -> Node:
+    return replace(node, report=replace(node.report, disk_pressure=FULL))
 
 
 def snapshot(*nodes: Node) -> Snapshot:
@@ -35,14 +35,14 @@ def started(made: Snapshot) -> dict[str, str]:
 
 
 def test_only_sessions_start_on_a_full_disk() -> None:
-    assert started(snapshot(tight(factories.node("full")))) == {"session": "full"}
-    both = started(snapshot(tight(factories.node("full")), factories.node("roomy")))
+    assert started(snapshot(disk_pressure(factories.node("full")))) == {"session": "full"}
+    both = started(snapshot(disk_pressure(factories.node("full")), factories.node("roomy")))
     assert (both["job"], both["service"]) == ("roomy", "roomy")
     assert "session" in both
 
 
 def test_wait_reason_names_the_full_disk() -> None:
-    made = snapshot(tight(factories.node("full")))
+    made = snapshot(disk_pressure(factories.node("full")))
     job = request_from_spec(factories.spec(kind=Kind.JOB), "another", NOW)
     assert explain(made, job, NOW).reasons == (InsufficientDisk(node="full", total=1, cause=FULL),)
     session = request_from_spec(factories.spec(kind=Kind.SESSION), "another", NOW)

@@ -18,7 +18,7 @@ from commonage.domain.workloads import Workload
 from commonage.scheduler.model.queued_requests import AllocatedRequest
 
 
-def judged(node: Node) -> Node:
+def with_state(node: Node) -> Node:
     """The node with the state and reason that follow from its report and its drain state."""
     report = node.report
     if report.gone:
@@ -27,7 +27,7 @@ def judged(node: Node) -> Node:
         return replace(node, state=NodeState.DRAINING, reasons=(DrainedBy(by=node.drained_by), *report.faults))
     if report.faults:
         return replace(node, state=NodeState.FAULTY, reasons=report.faults)
-    return replace(node, state=NodeState.READY, reasons=() if report.tight is None else (report.tight,))
+    return replace(node, state=NodeState.READY, reasons=() if report.disk_pressure is None else (report.disk_pressure,))
 
 
 def reasons_for(node: Node, who: Principal) -> tuple[Reason, ...]:
@@ -42,10 +42,10 @@ def reasons_for(node: Node, who: Principal) -> tuple[Reason, ...]:
 def drained(node: Node, by: str, leave_by: float | None = None) -> Node:
     """The node as drained by this principal (empty: not drained). A lost node stays lost."""
     wished = replace(node, drained_by=by, leave_by=leave_by)
-    return wished if node.state is NodeState.LOST else judged(wished)
+    return wished if node.state is NodeState.LOST else with_state(wished)
 
 
-def essence(node: Node) -> tuple[object, ...]:
+def stored_fields(node: Node) -> tuple[object, ...]:
     """The fields of a node that must be written when they change."""
     report = node.report
     devices = [replace(one, notices=()) for one in report.devices]
@@ -63,8 +63,8 @@ def undecided(
     """Events about a node whose workloads need an admin's decision: one for admins, and one for each workload with an
     allocation on it. `workload` returns a live workload by its id.
     """
-    why = node.report.undecided
-    if why is None or (before is not None and before.report.undecided is not None):
+    why = node.report.awaits_admin
+    if why is None or (before is not None and before.report.awaits_admin is not None):
         return []
     allocations = [one for one in allocated if one.allocation.node == node.name]
     there = [(one, found) for one in allocations if (found := workload(one.workload_id)) is not None]

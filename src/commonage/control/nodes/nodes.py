@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from commonage.control.catalogue.environments import Environments
 from commonage.control.nodes.all_devices import AllDevices
 from commonage.control.nodes.device_alarms import alarms, device_of
-from commonage.control.nodes.node_states import drained, essence, judged, undecided
+from commonage.control.nodes.node_states import drained, stored_fields, undecided, with_state
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.waiting import wait_at_most
@@ -125,7 +125,7 @@ class Nodes:
         if known is not None:
             observed_at = known.observed_at if report.gone else now
             reported = replace(reported, observed_at=observed_at, drained_by=known.drained_by, leave_by=known.leave_by)
-        return judged(reported)
+        return with_state(reported)
 
     def _unreported(self, node: Node, now: float) -> Node:
         """The state of a node that no engine reported: unschedulable at once, lost after a while."""
@@ -144,7 +144,7 @@ class Nodes:
         allocated = self._live_state.allocated()
         for node in nodes:
             before = self._live_state.nodes.get(node.name)
-            if before is None or essence(before) != essence(node):
+            if before is None or stored_fields(before) != stored_fields(node):
                 changed.append(node)
             if before is None or before.state is not node.state:
                 changed_to = NodeStateChanged(node=node.name, state=node.state.value, causes=node.reasons)

@@ -15,8 +15,8 @@ def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | 
     silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
     if silent:
         silent_s = now - node.observed_at
-        if node.report.undecided is not None:
-            return NodeUndecided(node=node.name, cause=node.report.undecided, silent_s=silent_s)
+        if node.report.awaits_admin is not None:
+            return NodeUndecided(node=node.name, cause=node.report.awaits_admin, silent_s=silent_s)
         return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)
     if node.report.faults:
         return NodeHasFault(node=node.name, fate=_once_lost(workload))

@@ -70,7 +70,7 @@ class Excesses:
             device = devices.get(uuid)
             if attempt_id not in shares or device is None or use.memory_mib is None:
                 continue  # no figure is known: the last excess stays valid until it is too old
-            excess = self._judged(attempt_id, device, use.memory_mib, shares[attempt_id])
+            excess = self._with_state(attempt_id, device, use.memory_mib, shares[attempt_id])
             if excess is None:
                 still.pop((attempt_id, uuid), None)
                 continue
@@ -85,7 +85,7 @@ class Excesses:
         self._open = still
         return found
 
-    def _judged(self, attempt_id: str, device: Device, used_mib: int, shares: dict[str, int]) -> Excess | None:
+    def _with_state(self, attempt_id: str, device: Device, used_mib: int, shares: dict[str, int]) -> Excess | None:
         share_mib = shares.get(device.uuid, 0)
         allowed = share_mib + max(self._tolerance_mib, device.context_mib) if share_mib else 0
         if used_mib <= allowed or share_mib >= device.memory_mib or used_mib > device.memory_mib * IMPOSSIBLE_PART:

@@ -106,17 +106,17 @@ def _tenant(
     """
     said = submission.groups is not None and who.is_admin
     groups = (submission.groups or ()) if said else who.groups if owner == who.name else ()
-    judged = replace(who, name=owner, scopes=who.scopes - {Scope.ADMIN}) if said else who
+    with_state = replace(who, name=owner, scopes=who.scopes - {Scope.ADMIN}) if said else who
     name = submission.environment or ""
     found = catalogue.get(name) or catalogue.removed(name)
     own = found.tenant if found is not None else None
     if (
         submission.tenant is None
         and own is not None
-        and (judged.is_admin or own in _names(tenants_of(groups, settings)))
+        and (with_state.is_admin or own in _names(tenants_of(groups, settings)))
     ):
-        return tenant_of(own, judged, groups, settings)
-    return tenant_of(submission.tenant, judged, groups, settings)
+        return tenant_of(own, with_state, groups, settings)
+    return tenant_of(submission.tenant, with_state, groups, settings)
 
 
 def _names(tenants: Sequence[Tenant]) -> frozenset[str]:

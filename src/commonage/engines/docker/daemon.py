@@ -22,7 +22,7 @@ from commonage.engines.containers.daemon.gpus import GpuMethod, gpu_method_of
 from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.rundir.disk import free_on, tight_disk
+from commonage.engines.rundir.disk import disk_pressure_of, free_on
 from commonage.engines.rundir.table import InThread
 from commonage.ports.devices import Devices, DevicesUnavailable
 
@@ -117,7 +117,7 @@ class Daemon:
             free,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(self._settings.labels)}.items())),
             (*faults, *wrong),
-            tight_disk(free, self._settings.disk_low_mib, data, root),
+            disk_pressure_of(free, self._settings.disk_low_mib, data, root),
         )
 
 

@@ -13,7 +13,7 @@ from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import GpuDriverUnavailable
 from commonage.engines.process.settings import ProcessSettings
-from commonage.engines.rundir.disk import free_on, tight_disk
+from commonage.engines.rundir.disk import disk_pressure_of, free_on
 from commonage.ports.devices import Devices, DevicesUnavailable
 
 _MIB = 1024 * 1024
@@ -50,7 +50,7 @@ def report_node(settings: ProcessSettings, data: Path, devices: Devices | None) 
         free,
         tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(settings.labels)}.items())),
         (*faults, *wrong),
-        tight_disk(free, settings.disk_low_mib, data),
+        disk_pressure_of(free, settings.disk_low_mib, data),
     )
 
 

@@ -25,8 +25,8 @@ def free_on(*places: Path) -> tuple[int | None, tuple[Reason, ...]]:
     return min(found), ()
 
 
-def tight_disk(free_mib: int | None, least_mib: int, *folders: object) -> Reason | None:
-    """For `NodeReport.tight`: None while `least_mib` are free, or if free space is unknown."""
+def disk_pressure_of(free_mib: int | None, least_mib: int, *folders: object) -> Reason | None:
+    """For `NodeReport.disk_pressure`: None while `least_mib` are free, or if free space is unknown."""
     if free_mib is None or free_mib >= least_mib:
         return None
     return DiskNearlyFull(folders=tuple(map(str, folders)), free_mib=free_mib, least_mib=least_mib)

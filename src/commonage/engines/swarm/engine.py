@@ -33,7 +33,7 @@ from commonage.engines.containers.files.prepare import ContainerDefaults
 from commonage.engines.containers.housekeeping import Housekeeper, LogRetention
 from commonage.engines.containers.program.program import shared_variables
 from commonage.engines.containers.run import Run
-from commonage.engines.rundir.disk import free_on, tight_disk
+from commonage.engines.rundir.disk import disk_pressure_of, free_on
 from commonage.engines.rundir.unpacking import Unpacker
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
@@ -118,13 +118,13 @@ class SwarmEngine(ContainerEngine):
         free, faults = free_on(self._shared)
         if self._known_nodes.fault:
             faults = (EngineNotAnswering(error=self._known_nodes.fault), *faults)
-        tight = tight_disk(free, self._settings.disk_low_mib, self._shared)
+        disk_pressure = disk_pressure_of(free, self._settings.disk_low_mib, self._shared)
         return [
             replace(
                 report,
                 faults=(*report.faults, *faults, *self._faults_of_sharing(report.name)),
                 disk_free_mib=min((one for one in (free, report.disk_free_mib) if one is not None), default=None),
-                tight=report.tight or tight,
+                disk_pressure=report.disk_pressure or disk_pressure,
             )
             for report in self._known_nodes.reports()
         ]

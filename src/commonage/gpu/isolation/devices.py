@@ -93,9 +93,9 @@ class IsolatedDevices:
             notices: dict[str, tuple[str, ...]] = {}
             for level in self._levels:
                 notices.update(level.watch())
-            return [self._judged(device, notices.get(device.uuid, ())) for device in found]
+            return [self._with_state(device, notices.get(device.uuid, ())) for device in found]
 
-    def _judged(self, device: Device, notices: tuple[str, ...]) -> Device:
+    def _with_state(self, device: Device, notices: tuple[str, ...]) -> Device:
         slots = self._sharing.slots.of(device)
         if device.simulated:
             return replace(device, slots=slots, isolation=Isolation.COOPERATIVE)

@@ -41,9 +41,9 @@ class NodeReady:
         node = grid.nodes[number]
         if node.state is not NodeState.READY:
             return _not_ready(node)
-        if shape.request.on_full_disk or node.report.tight is None:
+        if shape.request.on_full_disk or node.report.disk_pressure is None:
             return None
-        return waiting.InsufficientDisk(node=node.name, cause=node.report.tight)
+        return waiting.InsufficientDisk(node=node.name, cause=node.report.disk_pressure)
 
 
 class _NodeLabels:

@@ -122,7 +122,7 @@ class FitTable:
     def _compare(self, request_classes: Ints, nodes: Ints, empty: bool) -> Bools:
         grid = self._grid
         cpus, memory = (grid.cpus_total, grid.memory_total) if empty else (grid.cpus, grid.memory)
-        fit: Bools = grid.ready[nodes] | (self._on_full_disk[request_classes][:, None] & grid.tight[nodes])
+        fit: Bools = grid.ready[nodes] | (self._on_full_disk[request_classes][:, None] & grid.disk_pressure[nodes])
         fit &= self._cpus[request_classes][:, None] <= cpus[nodes]
         fit &= self._memory[request_classes][:, None] <= memory[nodes]
         with_devices = np.flatnonzero(self._devices[request_classes])

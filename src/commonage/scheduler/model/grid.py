@@ -28,7 +28,7 @@ class Grid:
     """Nodes by number. Only this class writes the arrays.
 
     `cpus`, `memory` [N] are free; `cpus_total`, `memory_total` [N] are the capacity; `ready` [N]: schedulable;
-    `tight` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
+    `disk_pressure` [N]: its disk is nearly full, so it takes only requests with `Request.on_full_disk`; `free_mib`,
     `free_milli`, `total_mib`, `numa` [N, C]; `kind` [N, C] is the number of the device's kind, -1 for no device or an
     unschedulable one. `changed` lists the touched nodes in order, for row caches; `epoch` counts events that invalidate
     all caches, `puts` counts node reports.
@@ -105,10 +105,10 @@ class Grid:
         self.kind: Ints
         self.numa: Ints
         self.ready: Bools
-        self.tight: Bools
+        self.disk_pressure: Bools
         for name in ("cpus", "memory", "cpus_total", "memory_total"):
             grown(name, 0, (n,))
-        for name in ("ready", "tight"):
+        for name in ("ready", "disk_pressure"):
             grown(name, 0, (n,), np.bool_)
         for name in ("free_mib", "free_milli", "total_mib"):
             grown(name, 0, (n, c))
@@ -124,8 +124,8 @@ class Grid:
             if self._device.get(device.uuid, (-1, 0))[0] == number:
                 del self._device[device.uuid]
         self.nodes[number] = node
-        self.ready[number] = node.state is NodeState.READY and report.tight is None
-        self.tight[number] = node.state is NodeState.READY and report.tight is not None
+        self.ready[number] = node.state is NodeState.READY and report.disk_pressure is None
+        self.disk_pressure[number] = node.state is NodeState.READY and report.disk_pressure is not None
         self.cpus[number] = self.cpus_total[number] = report.cpus_milli
         self.memory[number] = self.memory_total[number] = report.memory_mib
         self.kind[number] = self.numa[number] = -1
@@ -249,7 +249,7 @@ class Grid:
     def schedulable(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: which nodes are schedulable for this shape, whatever is free."""
         ready: Bools = self.ready[nodes]
-        return ready | self.tight[nodes] if shape.request.on_full_disk else ready
+        return ready | self.disk_pressure[nodes] if shape.request.on_full_disk else ready
 
     def devices_fit(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes), C]: which devices have the resources that the shape takes from one."""

@@ -89,9 +89,9 @@ class ExpectedWaste:
 
     def _mix_changed(self) -> bool:
         """True if the typical workloads, or the amounts of memory they take, have changed enough."""
-        judged = min(self._arrivals.cpus_per_mib(), UNJUDGED)
+        with_state = min(self._arrivals.cpus_per_mib(), UNJUDGED)
         return (
-            abs(judged - self._cpus_per_mib) > MIX_CHANGED * judged
+            abs(with_state - self._cpus_per_mib) > MIX_CHANGED * with_state
             or mix_distance(self._mix, self._arrivals.mix()) > MIX_CHANGED
         )
 

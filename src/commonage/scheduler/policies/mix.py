@@ -103,10 +103,10 @@ class MixEstimator:
         self._waiting: list[Request] = []
         # CPUs and memory of requests with a GPU, both summed with the same weights.
         self._cpus = self._memory = 0.0
-        self._judged = 0
+        self._with_state = 0
         if given.cpus_per_mib < float("inf"):
             taken = [one.cpus_milli * count for one, count in self._counts.items() if one.gpu is not None]
-            self._cpus, self._memory, self._judged = sum(taken), sum(taken) / given.cpus_per_mib, ENOUGH
+            self._cpus, self._memory, self._with_state = sum(taken), sum(taken) / given.cpus_per_mib, ENOUGH
 
     def add(self, request: Request) -> None:
         """Count one submitted request."""
@@ -122,7 +122,7 @@ class MixEstimator:
     def cpus_per_mib(self) -> float:
         """Thousandths of a CPU per MiB of memory over all requests with a GPU; inf before enough of them arrived."""
         self._fold()
-        return self._cpus / self._memory if self._judged >= ENOUGH and self._memory else float("inf")
+        return self._cpus / self._memory if self._with_state >= ENOUGH and self._memory else float("inf")
 
     def _fold(self) -> None:
         """Count the buffered arrivals at once, and let all others decay by the same number of arrivals."""
@@ -135,7 +135,7 @@ class MixEstimator:
             one = typical(request)
             self._counts[one] = self._counts.get(one, 0.0) + times
             if request.gpu is not None:
-                self._judged += times
+                self._with_state += times
                 self._cpus += times * request.cpus_milli
                 self._memory += times * request.memory_mib
         self._all = sum(self._counts.values())

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
-from commonage.control.nodes.node_states import judged, reasons_for
+from commonage.control.nodes.node_states import reasons_for, with_state
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
 from commonage.domain.events import EventKind
@@ -55,7 +55,7 @@ DOWN = SwarmNodeDown(error="heartbeat failure")
     ],
 )
 def test_only_admins_read_what_a_daemon_reported(node: Node, shown: Reason) -> None:
-    judged_node = judged(node) if node.report.faults else node
+    judged_node = with_state(node) if node.report.faults else node
     assert reasons_for(judged_node, ANN) == (shown,)
     assert reasons_for(judged_node, ROOT) == judged_node.reasons
 
@@ -270,7 +270,7 @@ async def test_who_waits_for_an_admins_word_is_told_within_a_second_and_so_are_a
         job_there, session_there = await started(site, control, job("train")), await started(site, control, session())
         site.engine.add_node(replace(one, faults=(DOWN,)))
         await site.clock.advance(5)
-        site.engine.add_node(replace(one, faults=(DOWN, why), gone=True, undecided=why))
+        site.engine.add_node(replace(one, faults=(DOWN, why), gone=True, awaits_admin=why))
         await site.clock.advance(1)
         for there in (job_there, session_there):
             (said,) = control.queries.details(site.there(there)).notes

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from commonage.domain.reasons.nodes import DiskNearlyFull, FolderNotReadable
-from commonage.engines.rundir.disk import free_on, tight_disk
+from commonage.engines.rundir.disk import disk_pressure_of, free_on
 
 
 def test_fullest_disk_counts(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_folder_that_is_away_is_a_fault_and_not_the_end(tmp_path: Path) -> Non
 
 
 def test_it_is_tight_below_what_is_needed() -> None:
-    assert tight_disk(99, 100, "/data", "/docker") == DiskNearlyFull(
+    assert disk_pressure_of(99, 100, "/data", "/docker") == DiskNearlyFull(
         folders=("/data", "/docker"), free_mib=99, least_mib=100
     )
-    assert (tight_disk(100, 100, "/data"), tight_disk(None, 100, "/data")) == (None, None)
+    assert (disk_pressure_of(100, 100, "/data"), disk_pressure_of(None, 100, "/data")) == (None, None)

@@ -242,7 +242,7 @@ def test_minority_is_requeued_and_majority_is_not() -> None:
     gone = Phase(SURELY_S, off=frozenset({"m1", "m2", "m3"}))
     site = lost(4, gone)
     assert not any(one.begun_anew for one in site.swarm_nodes.values())
-    undecided = [(one.name, one.undecided) for one in site.known_nodes.reports() if one.gone]
+    undecided = [(one.name, one.awaits_admin) for one in site.known_nodes.reports() if one.gone]
     assert undecided == [(name, MayBeCutOff(node=name)) for name in ("m1", "m2", "m3")]
 
 
@@ -276,5 +276,5 @@ def test_node_without_agent_waits_for_admin() -> None:
     assert not site.swarm_nodes["m1"].begun_anew
     [report] = [one for one in site.known_nodes.reports() if one.name == "m1"]
     assert report.gone
-    assert report.undecided == MayRunWithoutAgent(node="m1")
-    assert report.undecided in report.faults
+    assert report.awaits_admin == MayRunWithoutAgent(node="m1")
+    assert report.awaits_admin in report.faults

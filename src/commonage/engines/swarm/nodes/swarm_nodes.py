@@ -182,7 +182,7 @@ def report_of(
     gone = swarm_node.is_down and (wait is None or wait.for_long)
     undecided = wait.why if gone and wait is not None else None
     labelled = tuple(sorted(labels.items()))
-    return replace(report, labels=labelled, faults=tuple(faults), gone=gone, undecided=undecided)
+    return replace(report, labels=labelled, faults=tuple(faults), gone=gone, awaits_admin=undecided)
 
 
 def _reservable(gpus: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
