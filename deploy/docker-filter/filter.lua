@@ -2,7 +2,7 @@
 -- (descriptions.lua), and the object that it names must belong to an installation of Commonage, by the daemon's own answer.
 local daemon = "unix@" .. os.getenv("DAEMON")
 local LABEL = "commonage.installation"
-local MOST_BYTES = 1000000
+local MAX_BYTES = 1000000
 local WITHIN_MS = 10000
 
 local function ask(path)
@@ -95,7 +95,7 @@ local function refusal_of_body(txn, call, version)
     if size == 0 then return nil end
     return {403, "this call has no body: the filter before the Docker socket passes on the bodies of descriptions only"}
   end
-  if size > MOST_BYTES then
+  if size > MAX_BYTES then
     return {413, "the description is too large: the filter before the Docker socket reads up to 1,000,000 bytes"}
   end
   local body = txn.f:req_body() or ""

@@ -19,8 +19,8 @@ from commonage.engines.containers.program.program import ContainerNetwork, progr
 from commonage.engines.docker import translate as docker
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.swarm import translate as swarm
-from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.swarm_files import Delivery
 
 Json = dict[str, Any]
 INSTALLATION = "0123456789abcdef"

@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 SERVER = """
 import json, os, sys
 from pathlib import Path
-from commonage.gpu.isolation.claims import GpuLocks
+from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing

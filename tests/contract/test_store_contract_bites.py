@@ -105,8 +105,8 @@ class KeepsTheFirstFigures(MemoryStore):
 
 
 class TellsOthersFigures(MemoryStore):
-    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
-        return [each for each in self.shelf.usage_reports.values() if each.likeness == likeness][:limit]
+    async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
+        return [each for each in self.shelf.usage_reports.values() if each.command_hash == command_hash][:limit]
 
 
 class KeepsWhatIsTakenAway(MemoryStore):

@@ -83,7 +83,7 @@ async def _push(portal: Portal) -> None:
     made = replace(made, base_digest=f"sha256:{'4b' * 32}", commit="5fa02c1d9", dirty=True)
     whole = {"title": "Vision course", "description": "PyTorch beside the old Python that the exercises were made for."}
     root = Principal("root", ADMIN)
-    fields: dict[str, Any] = {"kernels": kernels, "provenance": made, "least_vram_mib": 4 * GIB, **whole}
+    fields: dict[str, Any] = {"kernels": kernels, "provenance": made, "min_vram_mib": 4 * GIB, **whole}
     await portal.control.images.add(root, image("commons/vision:2.9", None, **fields), "registry.test:5000")
     await asyncio.sleep(0.2)
     portal.engine.prepare_s = 900

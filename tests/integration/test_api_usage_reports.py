@@ -68,7 +68,7 @@ async def test_usage_report_leads_to_a_suggestion(api: Api, device: Device) -> N
         await until(lambda: api.control.live_state.get(one) is None)
         usage_report = (await ann.get(f"/workloads/{one}")).json()["usage_report"]
         assert usage_report["final"] is True
-        assert (usage_report["devices"], usage_report["would_do_mib"], usage_report["memory_peak_mib"]) == (
+        assert (usage_report["devices"], usage_report["sufficient_vram_mib"], usage_report["memory_peak_mib"]) == (
             1,
             4608,
             300,

@@ -95,7 +95,7 @@ async def installed(data: Path, gpus: str, slots: str = "") -> AsyncIterator[Ins
         async with httpx2.AsyncClient(transport=transport, base_url=f"{URL}{API_PATH}", headers=headers) as client:
             await until(control.node_views.all)
             yield Installation(control, client)
-            await control.stand_down()
+            await control.stop_all()
             assert not devices.enforced()
     finally:
         loops.cancel()

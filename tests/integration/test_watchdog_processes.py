@@ -92,7 +92,7 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     for pid in site.device.held.keys() - {os.getpid()}:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    await site.control.stand_down()
+    await site.control.stop_all()
     loops.cancel()
     await asyncio.wait([loops])
     await site.control.close()

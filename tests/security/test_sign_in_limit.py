@@ -11,13 +11,13 @@ import pytest
 from tests.integration.hub_installation import Installation
 
 pytestmark = pytest.mark.anyio
-MOST = 4
+MAX = 4
 
 
 @pytest.fixture(scope="module")
 async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installation]:
     folder = tmp_path_factory.mktemp("hub") / "data"
-    async with Installation(folder, max_failed_sign_ins_per_minute=MOST) as installation:
+    async with Installation(folder, max_failed_sign_ins_per_minute=MAX) as installation:
         yield installation
 
 
@@ -33,13 +33,13 @@ async def test_who_guesses_a_password_is_stopped_wherever_it_is_taken_and_others
     async with here.browser() as form, here.browser() as api, here.browser() as other:
         form.headers |= mallory
         api.headers |= mallory
-        answers = [(await here.sign_in(form, "admin", f"wrong-{number}")).status_code for number in range(MOST + 3)]
-        assert answers == [403] * MOST + [429] * 3
+        answers = [(await here.sign_in(form, "admin", f"wrong-{number}")).status_code for number in range(MAX + 3)]
+        assert answers == [403] * MAX + [429] * 3
         # Nor does another spelling of the name, a forged address, or the other way in help.
         for name in ("Admin", " admin "):
             page = await here.sign_in(form, name, here.secrets.admin_password)
             assert page.status_code == 429
-        assert f"at most {MOST} a minute" in page.text
+        assert f"at most {MAX} a minute" in page.text
         assert int(page.headers["Retry-After"]) > 0
         # The API takes passwords, too, and says 403 to whatever is wrong: here the password is the right one.
         api.headers["X-Forwarded-For"] = "192.0.2.1, 198.51.100.7"
@@ -64,7 +64,7 @@ async def test_signing_in_rightly_is_never_slowed(here: Installation) -> None:
             browser.headers["X-Forwarded-For"] = "192.0.2.55"
             return (await here.sign_in(browser, f"student{number}", here.secrets.users_password)).status_code
 
-    assert {await arrives(number) for number in range(6 * MOST)} == {200}
+    assert {await arrives(number) for number in range(6 * MAX)} == {200}
 
 
 async def test_a_large_request_is_not_kept_in_memory_by_the_hub(here: Installation) -> None:

@@ -18,7 +18,7 @@ class DotProduct(Scored):
 
     def score(self, shape: Shape, nodes: Ints) -> Floats:
         """[n]: whole per cent, 100 if nothing of the requested resources is free."""
-        most_cpus, most_milli = largest(self.grid)
-        cpus = self.grid.cpus[nodes] / most_cpus * (shape.cpus_milli / most_cpus)
-        milli = idle_milli(self.grid, nodes) / most_milli * (taken_milli(self.grid, shape, nodes) / most_milli)
+        max_cpus, max_milli = largest(self.grid)
+        cpus = self.grid.cpus[nodes] / max_cpus * (shape.cpus_milli / max_cpus)
+        milli = idle_milli(self.grid, nodes) / max_milli * (taken_milli(self.grid, shape, nodes) / max_milli)
         return np.floor((1.0 - (cpus + milli) / 2) * 100)

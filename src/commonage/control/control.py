@@ -223,13 +223,13 @@ class Control:
             for loop in self._loops:
                 _begin(loops, loop)
 
-    async def stand_down(self, within_s: float = 20.0) -> int:
+    async def stop_all(self, within_s: float = 20.0) -> int:
         """Stop all running workloads before the node shuts down: sessions end for good, other work is requeued.
 
         The loops must still run. Returns how many workloads still ran after `within_s` seconds.
         """
         self.schedule.pause()
-        left = await self.workloads.stand_down(within_s)
+        left = await self.workloads.stop_all(within_s)
         await self.usage_reports.keep()
         return left
 

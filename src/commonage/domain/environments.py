@@ -21,7 +21,7 @@ class Environment:
     On a process site it is a Python environment: made by uv from `requirements` (a list in pip's syntax), or an
     existing one (`python`, the path of its interpreter). Elsewhere it is an `image`. `variables` are set for every
     workload in it. `kinds` are the kinds of workloads that may use it. `tenant`: only its members may use it (None:
-    everyone). `needs_gpu`: it requires a GPU; `least_vram_mib`: the least VRAM it requires.
+    everyone). `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Environment:
     variables: tuple[tuple[str, str], ...] = ()
     tenant: str | None = None
     needs_gpu: bool = False
-    least_vram_mib: int = 0
+    min_vram_mib: int = 0
 
 
 class EnvironmentState(StrEnum):

@@ -106,7 +106,7 @@ class Image:
 
     `reference` is what engines fetch: `HOST/REPOSITORY@sha256:…`, or for an image that was loaded by hand its id.
     `server_prefix` is the folder of the virtual environment that has `jupyterhub-singleuser`; `path` the image's own
-    search path. `needs_gpu`: it requires a GPU; `least_vram_mib`: the least VRAM it requires.
+    search path. `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Image:
     path: str = USUAL_PATH
     variables: tuple[tuple[str, str], ...] = ()
     needs_gpu: bool = False
-    least_vram_mib: int = 0
+    min_vram_mib: int = 0
     provenance: Provenance = Provenance()
     removed: Removal | None = None
 
@@ -232,5 +232,5 @@ def _environment(image: Image, name: str, title: str, kinds: tuple[Kind, ...], p
         variables=tuple((variables | dict(image.variables)).items()),
         tenant=image.tenant,
         needs_gpu=image.needs_gpu,
-        least_vram_mib=image.least_vram_mib,
+        min_vram_mib=image.min_vram_mib,
     )

@@ -14,7 +14,7 @@ from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MOST_LOSSES, Attempt, Kind, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import MAX_LOSSES, Attempt, Kind, State, StopCause, StopRequest, Workload
 
 # --- what can happen ----------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ def _finish(workload: Workload, attempt: Attempt, state: State, reason: Reason, 
     spec, policy = workload.spec, workload.spec.retry
     # A session does not: its kernels are gone. Control has the hub start another one if its owner wanted that.
     if state is State.LOST and spec.requeue and spec.kind is not Kind.SESSION:
-        if workload.losses < MOST_LOSSES:
+        if workload.losses < MAX_LOSSES:
             return _requeued(replace(workload, losses=workload.losses + 1), attempt, reason, now)
         reason = attempts.LostTooOften(losses=workload.losses + 1, cause=reason)
     if state in (State.FAILED, State.LOST) and workload.retried < policy.retries:

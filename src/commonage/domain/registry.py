@@ -15,7 +15,7 @@ from commonage.domain.images import PUBLIC
 
 PULL, PUSH, DELETE = "pull", "push", "delete"
 _ACCESS = re.compile(r"(?P<kind>[a-z]+)(?:\([a-z]+\))?:(?P<name>[^\s]+):(?P<actions>[a-z,*]*)", re.ASCII)
-_MOST = 64
+_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def rights_of_member(scopes: Iterable[str], *, reads: bool = True, writes: bool 
 def parse_access(scopes: Sequence[str]) -> tuple[Access, ...]:
     """`repository:lab/torch:pull,push`, several separated by spaces. Raises InvalidInput."""
     words = [word for scope in scopes for word in scope.split()]
-    if len(words) > _MOST:
-        raise InvalidInput(f"{len(words)} scopes are asked for at once; at most {_MOST} are allowed", field="scope")
+    if len(words) > _MAX:
+        raise InvalidInput(f"{len(words)} scopes are asked for at once; at most {_MAX} are allowed", field="scope")
     return tuple(_parsed(word) for word in words)
 
 

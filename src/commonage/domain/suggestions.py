@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.requests import GpuRequest
-from commonage.domain.usage_reports import UsageReport, enough_for
+from commonage.domain.usage_reports import UsageReport, request_for_peak
 
 MUCH_MORE = 1.5  # times the sufficient amount
 MUCH_MORE_MIB = 1024
@@ -42,7 +42,7 @@ def suggestion_of(usage_reports: Sequence[UsageReport], asked: GpuRequest | None
     if not chosen or not (on_devices or any(each.figures.memory_peak_mib for each in chosen)):
         return None
     most = max(on_devices, key=lambda each: each.vram_peak_mib or 0, default=None)
-    vram = most.would_do_mib if most is not None else None
+    vram = most.sufficient_vram_mib if most is not None else None
     wanted = asked.memory_on(most.device_mib) if most is not None and asked is not None and asked.whole < 2 else 0
     memory = max((each.figures.memory_peak_mib for each in chosen), default=0)
     cores = max((each.figures.cpu_peak_milli for each in chosen), default=0)
@@ -52,7 +52,7 @@ def suggestion_of(usage_reports: Sequence[UsageReport], asked: GpuRequest | None
         gpus=_of_model(asked, memory_text(vram)) if vram is not None else None,
         vram_mib=vram,
         peak_mib=most.vram_peak_mib if most is not None else None,
-        memory_mib=enough_for(memory) if memory else None,
+        memory_mib=request_for_peak(memory) if memory else None,
         cpus_milli=cores_enough_for(cores) if cores else None,
         too_much=vram is not None and wanted >= vram * MUCH_MORE and wanted - vram >= MUCH_MORE_MIB,
         simulated=(most or chosen[0]).simulated,
@@ -66,14 +66,14 @@ def _of_model(asked: GpuRequest | None, amount: str) -> str:
 
 
 def _summary(most: UsageReport | None, runs: int, wanted_mib: int) -> str:
-    if most is None or most.would_do_mib is None or most.vram_peak_mib is None:
+    if most is None or most.sufficient_vram_mib is None or most.vram_peak_mib is None:
         return ""
     last = "last time it used" if runs == 1 else f"the last {runs} runs of it used"
     simulated = " (simulated, so it means nothing)" if most.simulated else ""
     said = f"{last} at most {format_memory(most.vram_peak_mib)} of VRAM{simulated}: "
     if wanted_mib and wanted_mib < most.vram_peak_mib:
-        return f"{said}{format_memory(wanted_mib)} may be too little, {format_memory(most.would_do_mib)} will do"
-    return f"{said}{format_memory(most.would_do_mib)} will do"
+        return f"{said}{format_memory(wanted_mib)} may be too little, {format_memory(most.sufficient_vram_mib)} will do"
+    return f"{said}{format_memory(most.sufficient_vram_mib)} will do"
 
 
 def cores_enough_for(peak_milli: int) -> int:
@@ -104,7 +104,7 @@ def usage_report_in_words(usage_report: UsageReport) -> str:
 def _vram(usage_report: UsageReport) -> str:
     each = f" on each of {usage_report.devices} GPUs" if usage_report.devices > 1 else ""
     asked = f"asked {format_memory(usage_report.vram_mib)} of VRAM{each}"
-    peak, enough = usage_report.vram_peak_mib, usage_report.would_do_mib
+    peak, enough = usage_report.vram_peak_mib, usage_report.sufficient_vram_mib
     if peak is None:
         return f"{asked}, used: not measured"
     if enough is None:
@@ -114,7 +114,7 @@ def _vram(usage_report: UsageReport) -> str:
 
 
 def _memory(usage_report: UsageReport) -> str:
-    peak, enough = usage_report.figures.memory_peak_mib, usage_report.memory_would_do_mib
+    peak, enough = usage_report.figures.memory_peak_mib, usage_report.sufficient_memory_mib
     used = f"asked {format_memory(usage_report.memory_mib)} of memory, peak {format_memory(peak)}"
     return f"{used}, {format_memory(enough)} would have done" if enough and enough < usage_report.memory_mib else used
 

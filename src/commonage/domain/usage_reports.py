@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from commonage.domain.statuses import LastUse
 
 MARGIN_PART = 0.1
-LEAST_MARGIN_MIB = 256
+MIN_MARGIN_MIB = 256
 _STEPS = ((2 * 1024, 256), (8 * 1024, 512))  # (MiB, step): below this size a request is rounded up to this step
 _COARSEST_MIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class UsageFigures:
     """Sums and peaks of measurements. Every sum has its own seconds, in which its figure was known.
 
     `vram_peak_mib` is the most on any one GPU, `vram_mib_s` the sum over all GPUs times seconds. The driver counts the
@@ -44,9 +44,9 @@ class Figures:
     first_gpu_s: float | None = None
     over_share_s: float = 0.0
 
-    def __add__(self, other: Figures) -> Figures:
+    def __add__(self, other: UsageFigures) -> UsageFigures:
         """The total of two attempts: sums added, the higher peak, the first known first use."""
-        return Figures(
+        return UsageFigures(
             measured_s=self.measured_s + other.measured_s,
             cpu_s=self.cpu_s + other.cpu_s,
             cpu_peak_milli=max(self.cpu_peak_milli, other.cpu_peak_milli),
@@ -70,7 +70,7 @@ class Measured:
     """One measurement of an attempt, and the seconds that it stands for. None: unknown.
 
     `cpu_s` are all CPU seconds until now, `cpu_milli` the cores since the previous measurement. `vram_mib` is the sum
-    over its GPUs, `vram_most_mib` the most on one GPU. `gpu` is its utilisation, the mean over its GPUs. `running_s` is
+    over its GPUs, `vram_max_mib` the most on one GPU. `gpu` is its utilisation, the mean over its GPUs. `running_s` is
     its run time so far.
     """
 
@@ -80,7 +80,7 @@ class Measured:
     cpu_milli: int | None = None
     memory_mib: int | None = None
     vram_mib: int | None = None
-    vram_most_mib: int = 0
+    vram_max_mib: int = 0
     gpu: float | None = None
     energy_j: float | None = None
     over_share: bool = False
@@ -89,19 +89,19 @@ class Measured:
 IDLE_BELOW = 0.01
 
 
-def grown(figures: Figures, look: Measured) -> Figures:
+def with_measurement(figures: UsageFigures, look: Measured) -> UsageFigures:
     """The figures after one more measurement. An unknown value adds nothing, neither to the sum nor to its seconds."""
     span = look.span_s
     vram_s, gpu_s, energy_s = (span if each is not None else 0.0 for each in (look.vram_mib, look.gpu, look.energy_j))
     uses_gpu = bool(look.vram_mib) or (look.gpu or 0.0) >= IDLE_BELOW
-    return Figures(
+    return UsageFigures(
         measured_s=figures.measured_s + span,
         cpu_s=max(figures.cpu_s, look.cpu_s or 0.0),
         cpu_peak_milli=max(figures.cpu_peak_milli, look.cpu_milli or 0),
         memory_peak_mib=max(figures.memory_peak_mib, look.memory_mib or 0),
         memory_mib_s=figures.memory_mib_s + (look.memory_mib or 0) * span,
         vram_s=figures.vram_s + vram_s,
-        vram_peak_mib=max(figures.vram_peak_mib, look.vram_most_mib),
+        vram_peak_mib=max(figures.vram_peak_mib, look.vram_max_mib),
         vram_mib_s=figures.vram_mib_s + (look.vram_mib or 0) * vram_s,
         gpu_s=figures.gpu_s + gpu_s,
         gpu_busy_s=figures.gpu_busy_s + (look.gpu or 0.0) * gpu_s,
@@ -113,7 +113,7 @@ def grown(figures: Figures, look: Measured) -> Figures:
     )
 
 
-def completed(figures: Figures, used: LastUse, ran_s: float) -> Figures:
+def completed(figures: UsageFigures, used: LastUse, ran_s: float) -> UsageFigures:
     """The figures after the end. An attempt that ended before the first measurement has only the kernel's figures.
 
     If there were measurements, their memory peak stays: the kernel's peak includes cached files, which it may drop.
@@ -123,14 +123,15 @@ def completed(figures: Figures, used: LastUse, ran_s: float) -> Figures:
         return replace(figures, cpu_s=cpu_s)
     cpu_milli = round(1000 * cpu_s / ran_s) if ran_s else 0
     memory = used.memory_peak_mib
-    return Figures(ran_s, cpu_s, cpu_milli, memory_peak_mib=memory, memory_mib_s=memory * ran_s)
+    return UsageFigures(ran_s, cpu_s, cpu_milli, memory_peak_mib=memory, memory_mib_s=memory * ran_s)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
     """The usage report of one attempt (or, summed, of all attempts of a workload): requested and used resources.
 
-    `likeness` identifies repetitions of the same work by the same owner: see `likeness_of`. `devices` is the number of
+    `command_hash` identifies repetitions of the same work by the same owner: see `hash_command`. `devices` is the
+    number of
     GPUs on which it held a share, `vram_mib` its share on one of them (the largest), `device_mib` the memory of that
     GPU,
     `gpu_milli` the sum of its shares in thousandths of a GPU. `ended_at` is None while it still runs: then these are
@@ -140,7 +141,7 @@ class UsageReport:
     attempt_id: str
     workload_id: str
     owner: str
-    likeness: str
+    command_hash: str
     began_at: float
     ended_at: float | None
     cpus_milli: int
@@ -152,7 +153,7 @@ class UsageReport:
     whole: bool = False
     simulated: bool = False
     gpu_h: float = 0.0
-    figures: Figures = Figures()
+    figures: UsageFigures = UsageFigures()
 
     @property
     def vram_peak_mib(self) -> int | None:
@@ -180,29 +181,29 @@ class UsageReport:
         return self.figures.energy_j / 3600 if self.figures.energy_s else None
 
     @property
-    def would_do_mib(self) -> int | None:
+    def sufficient_vram_mib(self) -> int | None:
         """The VRAM that would have sufficed on each GPU; None if it was not measured or it never used a GPU."""
         peak = self.vram_peak_mib
-        return enough_for(peak, self.device_mib) if peak else None
+        return request_for_peak(peak, self.device_mib) if peak else None
 
     @property
-    def memory_would_do_mib(self) -> int | None:
+    def sufficient_memory_mib(self) -> int | None:
         """The memory that would have sufficed; None if it was not measured."""
-        return enough_for(self.figures.memory_peak_mib) if self.figures.memory_peak_mib else None
+        return request_for_peak(self.figures.memory_peak_mib) if self.figures.memory_peak_mib else None
 
 
-def enough_for(peak_mib: int, most_mib: int = 0) -> int:
+def request_for_peak(peak_mib: int, max_mib: int = 0) -> int:
     """The amount to request for a peak of `peak_mib`: a tenth more, at least 256 MiB more, rounded up to a usual size.
 
-    At most `most_mib`, the whole GPU, if that is given.
+    At most `max_mib`, the whole GPU, if that is given.
     """
-    wanted = peak_mib + max(LEAST_MARGIN_MIB, math.ceil(peak_mib * MARGIN_PART))
+    wanted = peak_mib + max(MIN_MARGIN_MIB, math.ceil(peak_mib * MARGIN_PART))
     step = next((step for below, step in _STEPS if wanted <= below), _COARSEST_MIB)
     rounded = -(-wanted // step) * step
-    return min(rounded, most_mib) if most_mib else rounded
+    return min(rounded, max_mib) if max_mib else rounded
 
 
-def likeness_of(environment: str, command: Sequence[str]) -> str:
+def hash_command(environment: str, command: Sequence[str]) -> str:
     """A hash of environment and command: 32 hexadecimal digits."""
     said = "\0".join((environment, *command)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(said).hexdigest()[:32]

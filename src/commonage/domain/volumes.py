@@ -18,7 +18,7 @@ from commonage.domain.folders import folder_name
 ROOT = "/volumes"
 """The default place of a volume in a container: `/volumes/NAME`."""
 
-MOST = 32
+MAX = 32
 """The maximum number of volumes of one workload."""
 
 # Folders that a container needs unchanged; and home folders, in which their owners could put a link in the way.
@@ -148,8 +148,8 @@ def check_target(path: str, name: str) -> str:
 
 def allowed(asked: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: str) -> tuple[VolumeRequest, ...]:
     """The requests with their modes filled in. Raises InvalidInput, or Forbidden with the available choices."""
-    if len(asked) > MOST:
-        raise InvalidInput(f"{len(asked)} volumes were asked for; at most {MOST} are allowed", field="volumes")
+    if len(asked) > MAX:
+        raise InvalidInput(f"{len(asked)} volumes were asked for; at most {MAX} are allowed", field="volumes")
     offered = {one.name: one for one in volumes if one.is_for(tenant)}
     found = []
     for one in asked:

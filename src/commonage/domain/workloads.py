@@ -52,7 +52,7 @@ _IN_QUEUE = waiting.InQueue()
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.TIMED_OUT, State.LOST})
 
 
-MOST_LOSSES = 5
+MAX_LOSSES = 5
 """The number of times that a workload is requeued after losing its node; after that, the workload may be the cause."""
 
 

@@ -19,7 +19,7 @@ from commonage.gpu.nvml import xid
 log = logging.getLogger(__name__)
 SHOWN_S = 3600.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_MOST = 16  # per GPU
+_MAX = 16  # per GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class DeviceFaults:
             self._contained(device, at)
         if xid.is_fatal(number) and not self._is_contained(device, number, at):
             known = self._fatal.setdefault(device, [])
-            if len(known) < _MOST and all(one.number != number for one in known):
+            if len(known) < _MAX and all(one.number != number for one in known):
                 known.append(_Fatal(number, at, life.boot, life.driver, life.energy_mj, bool(life.recovery)))
                 self._write()
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device
 
-MOST_SLOTS = 64
+MAX_SLOTS = 64
 _PART = re.compile(r"(?:(?P<model>[A-Za-z0-9][\w ./+-]{0,62}?)\s*=\s*)?(?P<count>\d{1,3})", re.ASCII)
 
 
@@ -38,8 +38,8 @@ def parse_slots(text: str) -> Slots:
     otherwise: int | None = None
     for part in (part.strip() for part in text.split(",") if part.strip()):
         match = _PART.fullmatch(part)
-        if match is None or int(match["count"]) > MOST_SLOTS:
-            raise _invalid(part, f"write a number of slots up to {MOST_SLOTS}, like 3, or A100=4,T4=2")
+        if match is None or int(match["count"]) > MAX_SLOTS:
+            raise _invalid(part, f"write a number of slots up to {MAX_SLOTS}, like 3, or A100=4,T4=2")
         if match["model"] is not None:
             if by_model.setdefault(match["model"].lower(), int(match["count"])) != int(match["count"]):
                 raise _invalid(part, "this model is named twice")

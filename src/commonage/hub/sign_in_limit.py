@@ -21,7 +21,7 @@ from tornado.httpserver import HTTPServer
 MAX_BODY_BYTES = 1024 * 1024
 _ADDRESS_FACTOR = 5  # for all names together: a whole lab may share one address
 _MINUTE_S = 60.0
-_MOST_KEYS = 10_000
+_MAX_KEYS = 10_000
 _LONGEST_NAME = 64
 _IPV6_PREFIX = 64  # the usual prefix of one customer
 
@@ -58,7 +58,7 @@ class SignInLimit:
         for key, bound in bounds.items():
             self._buckets[key] = (min(float(bound), self._left(key, bound) + by), self._monotonic())
             self._buckets.move_to_end(key)
-        while len(self._buckets) > _MOST_KEYS:
+        while len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
 
 

@@ -18,8 +18,8 @@ from commonage.images.buildah import ImageError, Line
 DEBIAN = "debian"
 _INCLUDED = "python3,ca-certificates"
 _DEFAULT_SUITE = "bookworm"
-_LAST_LINES, _MOST_LETTERS = 6, 300
-_LEAST_ROOM = 64 * 1024 * 1024
+_LAST_LINES, _MAX_LETTERS = 6, 300
+_MIN_ROOM = 64 * 1024 * 1024
 
 
 def base_name(suite: str) -> str:
@@ -94,8 +94,8 @@ def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
             process.terminate()
             raise
     if process.returncode != 0:
-        full = shutil.disk_usage(root).free < _LEAST_ROOM  # it reports a full disk only as failed downloads
-        shown = [f"  {text[:_MOST_LETTERS]}" for text in output[-_LAST_LINES:]]
+        full = shutil.disk_usage(root).free < _MIN_ROOM  # it reports a full disk only as failed downloads
+        shown = [f"  {text[:_MAX_LETTERS]}" for text in output[-_LAST_LINES:]]
         raise ImageError(
             "\n".join(
                 [f"Cannot make Debian {suite}: debootstrap failed:", *shown, *([buildah.disk_space()] if full else [])]

@@ -11,7 +11,7 @@ from commonage.images.recipe import step_title
 FULL = re.compile(r"[Nn]o space left on device")
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+: (.*)")
 _ASIDE = re.compile(r"time=.* level=|subprocess exited with|--> |Using Python |(?:\[\d+/\d+\] )?COMMIT ")
-_MOST_LINES, _MOST_WORDS = 12, 100
+_MAX_LINES, _MAX_WORDS = 12, 100
 _WORDS = "FROM, RUN, COPY, ADD, ENV, ARG, WORKDIR, USER, LABEL, SHELL, CMD, ENTRYPOINT, EXPOSE, VOLUME, STOPSIGNAL"
 _DEBIAN = "localhost/commonage/debian:bookworm"
 
@@ -27,7 +27,7 @@ class BuildRequest:
 def failure_message(lines: Sequence[str], request: BuildRequest, disk_space: Callable[[], str]) -> str:
     """The error message for a build that ended with these lines. `disk_space` returns advice for a full disk."""
     step, since = _last_step(lines)
-    output = [_bare(text.strip(), step) for text in since if text.strip() and not _ASIDE.match(text)][-_MOST_LINES:]
+    output = [_bare(text.strip(), step) for text in since if text.strip() and not _ASIDE.match(text)][-_MAX_LINES:]
     begin = f"{_shortened(step, request)}, in {request.file}," if request.file else _shortened(step, request)
     what = begin if step else f"the build of {request.file or 'the image'}"
     advice = _advice("\n".join(since), request, disk_space)
@@ -44,7 +44,7 @@ def _shortened(step: str, request: BuildRequest) -> str:
     found = _STEP.match(step)
     # A Containerfile made from lists is generated, so its line numbers mean nothing to users.
     words = (None if request.file else step_title(step)) or re.sub(r"--mount=\S+ ?", "", found[1] if found else step)
-    return words if len(words) <= _MOST_WORDS else f"{words[:_MOST_WORDS]}…"
+    return words if len(words) <= _MAX_WORDS else f"{words[:_MAX_WORDS]}…"
 
 
 def _bare(text: str, step: str) -> str:

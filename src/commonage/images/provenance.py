@@ -18,7 +18,7 @@ from pathlib import Path
 from commonage.domain.images import Provenance, SourceFile
 
 _OCI, _OURS = "org.opencontainers.image", "org.commonage.image"
-_MOST_FILES = 100
+_MAX_FILES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def digest_of(content: bytes) -> str:
 def context_files(folder: Path) -> list[SourceFile]:
     """The files of a build's folder; if they are many, one digest of all of them. Raises OSError."""
     found = sorted(_files(folder))
-    if len(found) <= _MOST_FILES:
+    if len(found) <= _MAX_FILES:
         return [source_file(path, path.relative_to(folder).as_posix()) for path in found]
     digest = hashlib.sha256()
     for path in found:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.join.config import MARK_FILE, JoinConfig
 from commonage.join.identity_proof import IdentityProof, statement
 from commonage.join.node_identity import verified_node_id
@@ -319,7 +319,7 @@ class JoinService:
 
 def _mark(folder: Path, mark: str) -> str:
     """Write the mark by which nodes recognise the shared folder. Raises CommonageError."""
-    file, content = Beneath(folder) / MARK_FILE, f"{mark}\n".encode()
+    file, content = SafePath(folder) / MARK_FILE, f"{mark}\n".encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # it does not exist, or something else is in its place

@@ -14,7 +14,7 @@ _UNDECIDED = (
 
 
 def _disk(reason: r.DiskNearlyFull, _say: Say) -> str:
-    free, least = format_memory(reason.free_mib), format_memory(reason.least_mib)
+    free, least = format_memory(reason.free_mib), format_memory(reason.min_mib)
     where = " or ".join(reason.folders)
     return (
         f"Only {free} are free on the disk of {where}, and {least} are required. Only sessions start, to delete files."

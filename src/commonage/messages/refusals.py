@@ -64,7 +64,7 @@ TEXTS: Texts = {
     r.GpuModelNotFound: "No GPU of the model {model} here. Available: {models}.",
     r.TooManyGpus: "Too many GPUs: {requested} requested, and no node has more than {most}. Request {most} or fewer.",
     r.TooMuchGpuMemory: (
-        "Not enough GPU memory: {requested_mib} requested, and the largest GPU has {most_mib}. Request {most_mib} or "
+        "Not enough GPU memory: {requested_mib} requested, and the largest GPU has {max_mib}. Request {max_mib} or "
         "less."
     ),
     r.RequestTooLarge: lambda reason, say: (

@@ -6,15 +6,15 @@ from commonage.domain.quantities import format_cpus, format_duration, format_mem
 from commonage.domain.reasons import waiting as r
 from commonage.messages.template import Say, Text, Texts, count
 
-_MOST_OTHERS = 3
+_MAX_OTHERS = 3
 
 
 # --- held ---------------------------------------------------------------------------------------------------------
 
 
 def _dependencies(reason: r.DependencyNotMet, _say: Say) -> str:
-    named = ", ".join(f"{one.id} ({one.name}), which is {one.state}" for one in reason.others[:_MOST_OTHERS])
-    more = len(reason.others) - _MOST_OTHERS
+    named = ", ".join(f"{one.id} ({one.name}), which is {one.state}" for one in reason.others[:_MAX_OTHERS])
+    more = len(reason.others) - _MAX_OTHERS
     return f"Waiting for {named}{f', and {more} more' if more > 0 else ''}."
 
 

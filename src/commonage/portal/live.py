@@ -20,8 +20,8 @@ from commonage.domain.errors import CommonageError
 from commonage.domain.events import Event
 from commonage.ports.clock import Clock
 
-LEAST_S = 1.0  # between two updates
-MOST_S = 5.0  # measurements change without an event
+MIN_S = 1.0  # between two updates
+MAX_S = 5.0  # measurements change without an event
 STREAM_S = 600.0  # then the browser reconnects
 _LAST_WORDS_S = 5.0
 
@@ -129,9 +129,9 @@ async def updates(clock: Clock, changes: AsyncIterator[Event], draw: Draw) -> As
             changed.clear()
             parts = await draw()
             yield message(partials(parts)) if parts else ": nothing new\n\n"
-            await clock.sleep(LEAST_S)
+            await clock.sleep(MIN_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), MOST_S - LEAST_S)
+                await asyncio.wait_for(changed.wait(), MAX_S - MIN_S)
     finally:
         await end(listener)
 

@@ -152,7 +152,7 @@ class Store(Protocol):
         """Usage reports of its measured attempts, oldest first; that of a running one as last written."""
         ...
 
-    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
+    async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
         """Reports of ended attempts of this owner and likeness, newest first."""
         ...
 

@@ -19,7 +19,7 @@ from commonage.sdk.transport import Place
 from commonage.wire.execs import CHUNK, WINDOW, ExecIn, FromCommand, SizeIn, TerminalIn, ToCommand
 
 OUT, ERR = 1, 2
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 4 * 1024 * 1024
 _CONNECTS_WITHIN_S = 30.0
 _BROKEN = "the connection broke, and the command was ended with it"
 
@@ -108,7 +108,7 @@ async def connected(place: Place, command: Sequence[str], terminal: TerminalIn |
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECTS_WITHIN_S)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
         try:
-            link = await session.ws_connect(place.url, headers=place.headers, max_msg_size=_MOST_BYTES, autoping=True)
+            link = await session.ws_connect(place.url, headers=place.headers, max_msg_size=_MAX_BYTES, autoping=True)
         except aiohttp.WSServerHandshakeError:
             raise await place.why() from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

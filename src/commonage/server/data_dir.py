@@ -22,7 +22,7 @@ from typing import IO, Self
 log = logging.getLogger(__name__)
 
 LAYOUT_VERSION = 1
-LEAST_FREE_MIB = 200
+MIN_FREE_MIB = 200
 _OUR_PORTS = range(15_000, 20_000)
 _FOLDERS = ("logs", "runs", "environments", "workspaces", "bundles")
 

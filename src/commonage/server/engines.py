@@ -13,7 +13,7 @@ from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections
 from commonage.ports.agents import AgentReport, Agents
@@ -86,11 +86,11 @@ def shared_dir(settings: Settings, data: Path) -> Path:
     return settings.shared_dir.absolute() if settings.shared_dir and settings.engine == "swarm" else data
 
 
-def homes_dir(settings: Settings, data: Path) -> Beneath:
+def homes_dir(settings: Settings, data: Path) -> SafePath:
     """The folder with all homes. It may be a link, except on a Swarm, where other nodes write to its parent folder."""
     if settings.engine == "swarm":
-        return Beneath(shared_dir(settings, data)) / "workspaces"
-    return Beneath(data / "workspaces")
+        return SafePath(shared_dir(settings, data)) / "workspaces"
+    return SafePath(data / "workspaces")
 
 
 def swarm_settings(settings: Settings, access: WorkloadAccess = NO_ACCESS) -> SwarmSettings:

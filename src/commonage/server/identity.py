@@ -34,7 +34,7 @@ from commonage.wire.hub import CALLBACK_PATH, OAUTH_CLIENT_ID
 
 _KNOWN_S = 30.0  # a revoked token works for up to this long
 _UNKNOWN_S = 5.0  # shorter: a token just made must not be refused for long
-_MOST_CACHED = 10_000
+_MAX_CACHED = 10_000
 _SERVER_NAME = re.compile(r"(?=.{1,30}$)[a-z][a-z0-9]*(-[a-z0-9]+)*")  # the hub's rule
 _SCOPES = frozenset(scope.value for scope in Scope)
 
@@ -221,7 +221,7 @@ class HubIdentity:
             )
         self._cache[digest] = (self._monotonic() + (_KNOWN_S if principal else _UNKNOWN_S), principal)
         self._cache.move_to_end(digest)
-        while len(self._cache) > _MOST_CACHED:
+        while len(self._cache) > _MAX_CACHED:
             self._cache.popitem(last=False)
         return principal
 

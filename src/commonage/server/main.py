@@ -284,7 +284,7 @@ class _Server:
 
     async def _end_workloads(self, components: Components) -> None:
         """Stop all running workloads: sessions end, jobs are requeued. Kill them after a timeout."""
-        stopping_workloads = asyncio.create_task(components.control.stand_down(_STAND_DOWN_S))
+        stopping_workloads = asyncio.create_task(components.control.stop_all(_STAND_DOWN_S))
         forced = asyncio.create_task(self._force.wait())
         await asyncio.wait({stopping_workloads, forced}, return_when=asyncio.FIRST_COMPLETED)
         forced.cancel()

@@ -39,14 +39,14 @@ def why_full(folder: Path) -> str:
 class Reserve:
     """The file `path`, of `size_mib` in normal operation (0: none is kept).
 
-    With less than `least_mib` free, a portion of `portion_mib` is released. It grows back once its whole size and
+    With less than `min_mib` free, a portion of `portion_mib` is released. It grows back once its whole size and
     another `ample_mib` are free, so that it never fills the disk itself.
     """
 
     path: Path
     size_mib: int
     portion_mib: int = 16
-    least_mib: int = 4
+    min_mib: int = 4
     ample_mib: int = 64
     iterations: Iterations = field(default_factory=lambda: Iterations("reserve", time.time))
 
@@ -74,7 +74,7 @@ class Reserve:
     def release(self) -> bool:
         """Release a portion if the disk is full and there is one left. Returns whether it did. Raises OSError."""
         kept, free = self.size_now_mib, shutil.disk_usage(self.path.parent).free // _MIB
-        if free >= self.least_mib or not kept:
+        if free >= self.min_mib or not kept:
             return False
         self._cut(max(0, kept - self.portion_mib))
         left = format_memory(self.size_now_mib) if self.size_now_mib else "nothing"

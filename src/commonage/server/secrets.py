@@ -17,7 +17,7 @@ from commonage.link.certificate_authority import CertificateAuthority
 
 _FOLDER = "secrets"
 # JupyterHub's own rules for its shared-password authenticator.
-_LEAST_LENGTH = {"admin": 32, "users": 8}
+_MIN_LENGTH = {"admin": 32, "users": 8}
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that look alike
 
 
@@ -86,7 +86,7 @@ def read_password_file(path: Path) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         account, equals, password = line.partition("=")
-        if not equals or account.strip() not in _LEAST_LENGTH:
+        if not equals or account.strip() not in _MIN_LENGTH:
             raise SecretsError(f"{path}, line {number}: expected admin=PASSWORD or users=PASSWORD.")
         found[f"{account.strip()}_password"] = password.strip()
     if not found:
@@ -95,7 +95,7 @@ def read_password_file(path: Path) -> dict[str, str]:
 
 
 def _check_passwords(values: Mapping[str, str], given: Mapping[str, Path], folder: Path) -> None:
-    for account, least in _LEAST_LENGTH.items():
+    for account, least in _MIN_LENGTH.items():
         name = f"{account}_password"
         length, where = len(values[name]), given.get(name)
         if length < least:

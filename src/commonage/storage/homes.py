@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from commonage.domain.errors import Unavailable
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 _COMMAND = ("nice", "-n", "19", "du", "--one-file-system", "--summarize", "--block-size=1K", "-0", "--files0-from=-")
 _PATIENCE_S = 3600.0
@@ -17,7 +17,7 @@ _PATIENCE_S = 3600.0
 class HomeFolders:
     """The folders below `root`. Users may write to them."""
 
-    def __init__(self, root: Beneath) -> None:
+    def __init__(self, root: SafePath) -> None:
         self._root = root
 
     async def measure(self) -> Mapping[str, int]:

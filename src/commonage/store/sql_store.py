@@ -118,9 +118,9 @@ class SqlStore:
         """Usage reports of the workload's attempts, oldest first."""
         return await self._parts.usage_reports.of(workload_id)
 
-    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
+    async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
         """Ended ones with the same likeness, newest first."""
-        return await self._parts.usage_reports.like(owner, likeness, limit)
+        return await self._parts.usage_reports.like(owner, command_hash, limit)
 
     async def open_usage_reports(self) -> Sequence[UsageReport]:
         """Usage reports that have not ended."""

@@ -193,14 +193,14 @@ usage_reports = Table(
     Column("attempt_id", Id, primary_key=True),
     Column("workload_id", Id, ForeignKey("workloads.id"), nullable=False),
     Column("owner", Text, nullable=False),
-    Column("likeness", Text, nullable=False),
+    Column("command_hash", Text, nullable=False),
     Column("began_at", Double, nullable=False),
     Column("ended_at", Double),
     Column("body", Text, nullable=False),
     sqlite_with_rowid=False,
 )
 Index(None, usage_reports.c.workload_id, usage_reports.c.began_at)
-Index(None, usage_reports.c.owner, usage_reports.c.likeness, usage_reports.c.ended_at)
+Index(None, usage_reports.c.owner, usage_reports.c.command_hash, usage_reports.c.ended_at)
 Index(
     None,
     usage_reports.c.began_at,

@@ -36,11 +36,11 @@ class UsageReports:
         which = _WHOLE.where(usage_reports.c.workload_id == clean(workload_id))
         return await self._read(which.order_by(usage_reports.c.began_at, usage_reports.c.attempt_id))
 
-    async def like(self, owner: str, likeness: str, limit: int) -> Sequence[UsageReport]:
+    async def like(self, owner: str, command_hash: str, limit: int) -> Sequence[UsageReport]:
         """Ended ones with this owner and likeness, newest first."""
         which = _WHOLE.where(
             usage_reports.c.owner == clean(owner),
-            usage_reports.c.likeness == clean(likeness),
+            usage_reports.c.command_hash == clean(command_hash),
             usage_reports.c.ended_at.is_not(None),
         )
         return await self._read(

@@ -18,7 +18,7 @@ from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeSta
 from commonage.domain.reasons.waiting import InQueue
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport, likeness_of
+from commonage.domain.usage_reports import UsageReport, hash_command
 from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
 
 NOW: Final = 1_700_000_000.0
@@ -200,7 +200,7 @@ def usage_report(workload: Workload, number: int = 1, **fields: Any) -> UsageRep
         attempt_id=attempt_id(workload.id, number),
         workload_id=workload.id,
         owner=spec.owner,
-        likeness=likeness_of(spec.environment, spec.command),
+        command_hash=hash_command(spec.environment, spec.command),
         began_at=NOW,
         ended_at=None,
         cpus_milli=spec.request.cpus_milli,

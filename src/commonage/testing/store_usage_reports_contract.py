@@ -59,12 +59,12 @@ class StoreUsageReportsContract:
         mine = [make.workload(State.RUNNING) for _ in range(4)]
         hers = make.workload(State.RUNNING, owner="bob")
         ended = [_usage_report_of(each, ended_at=make.NOW + place) for place, each in enumerate(mine)]
-        other = replace(ended[3], likeness="something else", ended_at=make.NOW + 99)
+        other = replace(ended[3], command_hash="something else", ended_at=make.NOW + 99)
         running = _usage_report_of(mine[2], 2)
         await store.commit(
             Batch([*mine, hers], usage_reports=[*ended[:3], other, running, _usage_report_of(hers, ended_at=1.0)])
         )
-        alike = ended[0].likeness
+        alike = ended[0].command_hash
         assert await store.usage_reports_like("ann", alike, limit=10) == ended[2::-1]
         assert await store.usage_reports_like("ann", alike, limit=2) == ended[2:0:-1]
         assert len(await store.usage_reports_like("bob", alike, limit=10)) == 1

@@ -262,7 +262,7 @@ def images() -> st.SearchStrategy[Image]:
         kernels=st.lists(st.builds(Kernel, texts(), texts(), texts()), max_size=2).map(tuple),
         variables=pairs(),
         needs_gpu=st.booleans(),
-        least_vram_mib=amounts(),
+        min_vram_mib=amounts(),
         provenance=made,
         removed=st.none() | st.builds(Removal, texts(), instants()),
     )

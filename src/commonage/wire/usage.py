@@ -50,12 +50,14 @@ class UsageReportOut(BaseModel):
     cpu_s: float
     memory_mib: int
     memory_peak_mib: int
-    memory_would_do_mib: int | None = Field(description="Memory that would have been enough: the peak and a margin.")
+    sufficient_memory_mib: int | None = Field(description="Memory that would have been enough: the peak and a margin.")
     devices: int = Field(description="Number of GPUs with a share; 0 for none.")
     vram_mib: int = Field(description="Its largest share of one GPU.")
     vram_peak_mib: int | None = Field(description="The highest use on any one GPU, including the CUDA context.")
     vram_mean_mib: int | None = Field(description="The mean use, summed over all its GPUs.")
-    would_do_mib: int | None = Field(description="VRAM that would have been enough: the peak and a margin, rounded up.")
+    sufficient_vram_mib: int | None = Field(
+        description="VRAM that would have been enough: the peak and a margin, rounded up."
+    )
     gpu_utilisation: float | None = Field(description="Mean utilisation of its GPUs, 0 to 1.")
     gpu_idle_share: float | None = Field(description="Fraction of the time in which its GPUs were idle, 0 to 1.")
     first_gpu_s: float | None = Field(description="Seconds from the start to the first use of a GPU.")

@@ -19,11 +19,11 @@ from tests.fakes.gpus.toolkit import make_devices
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing
 from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
 

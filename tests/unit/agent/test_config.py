@@ -7,13 +7,13 @@ import pytest
 from commonage.agent.config import AgentConfig, config_text, read_config, split_address
 from commonage.domain.errors import InvalidInput
 
-LEAST = AgentConfig("w1", ("10.0.0.1:8444", "[fd00::1]:8444"), "/a.crt", "/a.key", "/a.csr", "/ca.crt")
+MIN = AgentConfig("w1", ("10.0.0.1:8444", "[fd00::1]:8444"), "/a.crt", "/a.key", "/a.csr", "/ca.crt")
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        LEAST,
+        MIN,
         AgentConfig(
             'w "ö" \\', ("hub:1",), "/a", "/b", "/c", "/d", labels=(("zone", "b"), ("a b", "1")), firewall=False,
             fence_after_s=2.5, cpus_milli=500, site_networks=("10.0.0.0/8",),
@@ -27,7 +27,7 @@ def test_what_is_written_is_read(tmp_path: Path, config: AgentConfig) -> None:
 
 
 def test_defaults_are_not_written() -> None:
-    assert "firewall" not in config_text(LEAST)
+    assert "firewall" not in config_text(MIN)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_defaults_are_not_written() -> None:
 )
 def test_what_is_wrong_is_named(tmp_path: Path, more: str, words: str) -> None:
     file = tmp_path / "agent.toml"
-    lines = [line for line in config_text(LEAST).splitlines() if line.partition(" =")[0] != more.partition(" =")[0]]
+    lines = [line for line in config_text(MIN).splitlines() if line.partition(" =")[0] != more.partition(" =")[0]]
     file.write_text("\n".join([*lines, more]))
     with pytest.raises(InvalidInput, match=words):
         read_config(file)

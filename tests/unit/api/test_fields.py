@@ -33,7 +33,7 @@ from commonage.domain.statuses import LogLine
 from commonage.domain.suggestions import Suggestion
 from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
 from commonage.domain.usage import Usage
-from commonage.domain.usage_reports import Figures, UsageReport
+from commonage.domain.usage_reports import UsageFigures, UsageReport
 from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Attempt, Spec, Workload
 from commonage.ports.devices import DeviceSample
@@ -56,7 +56,7 @@ class Description:
 
 DESCRIPTIONS: dict[type[BaseModel], Description] = {
     environments.EnvironmentOut: Description(
-        (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables least_vram_mib site"
+        (Environment, EnvironmentStatus), own="vram_mib", hidden="python variables min_vram_mib site"
     ),
     environments.LaunchOptions: Description((LaunchView,), own="volumes priorities notices", hidden="priority_classes"),
     environments.SizeChoice: Description((GpuChoice,)),
@@ -69,7 +69,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     images.ImageOut: Description(
         (ImageView, Image),
         own="environments vram_mib",
-        hidden="image server_prefix path variables least_vram_mib removed",
+        hidden="image server_prefix path variables min_vram_mib removed",
     ),
     images.KernelOut: Description((Kernel,), own="environment"),
     images.ProvenanceOut: Description((Provenance,)),
@@ -99,7 +99,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     tenants.TenantOut: Description((TenantView, Tenant, Quota), hidden="tenant quota max_workloads"),
     usage.SuggestionOut: Description((Suggestion,)),
     usage.UsageReportOut: Description(
-        (UsageReport, Figures),
+        (UsageReport, UsageFigures),
         own="final summary gpu_idle_share",
         hidden="attempt_id workload_id owner likeness began_at ended_at device_mib gpu_milli whole figures "
         "memory_mib_s vram_s vram_mib_s gpu_s gpu_busy_s gpu_idle_s energy_s energy_j",

@@ -400,7 +400,7 @@ async def test_a_lost_node_is_not_ready_because_somebody_stops_it() -> None:
         assert (await control.nodes.drain(ROOT, "gpu-1", False)).state is NodeState.LOST
 
 
-FULL = DiskNearlyFull(folders=("/data",), free_mib=0, least_mib=256)
+FULL = DiskNearlyFull(folders=("/data",), free_mib=0, min_mib=256)
 
 
 async def test_a_node_with_a_fault_takes_no_work() -> None:
@@ -469,7 +469,7 @@ async def test_standing_down_ends_sessions_and_returns_work() -> None:
         assert set(site.states()) == {State.RUNNING}
         import asyncio
 
-        left = asyncio.create_task(control.stand_down(20))
+        left = asyncio.create_task(control.stop_all(20))
         await site.clock.advance(5)
         assert await left == 0
         assert site.there(session).state is State.STOPPED
@@ -488,7 +488,7 @@ async def test_standing_down_says_how_many_still_run() -> None:
     async with site.open() as control:
         await submit(control, job(grace_s=100))
         await site.clock.advance(1)
-        left = asyncio.create_task(control.stand_down(5))
+        left = asyncio.create_task(control.stop_all(5))
         await site.clock.advance(6)
         assert await left == 1
 

@@ -24,7 +24,7 @@ from commonage.domain.lifecycle import (
 )
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MOST_LOSSES, Kind, RetryPolicy, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import MAX_LOSSES, Kind, RetryPolicy, State, StopCause, StopRequest, Workload
 from commonage.testing import factories
 
 GONE = attempts.Disappeared()
@@ -161,7 +161,7 @@ class Life(RuleBasedStateMachine):
             assert one.state is State.HELD
         assert one.attempts <= one.spec.retry.retries + 1 + self.evictions + one.losses
         assert one.retried <= one.spec.retry.retries
-        assert one.losses <= (MOST_LOSSES if one.spec.requeue and one.spec.kind is not Kind.SESSION else 0)
+        assert one.losses <= (MAX_LOSSES if one.spec.requeue and one.spec.kind is not Kind.SESSION else 0)
 
     @invariant()
     def a_stop_to_stop_always_ends_it(self) -> None:
@@ -407,7 +407,7 @@ def test_what_is_lost_again_and_again_is_given_up() -> None:
         one = see(one, Phase.ENDED, reason=DOWN)
         if one.state is State.QUEUED:
             one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
-    assert (one.state, one.attempts, one.losses) == (State.LOST, MOST_LOSSES + 1, MOST_LOSSES)
+    assert (one.state, one.attempts, one.losses) == (State.LOST, MAX_LOSSES + 1, MAX_LOSSES)
     assert one.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 
 

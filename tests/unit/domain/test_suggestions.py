@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from commonage.domain.quantities import parse_memory
 from commonage.domain.requests import parse_gpus
 from commonage.domain.suggestions import cores_enough_for, memory_text, suggestion_of, usage_report_in_words
-from commonage.domain.usage_reports import Figures, UsageReport
+from commonage.domain.usage_reports import UsageFigures, UsageReport
 from commonage.testing import factories as make
 
-USED = Figures(measured_s=60, vram_s=60, vram_peak_mib=5000, gpu_s=60, gpu_busy_s=30, gpu_idle_s=6, energy_s=60,
+USED = UsageFigures(measured_s=60, vram_s=60, vram_peak_mib=5000, gpu_s=60, gpu_busy_s=30, gpu_idle_s=6, energy_s=60,
                energy_j=36_000, memory_peak_mib=700, cpu_peak_milli=1900)  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def test_real_figures_come_before_simulated_ones() -> None:
 
 def test_nothing_measured_nothing_said() -> None:
     assert suggestion_of([], None) is None
-    assert suggestion_of([usage_report(figures=Figures())], None) is None
+    assert suggestion_of([usage_report(figures=UsageFigures())], None) is None
     without_device = suggestion_of([usage_report(devices=0, vram_mib=0)], None)
     assert without_device is not None and (without_device.gpus, without_device.summary) == (None, "")
 
@@ -69,8 +69,8 @@ def test_nothing_measured_nothing_said() -> None:
         ),
         ({"vram_mib": 5120, "gpu_h": 0.001}, "asked 5 GiB of VRAM, peak 5000 MiB; less than 0.01 GPU-hours; 10.0 Wh;"),
         ({"devices": 2, "gpu_h": 150.0}, "asked 8 GiB of VRAM on each of 2 GPUs, peak 5000 MiB, "),
-        ({"figures": Figures()}, "asked 8 GiB of VRAM, used: not measured; 0.42 GPU-hours"),
-        ({"figures": Figures(vram_s=5.0)}, "asked 8 GiB of VRAM, used none; 0.42 GPU-hours"),
+        ({"figures": UsageFigures()}, "asked 8 GiB of VRAM, used: not measured; 0.42 GPU-hours"),
+        ({"figures": UsageFigures(vram_s=5.0)}, "asked 8 GiB of VRAM, used none; 0.42 GPU-hours"),
         ({"simulated": True}, "of the time (simulated GPU)"),
         ({"figures": replace(USED, over_share_s=90)}, "over its share for 1 min 30 s"),
         ({"devices": 0}, "asked 1 GiB of memory, peak 700 MiB"),

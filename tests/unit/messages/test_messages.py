@@ -160,7 +160,7 @@ def test_what_is_written_down_is_read_again(kind: type[Reason], rich: bool) -> N
         ),
         (refusals.GpuModelNotFound(model="H100", models=("A30",)), "No GPU of the model H100 here. Available: A30."),
         (
-            refusals.TooMuchGpuMemory(requested_mib=30 * GIB, most_mib=24 * GIB),
+            refusals.TooMuchGpuMemory(requested_mib=30 * GIB, max_mib=24 * GIB),
             "Not enough GPU memory: 30 GiB requested, and the largest GPU has 24 GiB. Request 24 GiB or less.",
         ),
     ],

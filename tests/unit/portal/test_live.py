@@ -89,7 +89,7 @@ async def test_a_stream_ends_in_time_so_that_the_browser_is_asked_again_who_it_i
     assert await anext(stream) == ": nothing new\n\n"
     ending = asyncio.ensure_future(anext(stream, None))
     changes.apply()
-    await clock.advance(live.LEAST_S)
+    await clock.advance(live.MIN_S)
     assert ending.done()
     assert ending.result() is None
 

@@ -15,7 +15,7 @@ from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 from commonage.testing.factories import NOW
 
-FULL = DiskNearlyFull(folders=("/data",), free_mib=3, least_mib=256)
+FULL = DiskNearlyFull(folders=("/data",), free_mib=3, min_mib=256)
 
 
 def disk_pressure(node: Node) -> Node:

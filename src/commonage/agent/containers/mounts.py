@@ -20,7 +20,7 @@ from pathlib import Path
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import FoldersNotMountable
-from commonage.files.beneath import Beneath, absolute
+from commonage.files.safe_path import SafePath, absolute
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
@@ -48,7 +48,7 @@ class Mounts:
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             name = f"try-{os.getpid()}"
-            self._mount(name, "folder", Beneath(self._root))
+            self._mount(name, "folder", SafePath(self._root))
             self.remove([name])
         except OSError as error:
             return FoldersNotMountable(folder=str(self._root), error=error.strerror or str(error))
@@ -77,13 +77,13 @@ class Mounts:
                 ) from error
         return tuple(map(str, places))
 
-    def _source(self, path: str) -> Beneath:
+    def _source(self, path: str) -> SafePath:
         plain = Path(path)
         if ".." not in plain.parts and self._shared is not None and plain.is_relative_to(self._shared):
-            return Beneath(self._shared, plain.relative_to(self._shared).parts)
+            return SafePath(self._shared, plain.relative_to(self._shared).parts)
         return absolute(plain)
 
-    def _mount(self, attempt_id: str, name: str, source: Beneath) -> Path:
+    def _mount(self, attempt_id: str, name: str, source: SafePath) -> Path:
         target = self._root / attempt_id / name
         with _open_source(source) as found:
             is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
@@ -140,7 +140,7 @@ class Mounts:
 
 
 @contextmanager
-def _open_source(source: Beneath) -> Iterator[int]:
+def _open_source(source: SafePath) -> Iterator[int]:
     """A descriptor of the folder or plain file that serves only for mounting (O_PATH)."""
     if not source.names:
         descriptor = os.open(source.root, os.O_PATH | os.O_DIRECTORY)

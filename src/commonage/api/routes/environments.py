@@ -75,5 +75,5 @@ def _environment_out(view: EnvironmentView) -> EnvironmentOut:
         view.environment,
         view.status,
         reason=optional_reason(view.status.reason),
-        vram_mib=view.environment.least_vram_mib,
+        vram_mib=view.environment.min_vram_mib,
     )

@@ -143,7 +143,7 @@ def _image_out(view: ImageView) -> ImageOut:
         image,
         kernels=[fill(KernelOut, kernel, environment=_environment_of(kernel, image)) for kernel in image.kernels],
         environments=[one.name for one in environments_of(image)],
-        vram_mib=image.least_vram_mib,
+        vram_mib=image.min_vram_mib,
         nodes=[fill(ImageOnNodeOut, one) for one in view.nodes],
     )
 
@@ -173,7 +173,7 @@ def parse_image(body: ImageIn) -> Image:
         path=body.path or USUAL_PATH,
         variables=tuple(body.variables.items()),
         needs_gpu=body.needs_gpu,
-        least_vram_mib=body.vram_mib or 0,
+        min_vram_mib=body.vram_mib or 0,
         provenance=Provenance(
             at=made.at,
             builder=made.builder,

@@ -37,13 +37,13 @@ def hint(client: Client, request: SubmitIn) -> str | None:
 def request_line(usage_report: UsageReportOut) -> str:
     """The suggested request as options of `commonage run`."""
     options = []
-    if usage_report.would_do_mib is not None and usage_report.devices == 1:
-        whole = usage_report.would_do_mib >= usage_report.vram_mib
-        options.append(f"--gpus {'1' if whole else amount(usage_report.would_do_mib)}")
-    elif usage_report.would_do_mib is not None:
+    if usage_report.sufficient_vram_mib is not None and usage_report.devices == 1:
+        whole = usage_report.sufficient_vram_mib >= usage_report.vram_mib
+        options.append(f"--gpus {'1' if whole else amount(usage_report.sufficient_vram_mib)}")
+    elif usage_report.sufficient_vram_mib is not None:
         options.append(f"--gpus {usage_report.devices}")
-    if usage_report.memory_would_do_mib is not None:
-        options.append(f"--mem {amount(usage_report.memory_would_do_mib)}")
+    if usage_report.sufficient_memory_mib is not None:
+        options.append(f"--mem {amount(usage_report.sufficient_memory_mib)}")
     return " ".join([*options, f"--cpus {cores(usage_report.cpu_peak_milli)}"])
 
 

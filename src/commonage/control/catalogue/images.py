@@ -35,7 +35,7 @@ from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 
-MOST = 2000
+MAX = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Images:
                 "choose another name or tag",
                 code="not-yours",
             )
-        if before is None and len(self.catalogue.images()) >= MOST:
-            raise Conflict(f"the catalogue has {MOST} images, and no more are taken; remove some")
+        if before is None and len(self.catalogue.images()) >= MAX:
+            raise Conflict(f"the catalogue has {MAX} images, and no more are taken; remove some")
         return str(parsed), tenant, before
 
     async def add(self, who: Principal, wanted: Image, registry: str | None) -> ImageView:

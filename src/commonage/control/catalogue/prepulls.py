@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 5.0
 FIRST_PAUSE_S = 30.0  # before a node that failed to pull tries again; doubles, up to
 LONGEST_PAUSE_S = 3600.0
-MOST_AT_ONCE = 16
+MAX_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Prepulls:
         for name, image in images.items():
             for node in ready.values():
                 wanted = self._everywhere or (name, node.name) in self._wished
-                if len(busy) < MOST_AT_ONCE and wanted and node.name not in busy and self._is_due(image, node, now):
+                if len(busy) < MAX_AT_ONCE and wanted and node.name not in busy and self._is_due(image, node, now):
                     self._send(image, node)
                     busy.add(node.name)
 

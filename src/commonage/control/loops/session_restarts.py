@@ -22,7 +22,7 @@ from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
-from commonage.domain.workloads import MOST_LOSSES, Kind, Spec, State, StopCause, Workload
+from commonage.domain.workloads import MAX_LOSSES, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
 
@@ -92,7 +92,7 @@ class SessionRestarts:
         key = f"again-{number}-{lost.id}"
         if self._is_there(lost) or await self._store.workload_by_key(spec.owner, key) is not None:
             return  # its user was faster, or it was already handled
-        if number > MOST_LOSSES:
+        if number > MAX_LOSSES:
             await self._tell(lost, RestartedTooOften(times=number))
             return
         made = await self._start(replace(spec, key=key, variables=own_variables(spec), secrets=()))

@@ -30,7 +30,7 @@ from commonage.ports.joining import Joining
 
 log = logging.getLogger(__name__)
 TICK_S = 2.0
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 class Drains:
@@ -209,7 +209,7 @@ def _fate(one: Workload) -> Fate:
 
 
 def _names(there: Sequence[Workload]) -> str:
-    named = [f"{one.spec.name or one.spec.kind.value} of {one.spec.owner} ({one.id})" for one in there[:_MOST_NAMED]]
+    named = [f"{one.spec.name or one.spec.kind.value} of {one.spec.owner} ({one.id})" for one in there[:_MAX_NAMED]]
     more = len(there) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 

@@ -19,7 +19,7 @@ _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"
 
 
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ def _size_notes(bounded: Sequence[str], unbounded: Sequence[str]) -> Sequence[st
 
 
 def _named(nodes: Sequence[str]) -> str:
-    more = len(nodes) - _MOST_NAMED
-    return ", ".join(nodes) if more <= 1 else f"{', '.join(nodes[:_MOST_NAMED])} and {more} more"
+    more = len(nodes) - _MAX_NAMED
+    return ", ".join(nodes) if more <= 1 else f"{', '.join(nodes[:_MAX_NAMED])} and {more} more"
 
 
 def check_mountable(asked: Sequence[VolumeRequest], engines: Sequence[Capabilities]) -> None:

@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 LONGEST_S = 31 * 86400.0
 FURTHEST_S = 2 * 366 * 86400.0
 LATE_S = 60.0  # how far in the past a window may begin: for users who enter `now`
-MOST_LIVE = 2000
-MOST_PLACES = 10_000
+MAX_LIVE = 2000
+MAX_PLACES = 10_000
 LONGEST_REST_S = 60.0
 
 
@@ -199,10 +199,10 @@ class Reservations:
                 field="tenant",
                 code="unknown-tenant",
             )
-        if not 1 <= wanted.count <= MOST_PLACES:
-            raise InvalidInput(f"count must be from 1 to {MOST_PLACES}, not {wanted.count}", field="count")
-        if len(self._live) + len(wanted.windows) > MOST_LIVE:
-            raise Conflict(f"{len(self._live)} reservations are not over; at most {MOST_LIVE} may be made")
+        if not 1 <= wanted.count <= MAX_PLACES:
+            raise InvalidInput(f"count must be from 1 to {MAX_PLACES}, not {wanted.count}", field="count")
+        if len(self._live) + len(wanted.windows) > MAX_LIVE:
+            raise Conflict(f"{len(self._live)} reservations are not over; at most {MAX_LIVE} may be made")
         for starts_at, ends_at in wanted.windows:
             _check_window(starts_at, ends_at, now)
         never = unschedulable_request(self.live_state, wanted.request)

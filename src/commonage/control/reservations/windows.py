@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import parse_duration
 
-MOST_WINDOWS = 100
+MAX_WINDOWS = 100
 LAST_YEAR = 9000
 _STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
 _OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>[0-5]\d)", re.ASCII)
@@ -95,8 +95,8 @@ def windows(begin: datetime, end: datetime, every: str | None = None, last: str 
     found: list[Window] = []
     while begin.date() <= last_day:
         found.append((begin.timestamp(), end.timestamp()))
-        if len(found) > MOST_WINDOWS:
-            raise InvalidInput(f"that makes more than {MOST_WINDOWS} windows; end it earlier", field="last_day")
+        if len(found) > MAX_WINDOWS:
+            raise InvalidInput(f"that makes more than {MAX_WINDOWS} windows; end it earlier", field="last_day")
         begin, end = begin + _STEPS[every], end + _STEPS[every]
     if not found:
         raise InvalidInput(f"the last day, {last_day}, is before the first window begins", field="last_day")

@@ -10,7 +10,7 @@ from itertools import islice
 
 from commonage.domain.events import Event
 
-MOST_BEHIND = 5000
+MAX_BEHIND = 5000
 
 
 class Feed:
@@ -53,7 +53,7 @@ class _Listener:
 
     def tell(self, events: Sequence[Event]) -> None:
         """Add events. When the backlog is full, these and all later events are dropped."""
-        room = MOST_BEHIND - len(self._waiting)
+        room = MAX_BEHIND - len(self._waiting)
         self._waiting.extend(islice(events, room))
         if len(events) > room:
             self.ended = True

@@ -31,11 +31,11 @@ from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Filter, Store
 
 log = logging.getLogger(__name__)
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 LOOK_AGAIN_S = 1.0
 HALF_LIVES = 5  # older usage counts for less than a thirtieth
-MOST_PAST = 50_000  # attempts, and
-MOST_LATELY = 1000  # workloads: older requests rarely add information
+MAX_PAST = 50_000  # attempts, and
+MAX_LATELY = 1000  # workloads: older requests rarely add information
 
 
 class Writer:
@@ -63,8 +63,8 @@ class Writer:
     async def _remember(self) -> None:
         """Load the history that the planner uses: recent allocations and recent requests."""
         since = self._clock.now() - HALF_LIVES * self._live_state.snapshot.rules.half_life_s
-        past = await self._store.past_holds(since=since, limit=MOST_PAST)
-        lately = await self._store.workloads(Filter(), limit=MOST_LATELY)
+        past = await self._store.past_holds(since=since, limit=MAX_PAST)
+        lately = await self._store.workloads(Filter(), limit=MAX_LATELY)
         self._live_state.remember(reversed(past), reversed(lately.items))
 
     @property
@@ -128,7 +128,7 @@ class Writer:
             while True:
                 with self.iterations.rest():
                     taken = [await self._queue.get()]
-                while not self._queue.empty() and len(taken) < MOST_AT_ONCE:
+                while not self._queue.empty() and len(taken) < MAX_AT_ONCE:
                     taken.append(self._queue.get_nowait())
                 await self._write_shielded(taken)
         finally:

@@ -9,7 +9,7 @@ from commonage.control.limits import Limits
 from commonage.domain.errors import TooMany
 from commonage.ports.clock import Clock
 
-_MOST_KEYS = 10_000
+_MAX_KEYS = 10_000
 _BURST_FACTOR = 4
 
 
@@ -46,7 +46,7 @@ class RateLimit:
     def _put(self, key: str, there: float, now: float) -> None:
         self._buckets[key] = (there, now)
         self._buckets.move_to_end(key)
-        while len(self._buckets) > _MOST_KEYS:
+        while len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
 
 

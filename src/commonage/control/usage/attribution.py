@@ -17,7 +17,7 @@ from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
 
 Figure = TypeVar("Figure", int, float)
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +171,6 @@ def unattributed(device: Device, found: Sequence[UnattributedProcess]) -> Unattr
         gpu=device.label,
         model=device.model,
         used_mib=sum(known) if known else None,
-        processes=tuple(ProcessInfo(one.pid, one.name) for one in found[:MOST_NAMED]),
-        more=max(0, len(found) - MOST_NAMED),
+        processes=tuple(ProcessInfo(one.pid, one.name) for one in found[:MAX_NAMED]),
+        more=max(0, len(found) - MAX_NAMED),
     )

@@ -16,7 +16,15 @@ from commonage.control.usage.attribution import Round, parts_of, utilisation_of
 from commonage.domain.ids import workload_of
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import LastUse, Measurement
-from commonage.domain.usage_reports import Figures, Measured, UsageReport, completed, grown, likeness_of, sum_of
+from commonage.domain.usage_reports import (
+    Measured,
+    UsageFigures,
+    UsageReport,
+    completed,
+    hash_command,
+    sum_of,
+    with_measurement,
+)
 from commonage.domain.workloads import Attempt, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
@@ -119,12 +127,12 @@ class UsageReports:
             cpu_milli=self._cpu_milli(attempt, use, round_.at),
             memory_mib=use.memory_mib if use else None,
             vram_mib=sum(known) if known and len(known) == len(vram) else None,
-            vram_most_mib=max(known, default=0),
+            vram_max_mib=max(known, default=0),
             gpu=_utilisation(attempt.id, allocation, round_, devices),
             energy_j=_energy(attempt.id, allocation, devices),
             over_share=over,
         )
-        self._open[workload.id] = replace(usage_report, figures=grown(usage_report.figures, measured))
+        self._open[workload.id] = replace(usage_report, figures=with_measurement(usage_report.figures, measured))
 
     def _span(self, attempt: Attempt, at: float) -> float:
         """Seconds that this round stands for: since the last one, or one interval after a gap of more than three."""
@@ -206,9 +214,11 @@ class UsageReports:
 
     async def alike(self, owner: str, environment: str, command: Sequence[str]) -> Sequence[UsageReport]:
         """Last reports of this owner with the same environment and command, newest first."""
-        likeness = likeness_of(environment, command)
-        there = {each.attempt_id: each for each in await self._store.usage_reports_like(owner, likeness, limit=ALIKE)}
-        fresh = (each for each in self._ended.values() if (each.owner, each.likeness) == (owner, likeness))
+        command_hash = hash_command(environment, command)
+        there = {
+            each.attempt_id: each for each in await self._store.usage_reports_like(owner, command_hash, limit=ALIKE)
+        }
+        fresh = (each for each in self._ended.values() if (each.owner, each.command_hash) == (owner, command_hash))
         there |= {each.attempt_id: each for each in fresh}
         return sorted(there.values(), key=lambda each: each.ended_at or 0.0, reverse=True)[:ALIKE]
 
@@ -220,7 +230,7 @@ def _begun(workload: Workload, attempt: Attempt) -> UsageReport:
         attempt_id=attempt.id,
         workload_id=workload.id,
         owner=spec.owner,
-        likeness=likeness_of(spec.environment, spec.command),
+        command_hash=hash_command(spec.environment, spec.command),
         began_at=attempt.allocation.at,
         ended_at=None,
         cpus_milli=attempt.allocation.cpus_milli,
@@ -231,7 +241,7 @@ def _begun(workload: Workload, attempt: Attempt) -> UsageReport:
         gpu_milli=sum(share.compute_milli for share in shares),
         whole=bool(shares) and all(share.whole for share in shares),
         simulated=bool(shares) and all(share.simulated for share in shares),
-        figures=Figures(),
+        figures=UsageFigures(),
     )
 
 

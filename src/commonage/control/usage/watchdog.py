@@ -24,7 +24,7 @@ from commonage.domain.nodes import Device
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
 from commonage.domain.requests import GpuRequest
-from commonage.domain.usage_reports import enough_for
+from commonage.domain.usage_reports import request_for_peak
 from commonage.domain.workloads import State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 
@@ -90,7 +90,7 @@ class Watchdog:
             gpu=excess.device.label,
             used_mib=excess.used_mib,
             share_mib=excess.share_mib,
-            request_mib=enough_for(excess.used_mib, excess.device.memory_mib),
+            request_mib=request_for_peak(excess.used_mib, excess.device.memory_mib),
         )
         if self._policy is OverSharePolicy.STOP and lasts_s >= self._after_s:
             return replace(over, lasted_s=lasts_s, allowed_s=self._after_s)

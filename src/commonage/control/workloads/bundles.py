@@ -32,7 +32,7 @@ from commonage.ports.clock import Clock
 log = logging.getLogger(__name__)
 EVERY_S = 600.0
 ITERATION_S = 900.0  # a slow disk may need this long
-MOST_AT_ONCE = 100  # removed in one pass
+MAX_AT_ONCE = 100  # removed in one pass
 UPLOADS_PER_USER = 4  # at the same time
 UPLOADS = 64  # the same, for all users together
 UPLOAD_WITHIN_S = 900  # a slow sender occupies one of those places
@@ -52,7 +52,7 @@ class _Share:
     by: Literal["owner", "tenant"]
     folder: str
     most: int
-    most_mib: int
+    max_mib: int
 
     def of(self, kept: Iterable[KeptBundle]) -> list[KeptBundle]:
         """Filter the bundles that count towards this limit."""
@@ -60,7 +60,7 @@ class _Share:
 
     def is_full(self, mine: Sequence[KeptBundle], size: int) -> bool:
         """True if one more bundle of `size` bytes exceeds the limit."""
-        return len(mine) >= self.most or sum(one.size for one in mine) + size > self.most_mib * _MIB
+        return len(mine) >= self.most or sum(one.size for one in mine) + size > self.max_mib * _MIB
 
 
 class UserBundles:
@@ -158,7 +158,7 @@ class UserBundles:
             if share.is_full(mine, size):
                 raise TooMany(
                     f"Too many bundles: the {share.whose} keeps {len(mine)} of {share.most} allowed, with "
-                    f"{format_memory(_mib(mine))} of {format_memory(share.most_mib)} in all, and {size >> 10} KiB more "
+                    f"{format_memory(_mib(mine))} of {format_memory(share.max_mib)} in all, and {size >> 10} KiB more "
                     f"were sent. A bundle is removed {format_duration(limits.keep_s)} after the last workload that "
                     "needs it has ended: wait for workloads to end or stop some, and keep large data in a volume.",
                     code="too-many-bundles",
@@ -235,7 +235,7 @@ class UserBundles:
                 log.warning("bundles are not removed: %s", error)
                 removed = 0
             with self.iterations.rest():
-                await self._clock.sleep(EVERY_S if removed < MOST_AT_ONCE else 1.0)
+                await self._clock.sleep(EVERY_S if removed < MAX_AT_ONCE else 1.0)
 
     async def collect(self) -> int:
         """Remove some bundles that no live workload has needed for long; returns their number. Raises Unavailable."""
@@ -249,7 +249,7 @@ class UserBundles:
         if not old or self._writer.stuck:  # submitted workloads may not be in the live state yet
             return 0
         needed = self._needed(known_s)
-        doomed = [one for one in old if (one.owner, one.digest) not in needed][:MOST_AT_ONCE]
+        doomed = [one for one in old if (one.owner, one.digest) not in needed][:MAX_AT_ONCE]
         for one in doomed:
             self._forget(one)
             await self._files.remove(one)

@@ -17,7 +17,7 @@ from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, NotRunning, Terminal
 
-_MOST_OF_A_WORD = 60
+_MAX_OF_A_WORD = 60
 
 
 @dataclass(slots=True)
@@ -84,4 +84,4 @@ def _program(command: Sequence[str]) -> str:
     if not command:
         return ""
     word = "".join(letter if letter.isprintable() else "?" for letter in command[0].rpartition("/")[2])
-    return word if len(word) <= _MOST_OF_A_WORD else word[: _MOST_OF_A_WORD - 1] + "…"
+    return word if len(word) <= _MAX_OF_A_WORD else word[: _MAX_OF_A_WORD - 1] + "…"

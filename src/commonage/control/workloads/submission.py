@@ -21,7 +21,7 @@ from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
 from commonage.wire.docs import docs_page
 
 Variables = tuple[tuple[str, str], ...]
-MOST_TOGETHER = 1024
+MAX_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
 
 # Where workloads run in containers, environments without an image are not offered.
@@ -169,7 +169,7 @@ def _not_offered(
 
 def _check_gpu(submission: Submission, environment: Environment) -> None:
     """Raise InvalidInput if the environment does not support the requested GPU, or requires one that is missing."""
-    least = environment.least_vram_mib
+    least = environment.min_vram_mib
     if submission.gpu is None and (environment.needs_gpu or least):
         much = f" with {format_memory(least)} of VRAM" if least else ""
         example = f"{least}MiB" if least else "1"
@@ -244,9 +244,9 @@ def _priority(submission: Submission, who: Principal, settings: ControlSettings)
 
 
 def _array_size(submission: Submission, settings: ControlSettings) -> int:
-    if submission.gang and submission.array_size > MOST_TOGETHER:
+    if submission.gang and submission.array_size > MAX_TOGETHER:
         raise InvalidInput(
-            f"{submission.array_size} nodes were asked for at once; at most {MOST_TOGETHER} start together",
+            f"{submission.array_size} nodes were asked for at once; at most {MAX_TOGETHER} start together",
             field="nodes",
             code="invalid-array",
         )

@@ -230,7 +230,7 @@ class Workloads:
             )
         return after
 
-    async def stand_down(self, within_s: float = 20.0) -> int:
+    async def stop_all(self, within_s: float = 20.0) -> int:
         """Before the node shuts down: stop all running workloads. Sessions end for good, other work is requeued.
 
         Returns how many workloads still ran after `within_s` seconds. The schedule loop must be paused.

@@ -43,11 +43,11 @@ class RemovedFromSite(Reason):
 
 @reason
 class DiskNearlyFull(Reason):
-    """Less than `least_mib` of disk space is free in one of these folders. Only sessions start."""
+    """Less than `min_mib` of disk space is free in one of these folders. Only sessions start."""
 
     folders: tuple[str, ...]
     free_mib: int
-    least_mib: int
+    min_mib: int
 
 
 @reason

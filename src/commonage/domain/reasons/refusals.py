@@ -42,7 +42,7 @@ class TooMuchGpuMemory(Reason):
     """More GPU memory was requested than any GPU has."""
 
     requested_mib: int
-    most_mib: int
+    max_mib: int
 
 
 @reason

@@ -1,7 +1,7 @@
 """Starting, stopping and status for all engines whose attempts are containers.
 
 State that must survive the server and the daemons is in the run folders; a container's state is copied into them once
-it ended. Base class of engines, which provide a `ContainerClient`.
+it ended. Base class of engines, which provide a `AttemptBackend`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import Starting
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.containers.container_client import ContainerClient, NodeGone, Unreachable
+from commonage.engines.containers.attempt_backend import AttemptBackend, NodeGone, Unreachable
 from commonage.engines.containers.lifecycle import end_run, launch_with_retries
 from commonage.engines.containers.run import Run, Table
 from commonage.engines.containers.start_limiter import StartLimiter
@@ -28,7 +28,7 @@ from commonage.engines.containers.status_reader import StatusReader, Unclear, Un
 from commonage.engines.rundir.execs import not_running
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.execs import ExecStream, Terminal
 
 RETRY_S = 2.0
@@ -43,11 +43,11 @@ class ContainerEngine(RunsEngine[Run]):
     `shared`: the folder for files that other nodes see.
     """
 
-    _container_client: ContainerClient
+    _container_client: AttemptBackend
     _status_reader: StatusReader
     _installation: str
 
-    def __init__(self, site: str, name: str, folder: Path, max_log_mib: int, shared: Beneath | None = None) -> None:
+    def __init__(self, site: str, name: str, folder: Path, max_log_mib: int, shared: SafePath | None = None) -> None:
         super().__init__(site, name, folder / "runs", Table(), max_log_mib, shared)
         self._folder = folder
         self._start_limiter = StartLimiter(self._spawn)
@@ -64,7 +64,7 @@ class ContainerEngine(RunsEngine[Run]):
             raise EngineFailure(f"the folder {self._folder} cannot be used: {error}") from error
 
     async def _recover(
-        self, requests: Sequence[tuple[StartRequest, int | None]], container_client: ContainerClient
+        self, requests: Sequence[tuple[StartRequest, int | None]], container_client: AttemptBackend
     ) -> None:
         """Find all attempts that run, ended since, or were written to disk but not started."""
         self._container_client = container_client

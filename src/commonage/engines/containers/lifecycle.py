@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.reasons.attempts import RetryingStart
-from commonage.engines.containers.container_client import ContainerClient, Signal, Unreachable
+from commonage.engines.containers.attempt_backend import AttemptBackend, Signal, Unreachable
 from commonage.engines.containers.run import Run
 from commonage.ports.agents import OnProgress
 
@@ -19,7 +19,7 @@ _KILL_RETRY_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-async def launch_with_retries(run: Run, container_client: ContainerClient, on_progress: OnProgress) -> None:
+async def launch_with_retries(run: Run, container_client: AttemptBackend, on_progress: OnProgress) -> None:
     """Launch it. Raises permanent errors and Unreachable at once, and a temporary error after the last retry."""
     for pause_s in PAUSES_S:
         try:
@@ -37,7 +37,7 @@ async def launch_with_retries(run: Run, container_client: ContainerClient, on_pr
     await container_client.launch(run, on_progress)
 
 
-async def end_run(run: Run, container_client: ContainerClient, settle: Callable[[Run], Awaitable[None]]) -> None:
+async def end_run(run: Run, container_client: AttemptBackend, settle: Callable[[Run], Awaitable[None]]) -> None:
     """Send SIGTERM to its program, and SIGKILL from `run.kill_at` on (which may move closer), until it ended."""
     now = asyncio.get_running_loop().time
     asked = False
@@ -51,7 +51,7 @@ async def end_run(run: Run, container_client: ContainerClient, settle: Callable[
             await settle(run)
 
 
-async def _sent(run: Run, container_client: ContainerClient, signal: Signal) -> bool:
+async def _sent(run: Run, container_client: AttemptBackend, signal: Signal) -> bool:
     try:
         await container_client.signal(run, signal)
     except EngineFailure as error:

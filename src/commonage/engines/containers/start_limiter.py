@@ -19,7 +19,7 @@ from commonage.domain.workloads import Kind
 from commonage.engines.containers.run import Run
 from commonage.ports.agents import OnProgress
 
-MOST_S = 30.0
+MAX_S = 30.0
 """Seconds after which a session that does not answer yet no longer delays others."""
 _BESIDES = 1  # more than the number of cores, because a start also waits for networks and disks
 _POLL_S = 0.25
@@ -70,7 +70,7 @@ class StartLimiter:
     async def _until_it_is_up(self, run: Run, slots: asyncio.Semaphore) -> None:
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(MOST_S):
+                async with asyncio.timeout(MAX_S):
                     while not run.ended.is_set() and not await _answers(run.status.url):
                         with suppress(TimeoutError):
                             await asyncio.wait_for(run.ended.wait(), _POLL_S)

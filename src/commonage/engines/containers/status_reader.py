@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import StoppedBeforeStart
 from commonage.domain.statuses import Phase, Status
-from commonage.engines.containers.container_client import (
+from commonage.engines.containers.attempt_backend import (
     Absent,
-    ContainerClient,
+    AttemptBackend,
     ContainerState,
     Ended,
     Running,
@@ -41,7 +41,7 @@ class Unclear:
 class StatusReader:
     """Looks, and writes ends to disk."""
 
-    def __init__(self, container_client: ContainerClient, in_thread: InThread) -> None:
+    def __init__(self, container_client: AttemptBackend, in_thread: InThread) -> None:
         self._container_client = container_client
         self._in_thread = in_thread
 

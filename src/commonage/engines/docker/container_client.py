@@ -1,4 +1,4 @@
-"""Implements `ContainerClient` for containers of the local daemon. `launcher.py` creates them."""
+"""Implements `AttemptBackend` for containers of the local daemon. `launcher.py` creates them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from commonage.domain.reasons.attempts import RemovedFromOutside
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.container_client import Absent, ContainerState, Created, Ended, Running, Signal
+from commonage.engines.containers.attempt_backend import Absent, ContainerState, Created, Ended, Running, Signal
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.images import Images

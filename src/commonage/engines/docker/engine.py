@@ -37,7 +37,7 @@ from commonage.engines.docker.networks import Networks
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.docker.translate import container_name
 from commonage.engines.rundir.unpacking import Unpacker
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
 from commonage.ports.execs import ExecStream, Terminal
@@ -87,7 +87,7 @@ class DockerEngine(ContainerEngine):
         name, settings = self._installation, self._settings
         self._networks = Networks(self._client, name, settings.networks, self._relays)
         shared = shared_variables(os.environ)
-        defaults = ContainerDefaults(name, Beneath(self._data / "workspaces"), shared, self._unpacker, is_local=True)
+        defaults = ContainerDefaults(name, SafePath(self._data / "workspaces"), shared, self._unpacker, is_local=True)
         injected = self._data / "docker" / "injected"
         try:
             await self._in_thread(lambda: put_in(injected))

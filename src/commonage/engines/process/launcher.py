@@ -35,7 +35,7 @@ from commonage.engines.process.warm.sessions import WarmSessions
 from commonage.engines.rundir.runs import Claim, Exit, RunFolder
 from commonage.engines.rundir.unpacking import Unpacker, recorded_try
 from commonage.engines.rundir.workspaces import make_workspace
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.devices import Devices, ShareAssignment
 
 STOPPED_EARLY = StoppedBeforeStart()
@@ -97,7 +97,7 @@ class Launcher:
         bundle = Path(request.bundle_path or "")
 
         def put() -> None:
-            workspace = make_workspace(Beneath(self._workspaces), request.owner).path
+            workspace = make_workspace(SafePath(self._workspaces), request.owner).path
             try:
                 with recorded_try(folder.path):
                     self._unpacker.unpack(bundle, _job_folder(workspace, request))
@@ -129,7 +129,7 @@ class Launcher:
     def _context(
         self, request: StartRequest, folder: RunFolder, port: int | None, python: PythonEnvironment
     ) -> ProcessContext:
-        workspace = make_workspace(Beneath(self._workspaces), request.owner).path
+        workspace = make_workspace(SafePath(self._workspaces), request.owner).path
         cwd = _job_folder(workspace, request) if request.bundle_path is not None else workspace
         volumes = link_request_volumes(request.mounts, workspace, folder.tmp)
         return ProcessContext(workspace, cwd, folder.tmp, python.programs, python.root, port, volumes)

@@ -13,7 +13,7 @@ from pathlib import Path
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.rundir.workspaces import FOLDER, link_volumes
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 
 def link_request_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
@@ -24,7 +24,7 @@ def link_request_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict
     places = {one.name: _place(one, tmp) for one in mounts}
     # Each attempt has its own scratch, but they all share a home.
     lasting = {one.name: places[one.name] for one in mounts if one.kind is VolumeKind.FOLDER}
-    link_volumes(Beneath(home), lasting, os.geteuid(), os.getegid())
+    link_volumes(SafePath(home), lasting, os.geteuid(), os.getegid())
     return {name: str(home / FOLDER / name) if name in lasting else place for name, place in places.items()}
 
 

@@ -25,8 +25,8 @@ def free_on(*places: Path) -> tuple[int | None, tuple[Reason, ...]]:
     return min(found), ()
 
 
-def disk_pressure_of(free_mib: int | None, least_mib: int, *folders: object) -> Reason | None:
-    """For `NodeReport.disk_pressure`: None while `least_mib` are free, or if free space is unknown."""
-    if free_mib is None or free_mib >= least_mib:
+def disk_pressure_of(free_mib: int | None, min_mib: int, *folders: object) -> Reason | None:
+    """For `NodeReport.disk_pressure`: None while `min_mib` are free, or if free space is unknown."""
+    if free_mib is None or free_mib >= min_mib:
         return None
-    return DiskNearlyFull(folders=tuple(map(str, folders)), free_mib=free_mib, least_mib=least_mib)
+    return DiskNearlyFull(folders=tuple(map(str, folders)), free_mib=free_mib, min_mib=min_mib)

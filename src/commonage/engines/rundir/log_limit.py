@@ -22,7 +22,7 @@ from commonage.domain.reasons.attempts import LogTruncated
 from commonage.domain.statuses import Phase
 from commonage.engines.rundir.runs import RunFolder
 from commonage.engines.rundir.table import InThread, RunTable, TrackedRun
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 PAUSE_S = 0.5
 _PAUSE_FACTOR = 10  # the pause between two looks is at least this many times the duration of one
@@ -47,11 +47,11 @@ R = TypeVar("R", bound=RunWithLog)
 
 
 class LogLimit(Generic[R]):
-    """Limits the logs of all attempts on a run table to `most_mib` each."""
+    """Limits the logs of all attempts on a run table to `max_mib` each."""
 
-    def __init__(self, table: RunTable[R], most_mib: int, in_thread: InThread) -> None:
+    def __init__(self, table: RunTable[R], max_mib: int, in_thread: InThread) -> None:
         self._table = table
-        self._most_mib = most_mib
+        self._max_mib = max_mib
         self._in_thread = in_thread
         self._troubled: set[str] = set()  # attempts whose log cannot be limited; logged once
 
@@ -74,7 +74,7 @@ class LogLimit(Generic[R]):
 
     def _cut(self, run: R) -> bool:
         try:
-            was_cut = cut_log(run.folder.log, self._most_mib)
+            was_cut = cut_log(run.folder.log, self._max_mib)
         except FileNotFoundError:  # nothing printed yet
             return False
         except OSError as error:
@@ -87,15 +87,15 @@ class LogLimit(Generic[R]):
 
     def _tell(self, run: R) -> None:
         if run.status.phase is Phase.RUNNING:
-            self._table.tell(run, replace(run.status, reason=LogTruncated(limit_mib=self._most_mib)))
+            self._table.tell(run, replace(run.status, reason=LogTruncated(limit_mib=self._max_mib)))
 
 
-def cut_log(place: Beneath, most_mib: int) -> bool:
-    """Cut the middle out of a log that takes more than `most_mib` of disk; True if it did. Raises OSError.
+def cut_log(place: SafePath, max_mib: int) -> bool:
+    """Cut the middle out of a log that takes more than `max_mib` of disk; True if it did. Raises OSError.
 
     An eighth of the limit is kept at the start, three eighths at the end.
     """
-    most = most_mib * _MIB
+    most = max_mib * _MIB
     descriptor = place.open(os.O_WRONLY)  # opening makes a network file system refresh its data; stat alone would not
     try:
         status = os.fstat(descriptor)
@@ -106,7 +106,7 @@ def cut_log(place: Beneath, most_mib: int) -> bool:
         if end > begin:
             _leave_out(descriptor, begin, end, status.st_size)
             # The note replaces the last bytes of the start, so that it takes no space in the hole.
-            note = f"\n[commonage: {end - begin:>15} bytes are left out here: a log takes at most {most_mib} MiB]\n"
+            note = f"\n[commonage: {end - begin:>15} bytes are left out here: a log takes at most {max_mib} MiB]\n"
             os.pwrite(descriptor, note.encode(), begin - len(note))
         after = os.fstat(descriptor)
         # Releases space that the workload reserved past the end. Not while it writes, because its last bytes would be

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import LogLine
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 LINE_MAX = 16 * 1024
 """Bytes of a line that are shown; a longer line is cut with a note."""
@@ -76,7 +76,7 @@ def _text(raw: bytes, dropped: int) -> str:
     return f"{text} … ({dropped} more bytes in this line)" if dropped else text
 
 
-def open_log(places: Iterable[Beneath]) -> int | None:
+def open_log(places: Iterable[SafePath]) -> int | None:
     """A descriptor of the log in the first of these places that has one; None if none has.
 
     The log moves from the first place to the next while this looks: what is gone here is there. Raises EngineFailure

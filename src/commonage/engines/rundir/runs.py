@@ -32,7 +32,7 @@ from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import StartRequest
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _NEVER = "never"
@@ -80,15 +80,15 @@ class RunFolder:
     """One attempt's folder. `shared`: the part of it that other nodes see, if any."""
 
     path: Path
-    shared: Beneath | None = None
+    shared: SafePath | None = None
 
     @property
-    def outside(self) -> Beneath:
+    def outside(self) -> SafePath:
         """The folder with everything that its workload may write to."""
-        return Beneath(self.path) if self.shared is None else self.shared
+        return SafePath(self.path) if self.shared is None else self.shared
 
     @property
-    def log(self) -> Beneath:
+    def log(self) -> SafePath:
         """Its output."""
         return self.outside / "log"
 
@@ -195,11 +195,11 @@ class Runs:
     control folder. Root on one of those nodes may change anything in it, at any time.
     """
 
-    def __init__(self, root: Path, shared: Beneath | None = None) -> None:
+    def __init__(self, root: Path, shared: SafePath | None = None) -> None:
         self.root = root
         self._shared = shared
         self._old = root / _OLD
-        self._outside = Beneath(root) if shared is None else shared
+        self._outside = SafePath(root) if shared is None else shared
         self._old_outside = self._outside / _OLD
 
     def open(self) -> None:
@@ -239,13 +239,13 @@ class Runs:
         """True if it ran, ended, and was forgotten."""
         return (self._old / attempt_id).is_dir()
 
-    def log_places(self, attempt_id: str) -> Sequence[Beneath]:
+    def log_places(self, attempt_id: str) -> Sequence[SafePath]:
         """Where its log may be: as long as it is known, and after it was forgotten."""
         if not _ID.fullmatch(attempt_id):
             return ()
         return (self._outside / attempt_id / "log", self._old_outside / attempt_id / "log")
 
-    def log_path(self, attempt_id: str) -> Beneath | None:
+    def log_path(self, attempt_id: str) -> SafePath | None:
         """Where its log is now; None if there is none."""
         return next((place for place in self.log_places(attempt_id) if place.is_there()), None)
 
@@ -254,7 +254,7 @@ class Runs:
         self.folder(attempt_id)
         if self._shared is not None:
             _keep_log(self._outside / attempt_id, self._old_outside / attempt_id)
-        _keep_log(Beneath(self.root) / attempt_id, Beneath(self._old) / attempt_id)
+        _keep_log(SafePath(self.root) / attempt_id, SafePath(self._old) / attempt_id)
 
     def clear_old(self, now: float, keep_days: int, keep_mib: int) -> int:
         """Remove logs that were forgotten more than `keep_days` ago, and the oldest beyond `keep_mib` in total.
@@ -263,7 +263,7 @@ class Runs:
         """
         removed, kept, total = 0, [], 0
         for name in {*self._old_outside.listed(), *os.listdir(self._old)}:
-            outside, old = self._old_outside / name, Beneath(self._old) / name
+            outside, old = self._old_outside / name, SafePath(self._old) / name
             age_s = now - (old if old.is_there() else outside).stat().st_mtime
             log = outside / "log"
             try:
@@ -316,7 +316,7 @@ class Runs:
         return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir() and _ID.fullmatch(entry.name))
 
 
-def _keep_log(place: Beneath, old: Beneath) -> None:
+def _keep_log(place: SafePath, old: SafePath) -> None:
     """Move the log, if it exists, and keep nothing else. A missing log is no error."""
     try:
         place.move(old)

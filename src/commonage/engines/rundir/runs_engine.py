@@ -19,7 +19,7 @@ from commonage.engines.rundir.logs import open_log, read_log
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.rundir.table import RunTable
 from commonage.engines.rundir.tasks import Tasks
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.engine import Engine
 
 
@@ -51,7 +51,7 @@ class RunsEngine(Engine, ABC, Generic[R]):
         folder: Path,
         table: RunTable[R],
         max_log_mib: int,
-        shared: Beneath | None = None,
+        shared: SafePath | None = None,
     ) -> None:
         self._site = site
         self._table = table

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.folders import folder_name
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 __all__ = ["FOLDER", "folder_name", "link_volumes", "make_workspace"]
 
@@ -26,7 +26,7 @@ FOLDER = "volumes"
 """The folder of links to volumes in a workspace."""
 
 
-def make_workspace(root: Beneath, user: str) -> Beneath:
+def make_workspace(root: SafePath, user: str) -> SafePath:
     """Return the user's folder, created if missing. Raises EngineFailure if it cannot be created."""
     folder = root / folder_name(user)
     try:
@@ -38,7 +38,7 @@ def make_workspace(root: Beneath, user: str) -> Beneath:
     return folder
 
 
-def link_volumes(home: Beneath, places: Mapping[str, str], uid: int, gid: int) -> None:
+def link_volumes(home: SafePath, places: Mapping[str, str], uid: int, gid: int) -> None:
     """Link `home`/volumes/NAME to each place. An existing name that is not a link stays.
 
     A convenience that never prevents a start: on a full disk there is no link. The owner can write to the home, so no

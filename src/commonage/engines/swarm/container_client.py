@@ -1,4 +1,4 @@
-"""Implements `ContainerClient` for services of a Swarm. `launcher.py` creates them.
+"""Implements `AttemptBackend` for services of a Swarm. `launcher.py` creates them.
 
 A stop is requested through the control folder, which the entry in the container polls (`entry.sh`): a Swarm cannot send
 a signal
@@ -20,7 +20,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.container_client import Absent, ContainerState, Ended, Running, Signal, Waiting
+from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Running, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.files.control_folder import ControlFolder
 from commonage.engines.containers.files.prepare import check
@@ -29,7 +29,7 @@ from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.launcher import Launcher
-from commonage.engines.swarm.nodes.known_nodes import KnownNodes
+from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.statuses import (
     EndContext,
@@ -74,7 +74,7 @@ class SwarmContainerClient:
     def __init__(
         self,
         client: Client,
-        known_nodes: KnownNodes,
+        known_nodes: NodeTracker,
         tasks: Tasks,
         launcher: Launcher,
         settings: SwarmSettings,

@@ -37,20 +37,20 @@ from commonage.engines.rundir.disk import disk_pressure_of, free_on
 from commonage.engines.rundir.unpacking import Unpacker
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
-from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.doctor import notes_of
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.networks import Networks
-from commonage.engines.swarm.nodes.known_nodes import KnownNodes
+from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.swarm_files import SwarmFiles
 from commonage.engines.swarm.tasks import Tasks
 from commonage.engines.swarm.watcher import Watcher
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal
 from commonage.wire.docs import docs_page
 
-_MOST_RELAYED = 256
+_MAX_RELAYED = 256
 """Limit of connections from one address, which is that of a node for all of its containers."""
 _MIB = 1024 * 1024
 _log = logging.getLogger(__name__)
@@ -80,14 +80,14 @@ class SwarmEngine(ContainerEngine):
         settings: SwarmSettings | None = None,
     ) -> None:
         self._shared = shared.absolute()
-        self._outside = Beneath(self._shared) / "swarm" / "attempts"
+        self._outside = SafePath(self._shared) / "swarm" / "attempts"
         self._settings = settings or SwarmSettings()
         super().__init__(site, "swarm", data.absolute() / "swarm", self._settings.max_log_mib, self._outside)
         self._unpacker = Unpacker(self._settings.bundle_max_mib)
         self._client = Client(self._settings.url)
-        self._known_nodes = KnownNodes(self._client, agents, without_agents=self._settings.without_agents)
+        self._known_nodes = NodeTracker(self._client, agents, without_agents=self._settings.without_agents)
         self._images = Images(self._client, site, self._settings.pull, self._settings.account)
-        self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MOST_RELAYED)
+        self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MAX_RELAYED)
         self._sweeps: SwarmContainerClient | None = None
         self._notes: tuple[str, ...] = ()
         self._own_node_id = ""
@@ -152,10 +152,10 @@ class SwarmEngine(ContainerEngine):
             sources = tuple(dict.fromkeys([address, *addresses_here(), *settings.sources]))
             agents.set_network(NodeNetwork(settings.reaches, settings.ports, sources))
         self._networks = Networks(self._client, name, settings, address)
-        workspaces = Beneath(self._shared) / "workspaces"
+        workspaces = SafePath(self._shared) / "workspaces"
         defaults = ContainerDefaults(name, workspaces, shared_variables(os.environ), self._unpacker, is_local=False)
         dependencies = Dependencies(
-            self._client, self._known_nodes, Deliveries(self._client, name), self._images, self._networks,
+            self._client, self._known_nodes, SwarmFiles(self._client, name), self._images, self._networks,
             self._start_limiter,
             self._in_thread,
         )  # fmt: skip
@@ -186,7 +186,7 @@ class SwarmEngine(ContainerEngine):
 
     def _check_folder_layout(self) -> None:
         """Raise EngineFailure if the shared folder still has files that only the control plane may write."""
-        before = Beneath(self._shared) / "swarm" / "runs"
+        before = SafePath(self._shared) / "swarm" / "runs"
         is_known = self._folder.parent != self._shared and (self._folder / "installation").exists()
         if is_known or not before.is_folder() or self._outside.is_there():
             return

@@ -32,11 +32,11 @@ from commonage.engines.containers.run import Run
 from commonage.engines.containers.start_limiter import StartLimiter
 from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.networks import Networks
-from commonage.engines.swarm.nodes.known_nodes import AgentUnreachable, KnownNodes
+from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
 from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.swarm_files import SwarmFiles
 from commonage.engines.swarm.translate import ContainerContext, service_names, service_spec
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import ShareAssignment
@@ -50,8 +50,8 @@ class Dependencies:
     """Dependencies of a launcher."""
 
     client: Client
-    known_nodes: KnownNodes
-    deliveries: Deliveries
+    known_nodes: NodeTracker
+    deliveries: SwarmFiles
     images: Images
     networks: Networks
     start_limiter: StartLimiter
@@ -228,7 +228,7 @@ class Launcher:
 
 
 async def mount_through_agent(
-    spec: Json, attempt_id: str, program: Program, known_nodes: KnownNodes, swarm_node: SwarmNode
+    spec: Json, attempt_id: str, program: Program, known_nodes: NodeTracker, swarm_node: SwarmNode
 ) -> Json:
     """Return the service description, with the folders mounted and named as they are on the node.
 

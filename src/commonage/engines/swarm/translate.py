@@ -29,13 +29,13 @@ from commonage.engines.containers.daemon.descriptions import (
     requested_mounts,
 )
 from commonage.engines.containers.program.program import Program
-from commonage.engines.swarm.deliveries import ENTRY_INSIDE, SECRETS_INSIDE, Delivery
 from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.swarm_files import ENTRY_INSIDE, SECRETS_INSIDE, Delivery
 
 VRAM = "VRAM"
 """The generic resource that nodes declare, in MiB."""
-_NAME_MOST = 63
-_SLUG_MOST = 40
+_NAME_MAX = 63
+_SLUG_MAX = 40
 _PLAIN = re.compile(r"[a-z0-9](?:-?[a-z0-9])*", re.ASCII)
 _NS = 1_000_000_000
 
@@ -68,12 +68,12 @@ def service_names(request: StartRequest) -> tuple[str, str]:
     """Its name, and the alternative if that is taken: a session is named after its user, others after the attempt."""
     if request.kind is not Kind.SESSION:
         name = f"cm-{request.attempt_id}"
-        if not _PLAIN.fullmatch(name.lower()) or len(name) > _NAME_MOST:
+        if not _PLAIN.fullmatch(name.lower()) or len(name) > _NAME_MAX:
             name = f"cm-{_digest(request.attempt_id)}"
-        return name, f"{name[: _NAME_MOST - 9]}-{_digest(request.attempt_id)[:8]}"
+        return name, f"{name[: _NAME_MAX - 9]}-{_digest(request.attempt_id)[:8]}"
     owner = request.owner
-    if not _PLAIN.fullmatch(owner) or len(owner) > _SLUG_MOST:
-        slug = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")[:_SLUG_MOST].rstrip("-")
+    if not _PLAIN.fullmatch(owner) or len(owner) > _SLUG_MAX:
+        slug = re.sub(r"[^a-z0-9]+", "-", owner.lower()).strip("-")[:_SLUG_MAX].rstrip("-")
         owner = f"{slug}-{_digest(owner)[:8]}".lstrip("-")
     return f"jy-{owner}", f"jy-{owner}-{_digest(request.attempt_id)[:8]}"
 

@@ -13,7 +13,7 @@ from commonage.domain.statuses import Phase
 from commonage.engines.containers.run import Run, Table
 from commonage.engines.rundir.table import InThread
 from commonage.engines.swarm.container_client import SwarmContainerClient
-from commonage.engines.swarm.nodes.known_nodes import KnownNodes
+from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.engines.swarm.tasks import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Watcher:
     """The watcher. `settle` determines the state of one attempt; `back` is called when Swarm answers again."""
 
-    def __init__(self, table: Table, tasks: Tasks, known_nodes: KnownNodes, in_thread: InThread) -> None:
+    def __init__(self, table: Table, tasks: Tasks, known_nodes: NodeTracker, in_thread: InThread) -> None:
         self._table = table
         self._tasks = tasks
         self._known_nodes = known_nodes

@@ -125,8 +125,8 @@ def _fill(options: argparse.Namespace, answer: dict[str, Any]) -> None:
     answer["told_free_mib"], answer["told_total_mib"] = cuda.memory_mib()
     addresses = []
     try:
-        while answer["allocated_mib"] < options.most_mib:
-            step = min(STEP_MIB, options.most_mib - answer["allocated_mib"])
+        while answer["allocated_mib"] < options.max_mib:
+            step = min(STEP_MIB, options.max_mib - answer["allocated_mib"])
             addresses.append(cuda.allocate(step))
             answer["allocated_mib"] += step
     except CudaError as error:
@@ -141,7 +141,7 @@ def _burn(options: argparse.Namespace, answer: dict[str, Any]) -> None:
     """Compute with memory allocated, for a time or until standard input ends; prints `ready` when it has begun."""
     answer |= {"launches": 0, "seconds": 0.0}
     cuda = _use(options, answer)
-    for _ in range(options.most_mib // STEP_MIB):
+    for _ in range(options.max_mib // STEP_MIB):
         cuda.allocate(STEP_MIB)
     burner = cuda.burner()
     burner.burn(ROUNDS)

@@ -15,10 +15,10 @@ from typing import Literal
 
 from commonage.domain.nodes import Allocation, Device, Isolation, Share
 from commonage.gpu.environment import share_environment
-from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.holds import Holds
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig

@@ -27,7 +27,7 @@ from commonage.gpu.isolation.session import handle_of, nvml, words
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 
 log = logging.getLogger(__name__)
-LEAST_DRIVER = 615
+MIN_DRIVER = 615
 _HOOK = "apply-cuda-memory-limits"
 _OLD_TOOLKIT = (
     f"NVIDIA's container toolkit here does not limit the VRAM of containers (`nvidia-cdi-hook --help` has no {_HOOK}); "
@@ -80,8 +80,8 @@ class DriverLimit(Level):
         if device.parent_uuid is not None:
             return "the driver has no such limits for MIG instances"
         major = device.driver.partition(".")[0]
-        if not major.isdigit() or int(major) < LEAST_DRIVER:
-            return f"it needs driver {LEAST_DRIVER} or newer, here is {device.driver or 'one that does not say'}"
+        if not major.isdigit() or int(major) < MIN_DRIVER:
+            return f"it needs driver {MIN_DRIVER} or newer, here is {device.driver or 'one that does not say'}"
         if not (self._root / "cgroup.controllers").exists():
             return f"it needs cgroups version 2 at {self._root}; boot with systemd.unified_cgroup_hierarchy=1"
         if not self._is_root():

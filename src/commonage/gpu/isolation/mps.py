@@ -21,11 +21,11 @@ from pathlib import Path
 from commonage.domain.nodes import Device, Isolation
 from commonage.gpu.cuda.probe import digits
 from commonage.gpu.isolation.level import Level, is_nvidia
-from commonage.gpu.isolation.mps_daemon import MOST_PATH, PROGRAM, MpsDaemon
+from commonage.gpu.isolation.mps_daemon import MAX_PATH, PROGRAM, MpsDaemon
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 
 log = logging.getLogger(__name__)
-_LEAST_CAPABILITY = 7.0  # Volta: before it clients share one address space, without limits
+_MIN_CAPABILITY = 7.0  # Volta: before it clients share one address space, without limits
 _TRY_AGAIN_S = 60.0
 _TELL_FOR_S = 3600.0
 _FAULTS = "shared by MPS: a fatal fault of one workload's program ends the programs of all that share the GPU"
@@ -78,11 +78,11 @@ class Mps(Level):
             return "a MIG instance is held by the hardware already"
         if shutil.which(PROGRAM) is None:
             return f"{PROGRAM} is not on PATH; it comes with the driver (Debian and Ubuntu: nvidia-compute-utils)"
-        if _capability(device) < _LEAST_CAPABILITY:
+        if _capability(device) < _MIN_CAPABILITY:
             has = device.compute_capability or "one that does not say"
-            return f"it needs compute capability {_LEAST_CAPABILITY} or newer, here is {has}"
+            return f"it needs compute capability {_MIN_CAPABILITY} or newer, here is {has}"
         pipe = self._daemon(device.uuid).pipe
-        if len(str(pipe)) > MOST_PATH:
+        if len(str(pipe)) > MAX_PATH:
             return f"the path {pipe} is too long for its sockets; use a data folder with a shorter path"
         why, until = self._broken.get(device.uuid, ("", 0.0))
         return why if self._now() < until else ""

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 PROGRAM = "nvidia-cuda-mps-control"
 _NAME = b"nvidia-cuda-mps-"  # of the control daemon, and of the server that it starts
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-MOST_PATH = 80
+MAX_PATH = 80
 """Maximum length of the pipe folder's path: with the names of its sockets it must stay below the system's 108."""
 _STARTS_WITHIN_S, _ENDS_WITHIN_S, _LOOK_S = 20.0, 10.0, 0.05
 

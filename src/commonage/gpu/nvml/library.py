@@ -16,7 +16,7 @@ import pynvml
 from commonage.gpu.nvml import errors
 
 _WAIT_MS = 5  # queued events are returned at once; this is the wait for a new one
-_MOST_AT_ONCE = 256
+_MAX_AT_ONCE = 256
 _NOBODY = 0xFFFFFFFF
 
 
@@ -113,7 +113,7 @@ class Library:
     def messages(self) -> list[Message]:
         """The Xids since the last call. Also empty while a GPU that fell off the bus blocks the driver's events."""
         found: list[Message] = []
-        while self._events is not None and len(found) < _MOST_AT_ONCE:
+        while self._events is not None and len(found) < _MAX_AT_ONCE:
             try:
                 event = self.api.nvmlEventSetWait_v2(self._events, _WAIT_MS)
             except pynvml.NVMLError:  # a timeout: no more events

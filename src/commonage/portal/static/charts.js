@@ -4,7 +4,7 @@
 (() => {
   const panel = document.getElementById("charts");
   const live = document.getElementById("live");
-  const MOST = 2000; // points of one chart; above it, every second point of the older half is dropped
+  const MAX = 2000; // points of one chart; above it, every second point of the older half is dropped
   const memory = (mib) => (mib >= 1024 ? `${Number((mib / 1024).toFixed(mib >= 102400 ? 0 : 1))} GiB` : `${Math.round(mib)} MiB`);
   const share = (part) => `${Math.round(part * 100)} %`;
   const cores = (value) => `${Number(value.toFixed(value < 10 ? 2 : 0))} ${value === 1 ? "core" : "cores"}`;
@@ -110,7 +110,7 @@
         continue;
       }
       chart.data = [chart.data[0].concat(more[0]), chart.data[1].concat(more[1])];
-      if (chart.data[0].length > MOST) chart.data = thinned(chart.data);
+      if (chart.data[0].length > MAX) chart.data = thinned(chart.data);
       chart.plot.setData(chart.data);
       say(figure.dataset.metric);
     }

@@ -4,7 +4,7 @@
 
 (() => {
   const BLOCK = 200; // lines in one element
-  const MOST = 100_000; // lines in the page; the plain log has all of them
+  const MAX = 100_000; // lines in the page; the plain log has all of them
   const live = document.getElementById("live");
   const log = document.getElementById("log");
   const follow = document.getElementById("log-follow");
@@ -39,7 +39,7 @@
       lines += some.length;
     }
     let gone = 0;
-    while (lines - gone > MOST && log.firstChild !== block) {
+    while (lines - gone > MAX && log.firstChild !== block) {
       log.firstChild.remove();
       gone += BLOCK;
     }

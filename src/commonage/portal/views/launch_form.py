@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from commonage import messages
 from commonage.control.loops.session_restarts import own_variables
-from commonage.control.workloads.submission import DEFAULT_GRACE_S, MOST_TOGETHER, Submission, Variables
+from commonage.control.workloads.submission import DEFAULT_GRACE_S, MAX_TOGETHER, Submission, Variables
 from commonage.domain.errors import InvalidInput
 from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
 from commonage.domain.requests import parse_gpus, parse_labels
@@ -33,7 +33,7 @@ KEPT = ("files", "variables", "secrets", "dependencies")
 _ALIASES = {"time_limit_s": "time", "depends_on": "keep", "secrets": "keep"}
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}#~!\n\\]|^\s*\w+=")
 _LONGEST = 200_000
-_MOST_RETRIES = 100
+_MAX_RETRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +247,8 @@ def _priority(text: str) -> int | str:
 
 
 def _nodes(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MOST_TOGETHER:
-        raise InvalidInput(f"Nodes must be a number from 1 to {MOST_TOGETHER}, not {text[:40]!r}.", field="nodes")
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_TOGETHER:
+        raise InvalidInput(f"Nodes must be a number from 1 to {MAX_TOGETHER}, not {text[:40]!r}.", field="nodes")
     return int(text)
 
 
@@ -270,6 +270,6 @@ def _volumes(text: str) -> tuple[VolumeRequest, ...]:
 
 
 def _retries(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > _MOST_RETRIES:
-        raise InvalidInput(f"Retries must be a number from 0 to {_MOST_RETRIES}, not {text[:40]!r}.", field="retries")
+    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_RETRIES:
+        raise InvalidInput(f"Retries must be a number from 0 to {_MAX_RETRIES}, not {text[:40]!r}.", field="retries")
     return int(text)

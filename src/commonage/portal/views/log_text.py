@@ -13,7 +13,7 @@ from commonage.domain.statuses import LogLine
 from commonage.ports.clock import Clock
 
 LONGEST_LINE = 4_000  # characters shown
-_MOST_AT_ONCE = 5_000  # lines in one message
+_MAX_AT_ONCE = 5_000  # lines in one message
 _PAUSE_S = 0.25  # between two messages
 # Escape sequences: CSI (colors, cursor), OSC (titles), and the short ones.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
@@ -38,7 +38,7 @@ async def batches(lines: AsyncIterator[LogLine], clock: Clock) -> AsyncIterator[
 
     Raises the errors of `lines`, after the lines before them.
     """
-    queue: asyncio.Queue[LogLine | None] = asyncio.Queue(maxsize=_MOST_AT_ONCE)
+    queue: asyncio.Queue[LogLine | None] = asyncio.Queue(maxsize=_MAX_AT_ONCE)
 
     async def pump() -> None:
         try:
@@ -51,7 +51,7 @@ async def batches(lines: AsyncIterator[LogLine], clock: Clock) -> AsyncIterator[
     try:
         while (first := await queue.get()) is not None:
             batch, ended = [first], False
-            while not queue.empty() and len(batch) < _MOST_AT_ONCE and not ended:
+            while not queue.empty() and len(batch) < _MAX_AT_ONCE and not ended:
                 line = queue.get_nowait()
                 ended = line is None
                 if line is not None:

@@ -14,7 +14,7 @@ from commonage.portal.auth import Visitor
 from commonage.portal.site import Site
 from commonage.portal.views.recent_events import titles
 
-_MOST_ROWS = 50
+_MAX_ROWS = 50
 PERIODS: Mapping[str, str] = {"day": "24 hours", "week": "7 days", "month": "30 days", "year": "12 months"}
 _LENGTHS = {"day": 1, "week": 7, "month": 30, "year": 365}
 # Of Amounts and Bounds: the field, its name, and the filter that writes it.
@@ -43,7 +43,7 @@ class _Usage:
         since = (until - timedelta(days=_LENGTHS[period])).timestamp()
         rows = await control.queries.usage(who, since=since, until=until.timestamp(), by=by)
         rows = sorted(rows, key=lambda row: (-row.gpu_gib_h, -row.cpu_h, row.subject))
-        shown = rows[:_MOST_ROWS]
+        shown = rows[:_MAX_ROWS]
         values = {
             "section": "usage",
             "period": period,

@@ -155,7 +155,7 @@ def _never_fits_reason(nodes: Sequence[Node], request: Request) -> Reason:
                 return refusals.TooManyGpus(requested=gpu.whole, most=most)
         largest = max(device.memory_mib for found in devices for device in found)
         if gpu.vram_mib > largest:
-            return refusals.TooMuchGpuMemory(requested_mib=gpu.vram_mib, most_mib=largest)
+            return refusals.TooMuchGpuMemory(requested_mib=gpu.vram_mib, max_mib=largest)
     found = (refusal(empty, shape, number) for number in range(min(MAX_SHORTFALLS, len(nodes))))
     return refusals.RequestTooLarge(request=str(request), shortfalls=tuple(one for one in found if one is not None))
 

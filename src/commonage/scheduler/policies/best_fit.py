@@ -18,7 +18,7 @@ class BestFit(Scored):
 
     def score(self, shape: Shape, nodes: Ints) -> Floats:
         """[n]: 100 minus the remaining resources, in whole per cent of the largest node."""
-        most_cpus, most_milli = largest(self.grid)
-        cpus = (self.grid.cpus[nodes] - shape.cpus_milli) / most_cpus
-        milli = (idle_milli(self.grid, nodes) - taken_milli(self.grid, shape, nodes)) / most_milli
+        max_cpus, max_milli = largest(self.grid)
+        cpus = (self.grid.cpus[nodes] - shape.cpus_milli) / max_cpus
+        milli = (idle_milli(self.grid, nodes) - taken_milli(self.grid, shape, nodes)) / max_milli
         return np.floor((1.0 - (0.5 * cpus + 0.5 * milli)) * 100)

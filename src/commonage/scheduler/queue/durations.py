@@ -13,7 +13,7 @@ from dataclasses import dataclass
 MAX_REMEMBERED = 200  # durations for each group
 MAX_GROUPS = 5000  # the least recently used group is dropped first
 ENOUGH = 8  # an estimate from at least this number of longer runs is confident
-LEAST = 2
+MIN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Durations:
         """
         known = [past for one in _groups(*group) if (past := self._of(one))]
         longer = [[one for one in past if one > ran_s] for past in known]
-        for least in (ENOUGH, LEAST):
+        for least in (ENOUGH, MIN):
             for past in longer:
                 if len(past) >= least:
                     return Remaining(past[min(len(past) - 1, int(part * len(past)))] - ran_s, least == ENOUGH)

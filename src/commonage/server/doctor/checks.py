@@ -31,7 +31,7 @@ from commonage.gpu.detect import open_devices
 from commonage.messages import text
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
-from commonage.server.data_dir import LEAST_FREE_MIB, DataDirError, Running, running_server
+from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, Running, running_server
 from commonage.server.engines import shared_dir, stored_reports
 from commonage.server.origins import origins_of, warning_of
 from commonage.server.processes import listen
@@ -89,8 +89,8 @@ def _disk(context: Context) -> Finding:
         place = place.parent
     free_mib = shutil.disk_usage(place).free // 1024**2
     found = f"{free_mib / 1024:.1f} GiB free at {place}"
-    if free_mib < LEAST_FREE_MIB:
-        return Finding("disk", "bad", found, f"free at least {LEAST_FREE_MIB} MiB, or use another --data-dir")
+    if free_mib < MIN_FREE_MIB:
+        return Finding("disk", "bad", found, f"free at least {MIN_FREE_MIB} MiB, or use another --data-dir")
     return Finding("disk", "ok", found)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from commonage.domain.nodes import Device, Isolation
 from commonage.gpu.detect import open_devices
-from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps

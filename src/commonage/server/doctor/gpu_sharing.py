@@ -21,7 +21,7 @@ from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, a
 from commonage.server.processes.termination import Termination
 
 TOGETHER = (2, 4, 8)
-_LEAST_SHARE_MIB = 1024
+_MIN_SHARE_MIB = 1024
 _ATTACKS = 5
 
 
@@ -83,7 +83,7 @@ class Sharing:
         """2, 4 and 8 shares at once, as far as the GPU is large enough."""
         name = level.isolation.value
         for count in counts:
-            if self._device.memory_mib // count < _LEAST_SHARE_MIB:
+            if self._device.memory_mib // count < _MIN_SHARE_MIB:
                 return
             try:
                 with self._held(level, count) as places:

@@ -24,7 +24,7 @@ from commonage.ports.devices import ShareAssignment
 from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, ask
 from commonage.server.processes.termination import Termination
 
-LEAST_SHARE_MIB = 1024
+MIN_SHARE_MIB = 1024
 _SMALL_MIB = 64
 
 
@@ -201,7 +201,7 @@ class GpuTrials:
 
 
 def _share_mib(device: Device) -> int:
-    return max(LEAST_SHARE_MIB, device.memory_mib // 4)
+    return max(MIN_SHARE_MIB, device.memory_mib // 4)
 
 
 def _share_of(device: Device, level: Isolation) -> Share:

@@ -12,7 +12,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
-_MOST_FRAGMENTS = 1024  # of one message; otherwise empty fragments could be collected without limit
+_MAX_FRAGMENTS = 1024  # of one message; otherwise empty fragments could be collected without limit
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
@@ -52,8 +52,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Limit the fragments of a message."""
         if self.transport.is_closing():
             return
-        if len(self.frames) >= _MOST_FRAGMENTS:
-            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"a message has at most {_MOST_FRAGMENTS} fragments")
+        if len(self.frames) >= _MAX_FRAGMENTS:
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"a message has at most {_MAX_FRAGMENTS} fragments")
             self.handle_parser_exception()
         else:
             super().handle_cont(event)

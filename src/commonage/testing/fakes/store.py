@@ -258,13 +258,13 @@ class MemoryStore:
         found = (each for each in self.shelf.usage_reports.values() if each.workload_id == workload_id)
         return sorted(found, key=lambda each: (each.began_at, each.attempt_id))
 
-    async def usage_reports_like(self, owner: str, likeness: str, *, limit: int) -> Sequence[UsageReport]:
+    async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
         """Ended usage reports of the same work, newest first."""
         await self._turn()
         found = [
             each
             for each in self.shelf.usage_reports.values()
-            if each.ended_at is not None and (each.owner, each.likeness) == (owner, likeness)
+            if each.ended_at is not None and (each.owner, each.command_hash) == (owner, command_hash)
         ]
         return sorted(found, key=lambda each: (each.ended_at, each.attempt_id), reverse=True)[:limit]
 

@@ -222,7 +222,7 @@ async def test_a_kernel_that_the_newer_image_lacks_is_told_with_those_it_has() -
 
 async def test_what_needs_a_gpu_is_refused_without_one() -> None:
     async with lab().open() as control:
-        await control.images.add(ADA, image(needs_gpu=True, least_vram_mib=6144), REGISTRY)
+        await control.images.add(ADA, image(needs_gpu=True, min_vram_mib=6144), REGISTRY)
         with pytest.raises(InvalidInput, match=r"lab/torch needs a GPU with 6 GiB of VRAM.*--gpus 6144MiB") as caught:
             await control.workloads.submit(ADA, job(environment="lab/torch"))
         assert (caught.value.field, caught.value.problem_code) == ("gpus", "needs-gpu")

@@ -15,7 +15,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLost, StartFailed
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
 from commonage.domain.requests import parse_gpus
-from commonage.domain.workloads import MOST_LOSSES, Kind, State, Workload
+from commonage.domain.workloads import MAX_LOSSES, Kind, State, Workload
 from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio
@@ -188,12 +188,12 @@ async def test_it_is_not_started_again_for_ever_unless_it_ran_for_long(monkeypat
     async with site.open() as control:
         Hub(site, control)
         await session(site, control)
-        for _ in range(MOST_LOSSES + 1):
+        for _ in range(MAX_LOSSES + 1):
             await lose(site, site.all()[-1], 5)
-        assert site.states() == [State.LOST] * (MOST_LOSSES + 1)
+        assert site.states() == [State.LOST] * (MAX_LOSSES + 1)
         assert told(site, site.all()[-1])[-1] == RestartedTooOften(times=6)
         await session(site, control)
-        for _ in range(MOST_LOSSES + 1):
+        for _ in range(MAX_LOSSES + 1):
             await site.clock.advance(30)
             await lose(site, site.all()[-1], 5)
         assert site.all()[-1].state is State.RUNNING

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.anyio
 
 TWO = ("one", "two")
 SILENT = EngineNotAnswering(error="Docker: refused")
-FULL = DiskNearlyFull(folders=("/data",), free_mib=3, least_mib=256)
+FULL = DiskNearlyFull(folders=("/data",), free_mib=3, min_mib=256)
 DOWN = SwarmNodeDown(error="heartbeat failure")
 
 

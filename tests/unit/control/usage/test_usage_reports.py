@@ -75,7 +75,7 @@ async def test_what_was_asked_and_what_was_used() -> None:
     assert figures.measured_s == pytest.approx(110, abs=12)
     assert usage_report.vram_peak_mib == 5000
     assert usage_report.vram_mean_mib == pytest.approx(2500, rel=0.2)
-    assert usage_report.would_do_mib == 5632
+    assert usage_report.sufficient_vram_mib == 5632
     assert figures.memory_peak_mib == 300
     assert figures.cpu_peak_milli == pytest.approx(1000, rel=0.3)
     assert usage_report.idle_share == pytest.approx(0.4, abs=0.15)
@@ -120,10 +120,13 @@ async def test_without_a_device_there_are_no_figures_of_one() -> None:
         one = await submitted(control, gpus=None)
         await site.sampled(control, 30)
         usage_report = await of(control, one)
-    assert (usage_report.vram_peak_mib, usage_report.would_do_mib, usage_report.idle_share, usage_report.energy_wh) == (
-        None,
-    ) * 4
-    assert usage_report.memory_would_do_mib == 768
+    assert (
+        usage_report.vram_peak_mib,
+        usage_report.sufficient_vram_mib,
+        usage_report.idle_share,
+        usage_report.energy_wh,
+    ) == (None,) * 4
+    assert usage_report.sufficient_memory_mib == 768
     assert usage_report.ended_at is None
 
 

@@ -18,7 +18,7 @@ from commonage.domain.reasons.attempts import RetryingStart, StartFailed, Stoppe
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.engines.containers import engine as engine_module
 from commonage.engines.containers import lifecycle
-from commonage.engines.containers.container_client import (
+from commonage.engines.containers.attempt_backend import (
     Absent,
     ContainerState,
     Ended,

@@ -103,7 +103,7 @@ async def test_running_session_without_answer_holds_its_slot(scene: Scene) -> No
 
 
 async def test_silent_session_releases_its_slot(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_limiter, "MOST_S", 0.2)
+    monkeypatch.setattr(start_limiter, "MAX_S", 0.2)
     waiting = [scene.taking(scene.run(f"a{number}")) for number in range(3)]
     await asyncio.wait_for(waiting[2], 10)
 

@@ -16,7 +16,7 @@ from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Dependencies, Launcher
 from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.rundir.runs import Runs
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.devices import ShareAssignment
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +50,7 @@ async def test_stop_during_preparation_releases_share(tmp_path: Path, stopped: b
     nobody: Any = None
     devices: Any = FakeDevices()
     devices.stopped = run if stopped else None
-    defaults = ContainerDefaults("0123456789abcdef", Beneath(tmp_path) / "workspaces", {}, 1, is_local=True)
+    defaults = ContainerDefaults("0123456789abcdef", SafePath(tmp_path) / "workspaces", {}, 1, is_local=True)
     settings = DockerSettings()
     dependencies = Dependencies(nobody, Daemon(nobody, settings, nobody), nobody, devices, nobody, nobody)
     launcher = Launcher(defaults, tmp_path / "injected", settings, dependencies)

@@ -18,6 +18,6 @@ def test_a_folder_that_is_away_is_a_fault_and_not_the_end(tmp_path: Path) -> Non
 
 def test_it_is_tight_below_what_is_needed() -> None:
     assert disk_pressure_of(99, 100, "/data", "/docker") == DiskNearlyFull(
-        folders=("/data", "/docker"), free_mib=99, least_mib=100
+        folders=("/data", "/docker"), free_mib=99, min_mib=100
     )
     assert (disk_pressure_of(100, 100, "/data"), disk_pressure_of(None, 100, "/data")) == (None, None)

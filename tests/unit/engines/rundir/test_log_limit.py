@@ -12,7 +12,7 @@ from commonage.domain.statuses import LogLine
 from commonage.engines.rundir import log_limit
 from commonage.engines.rundir.log_limit import cut_log
 from commonage.engines.rundir.logs import read_log
-from commonage.files.beneath import absolute
+from commonage.files.safe_path import absolute
 
 pytestmark = pytest.mark.anyio
 MIB = 1024 * 1024

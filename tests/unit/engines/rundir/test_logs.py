@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import LogLine
 from commonage.engines.rundir.logs import LINE_MAX, Lines, open_log, read_log
-from commonage.files.beneath import absolute
+from commonage.files.safe_path import absolute
 
 MIB = 1024 * 1024
 

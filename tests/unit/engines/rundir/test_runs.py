@@ -15,7 +15,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.ports import PortRange
 from commonage.engines.rundir.runs import Exit, Runs
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 SHARE = Share("GPU-1", 0, "A100", 6144, 250, False, 24576, True, Isolation.COOPERATIVE)
 REQUEST = StartRequest(
@@ -162,7 +162,7 @@ def test_ports_begin_where_they_are_told_and_go_on_at_the_first() -> None:
 
 
 def test_other_nodes_see_only_the_log(tmp_path: Path) -> None:
-    runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
+    runs = Runs(tmp_path / "runs", SafePath(tmp_path / "shared") / "attempts")
     runs.open()
     folder = runs.create(REQUEST, 20_001)
     seen = tmp_path / "shared" / "attempts"
@@ -185,7 +185,7 @@ def test_other_nodes_see_only_the_log(tmp_path: Path) -> None:
 
 
 def test_link_in_place_of_forgotten_run_is_not_followed(tmp_path: Path) -> None:
-    runs = Runs(tmp_path / "runs", Beneath(tmp_path / "shared") / "attempts")
+    runs = Runs(tmp_path / "runs", SafePath(tmp_path / "shared") / "attempts")
     runs.open()
     runs.create(REQUEST, None)
     elsewhere, mine = tmp_path / "elsewhere", tmp_path / "shared" / "attempts" / "a-1"

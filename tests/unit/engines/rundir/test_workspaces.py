@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.engines.rundir.workspaces import folder_name, make_workspace
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 users = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=80)
 
@@ -33,6 +33,6 @@ def test_plain_names_stay_readable() -> None:
 
 
 def test_a_workspace_is_its_owners_only(tmp_path: Path) -> None:
-    folder = make_workspace(Beneath(tmp_path) / "workspaces", "ada").path
+    folder = make_workspace(SafePath(tmp_path) / "workspaces", "ada").path
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert make_workspace(Beneath(tmp_path) / "workspaces", "ada").path == folder
+    assert make_workspace(SafePath(tmp_path) / "workspaces", "ada").path == folder

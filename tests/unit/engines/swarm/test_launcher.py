@@ -23,7 +23,7 @@ from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.reasons.nodes import AgentTooOld, NoAgent, NodeTakesNoWork
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.container_client import Running
+from commonage.engines.containers.attempt_backend import Running
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused
 from commonage.engines.containers.daemon.images import Images
@@ -35,13 +35,13 @@ from commonage.engines.containers.status_reader import StatusReader
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
-from commonage.engines.swarm.deliveries import Deliveries
 from commonage.engines.swarm.launcher import Dependencies, Launcher
-from commonage.engines.swarm.nodes.known_nodes import AgentUnreachable, KnownNodes
+from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.swarm_files import SwarmFiles
 from commonage.engines.swarm.tasks import Tasks
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.agents import AgentReport, OnProgress, ignore_progress
 from commonage.ports.devices import ShareAssignment
 from commonage.ports.registry import RegistryAccount
@@ -181,14 +181,14 @@ class Scene:
         client: Any = self.swarm
         agents: Any = self.agents
         networks: Any = FakeNetworks()
-        self.known_nodes = KnownNodes(client, agents)
+        self.known_nodes = NodeTracker(client, agents)
         self.known_nodes.swarm_nodes = swarm_nodes_of([NODE])
         self.known_nodes.by_id = {"node-1": self.known_nodes.swarm_nodes["worker1"]}
         self.hear()
-        defaults = ContainerDefaults("0123456789abcdef", Beneath(folder) / "workspaces", {}, 1, is_local=False)
+        defaults = ContainerDefaults("0123456789abcdef", SafePath(folder) / "workspaces", {}, 1, is_local=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
         dependencies = Dependencies(
-            client, self.known_nodes, Deliveries(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
+            client, self.known_nodes, SwarmFiles(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
             networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
         )  # fmt: skip
         self.launcher = Launcher(defaults, settings, dependencies)
@@ -196,7 +196,7 @@ class Scene:
         self.container_client = SwarmContainerClient(
             client, self.known_nodes, self.tasks, self.launcher, settings, asyncio.to_thread
         )
-        self._runs = Runs(folder / "runs", Beneath(folder) / "shared")
+        self._runs = Runs(folder / "runs", SafePath(folder) / "shared")
         self._runs.open()
 
     def hear(self) -> None:
@@ -395,7 +395,7 @@ async def test_secrets_of_failed_attempt_are_recreated(scene: Scene) -> None:
 
 
 async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: Scene) -> None:
-    deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
+    deliveries = SwarmFiles(cast(Client, scene.swarm), "0123456789abcdef")
     part = Share("GPU-a", 0, "A100", 1024, 500, False, 40960, True)
     stop = request(kind=Kind.SESSION, allocation=Allocation("w-1", "is_local", 1500, 64, (part,), 0.0))
     given = await deliveries.injected(stop)
@@ -411,7 +411,7 @@ async def test_our_files_come_with_a_session_that_holds_a_part_of_a_gpu(scene: S
 
 
 async def test_leftovers_of_a_crash_are_removed(scene: Scene) -> None:
-    deliveries = Deliveries(cast(Client, scene.swarm), "0123456789abcdef")
+    deliveries = SwarmFiles(cast(Client, scene.swarm), "0123456789abcdef")
     for attempt in ("w-1", "w-2"):
         await deliveries.secrets(attempt, {"KEY": "x"})
     entry = await deliveries.entry()
@@ -461,7 +461,7 @@ async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: S
         await scene.launcher.launch(scene.run(), ignore_progress)
     assert caught.value.reason == NodeTakesNoWork(node="worker1", cause=NoAgent())
     assert all(report.faults[0] == NoAgent() for report in scene.known_nodes.reports())
-    allowed = KnownNodes(cast(Client, scene.swarm), None, without_agents=True)
+    allowed = NodeTracker(cast(Client, scene.swarm), None, without_agents=True)
     allowed.swarm_nodes = scene.known_nodes.swarm_nodes
     assert [one.faults for one in allowed.reports()] == [(), ()]
 

@@ -22,7 +22,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.nodes import MayBeCutOff, MayRunWithoutAgent
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes.known_nodes import KnownNodes
+from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.ports.agents import AgentReport, Agents
 
 TICK_S, REPORT_S, LINK_S, SWARM_S = 0.5, 2.0, 6.0, 6.0
@@ -69,8 +69,8 @@ class Site:
         self.neighbors_of: tuple[str, ...] = ()
         self.known_nodes = self._known_nodes()
 
-    def _known_nodes(self) -> KnownNodes:
-        return KnownNodes(cast(Client, self), cast(Agents, self))
+    def _known_nodes(self) -> NodeTracker:
+        return NodeTracker(cast(Client, self), cast(Agents, self))
 
     # --- what is between them -------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from commonage.domain.workloads import Kind
 from commonage.engines.containers.daemon.admin_mounts import Mount
 from commonage.engines.containers.daemon.descriptions import AttemptFolders
 from commonage.engines.containers.program.program import ContainerNetwork, program_of
-from commonage.engines.swarm.deliveries import Delivery
 from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.swarm_files import Delivery
 from commonage.engines.swarm.translate import (
     ContainerContext,
     network_config,

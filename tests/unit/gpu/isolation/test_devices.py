@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import Device, Isolation, Share
-from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing, Wanted
 from commonage.gpu.isolation.driver_limit import DriverLimit
+from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps

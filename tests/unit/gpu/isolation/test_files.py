@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import Device, Share
-from commonage.gpu.isolation.claims import GpuLocks
 from commonage.gpu.isolation.contexts import Contexts, measure_context
+from commonage.gpu.isolation.gpu_locks import GpuLocks
 from commonage.gpu.isolation.holds import Holds
 from commonage.ports.devices import ShareAssignment
 

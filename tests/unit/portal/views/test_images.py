@@ -44,7 +44,7 @@ async def test_the_page_says_what_is_in_them_and_made_from_what(portal: Portal, 
         at=1.5e9, builder="buildah 1.28", base="debian:bookworm", files=(SourceFile("needs.txt", "sha256:12"),),
         commit="c0ffee1", dirty=True,
     )  # fmt: skip
-    await add(portal, title="Torch", kernels=kernels, provenance=made, least_vram_mib=4096)
+    await add(portal, title="Torch", kernels=kernels, provenance=made, min_vram_mib=4096)
     page = (await ann.get("images")).text
     assert_whole(page)
     for words in (

@@ -249,7 +249,7 @@ def test_request_after_the_plan_that_fits_has_no_shortfall() -> None:
         ([factories.node("a", 2), factories.node("b", 1)], "4", 1000,
          refusals.TooManyGpus(requested=4, most=2)),
         ([factories.node("a", 1)], "30GiB", 1000,
-         refusals.TooMuchGpuMemory(requested_mib=30 * GIB, most_mib=24 * GIB)),
+         refusals.TooMuchGpuMemory(requested_mib=30 * GIB, max_mib=24 * GIB)),
         ([factories.node("a")], None, 9000,
          refusals.RequestTooLarge(request="9 CPUs, 1 GiB of memory", shortfalls=(replace(
              cpus_shortfall(9000, 8000, 8000), node="a", total=1),))),

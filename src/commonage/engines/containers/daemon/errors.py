@@ -12,7 +12,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import WaitingForDaemon
-from commonage.engines.containers.container_client import Unreachable
+from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.image_pulls import refusal_of
 
 # The daemon's message, our message, and whether a retry may succeed.
@@ -42,7 +42,7 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
     (r"[Mm]inimum memory limit", "a container needs 6 MiB of memory at least", False),
 )  # fmt: skip
 _UNREACHABLE = 900  # the client library's own number for it
-_MOST = 300
+_MAX = 300
 _REFUSED = "the Docker daemon refuses it; the server's log has its message"
 # It follows a long list of wrapped callers.
 _OF_TOOLKIT = re.compile(r"nvidia-container-cli: .*")
@@ -111,4 +111,4 @@ def _short(text: str) -> str:
     text = " ".join(text.split())
     if found := _OF_TOOLKIT.search(text):
         text = found[0]
-    return text if len(text) <= _MOST else f"{text[:_MOST]} …"
+    return text if len(text) <= _MAX else f"{text[:_MAX]} …"

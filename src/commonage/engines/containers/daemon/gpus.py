@@ -18,7 +18,7 @@ KIND = "nvidia.com/gpu"
 HOOK = "nvidia-container-runtime-hook"
 """Program of the toolkit, which the daemon looks for on its PATH when it starts."""
 BY_UUID = "CDI does not know the GPUs by their uuids: run `nvidia-ctk cdi generate --device-name-strategy=uuid`"
-_MOST_BYTES = 4 * 2**20
+_MAX_BYTES = 4 * 2**20
 _NAME = re.compile(r"""^[\s{,-]*"?name"?\s*:\s*["']?([\w.:/-]+)""", re.MULTILINE)
 _OF_GPUS = re.compile(rf"""^[\s{{,]*"?kind"?\s*:\s*["']?{re.escape(KIND)}\b""", re.MULTILINE)
 
@@ -53,7 +53,7 @@ def _specifications(info: Mapping[str, Any]) -> Iterator[str]:
     for folder in info.get("CDISpecDirs") or ():
         with suppress(OSError):
             for file in sorted(Path(folder).iterdir()):
-                if file.suffix in (".json", ".yaml") and file.stat().st_size <= _MOST_BYTES:
+                if file.suffix in (".json", ".yaml") and file.stat().st_size <= _MAX_BYTES:
                     # One entry on each line, whatever program wrote it.
                     yield re.sub(r"([{,])", "\\1\n", file.read_text(encoding="utf-8", errors="replace"))
 

@@ -15,7 +15,7 @@ from commonage.domain.environments import Environment, EnvironmentState, Environ
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
-from commonage.engines.containers.container_client import Unreachable
+from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.image_pulls import progress_of
 from commonage.engines.rundir.single_flight import SingleFlight

@@ -20,7 +20,7 @@ from commonage.ports.execs import ERR, OUT, Terminal
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 64 * 1024
 _POLL_S = 0.05
-_MOST_WAITING = 256 * 1024
+_MAX_WAITING = 256 * 1024
 _STALLED_S = 1.0
 _SILENT_S = 4.0
 
@@ -195,7 +195,7 @@ class DaemonExec:
         while (said := await self._next()) is not None:
             self._said.put_nowait(said)
             self._waiting += len(said[1])
-            while self._waiting > _MOST_WAITING and not has_ended:
+            while self._waiting > _MAX_WAITING and not has_ended:
                 self._taken.clear()
                 try:
                     async with asyncio.timeout(_STALLED_S):

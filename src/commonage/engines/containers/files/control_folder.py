@@ -23,7 +23,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 INSIDE = "/run/commonage/box"
 """Path of the control folder in the container."""
@@ -31,7 +31,7 @@ LOG_INSIDE = "/run/commonage/log"
 """Path of the log file in the container."""
 
 _NEVER = b"never"
-_MOST = 16
+_MAX = 16
 _NO_STOP = b"none\n"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _END = re.compile(rb"(\d{1,3})( oom)?( outside)?\n")
@@ -72,7 +72,7 @@ class End:
 class ControlFolder:
     """One attempt's control folder."""
 
-    place: Beneath
+    place: SafePath
 
     @property
     def path(self) -> Path:
@@ -100,7 +100,7 @@ class ControlFolder:
     def claim(self) -> Claim:
         """Return the party that decided."""
         try:
-            return Claim.NEVER if (self.place / "claim").read(_MOST) == _NEVER else Claim.RAN
+            return Claim.NEVER if (self.place / "claim").read(_MAX) == _NEVER else Claim.RAN
         except FileNotFoundError:
             return Claim.NOBODY
         except OSError:  # replaced by something else, so a process inside was at work
@@ -156,7 +156,7 @@ class ControlFolder:
             return None
         with os.fdopen(descriptor, "rb") as file:
             try:
-                found = _END.fullmatch(file.read(2 * _MOST))
+                found = _END.fullmatch(file.read(2 * _MAX))
                 at = os.fstat(file.fileno()).st_mtime
             except OSError:
                 return None
@@ -175,13 +175,13 @@ class ControlFolder:
         return (self.place / "again").is_there()
 
 
-def give(place: Beneath, owner: Owner) -> None:
+def give(place: SafePath, owner: Owner) -> None:
     """Change the owner to the user inside, if that is not the server's own user."""
     if owner.outside_uid != os.geteuid():
         place.give(owner.outside_uid, owner.outside_gid)
 
 
-def _write(place: Beneath, content: bytes, flags: int = 0) -> None:
+def _write(place: SafePath, content: bytes, flags: int = 0) -> None:
     with os.fdopen(place.open(os.O_WRONLY | flags), "wb") as file:
         file.write(content)
 

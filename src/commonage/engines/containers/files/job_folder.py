@@ -16,10 +16,10 @@ from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.files.control_folder import Owner, give
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 
-def put_bundle(workspace: Beneath, name: str, staging: Path, owner: Owner, unpack: Callable[[Path], None]) -> None:
+def put_bundle(workspace: SafePath, name: str, staging: Path, owner: Owner, unpack: Callable[[Path], None]) -> None:
     """Put the files of a bundle in `workspace`/jobs/`name`; an existing folder stays unchanged.
 
     `staging` is a private folder of the server, which `unpack` fills. Raises EngineFailure.
@@ -52,10 +52,10 @@ def _give_all(folder: Path, owner: Owner) -> None:
                 os.chown(Path(parent, one), owner.outside_uid, owner.outside_gid, follow_symlinks=False)
 
 
-def _move_in(folder: Path, target: Beneath, owner: Owner) -> None:
+def _move_in(folder: Path, target: SafePath, owner: Owner) -> None:
     """Move a folder in atomically; an existing one stays. On another file system it is copied."""
     try:
-        Beneath(folder.parent, (folder.name,)).move(target)
+        SafePath(folder.parent, (folder.name,)).move(target)
     except OSError as error:
         if error.errno == errno.EXDEV:
             _copy_in(folder, target, owner)
@@ -63,7 +63,7 @@ def _move_in(folder: Path, target: Beneath, owner: Owner) -> None:
             raise
 
 
-def _copy_in(folder: Path, target: Beneath, owner: Owner) -> None:
+def _copy_in(folder: Path, target: SafePath, owner: Owner) -> None:
     new = target.above / f".{target.name}.{secrets.token_hex(6)}"
     try:
         _copy(folder, new, owner)
@@ -74,7 +74,7 @@ def _copy_in(folder: Path, target: Beneath, owner: Owner) -> None:
             raise
 
 
-def _copy(folder: Path, new: Beneath, owner: Owner) -> None:
+def _copy(folder: Path, new: SafePath, owner: Owner) -> None:
     """Copies plain files and folders only, which is all that a bundle has."""
     waiting = [(folder, new)]
     while waiting:
@@ -89,7 +89,7 @@ def _copy(folder: Path, new: Beneath, owner: Owner) -> None:
                 give(new / one.name, owner)
 
 
-def _copy_file(file: os.DirEntry[str], new: Beneath) -> None:
+def _copy_file(file: os.DirEntry[str], new: SafePath) -> None:
     mode = file.stat(follow_symlinks=False).st_mode & 0o700
     descriptor = new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as target, open(file.path, "rb") as source:

@@ -22,7 +22,7 @@ from commonage.engines.containers.program.program import ContainerNetwork, Progr
 from commonage.engines.containers.run import Run
 from commonage.engines.rundir.unpacking import Unpacker, recorded_try
 from commonage.engines.rundir.workspaces import make_workspace
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress
 
 ENTRY = (Path(__file__).parent / "entry.sh").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ class ContainerDefaults:
     """Properties that all containers of an installation share. `is_local`: they run on the control plane's node."""
 
     installation: str
-    workspaces: Beneath
+    workspaces: SafePath
     shared: Mapping[str, str]
     unpacker: Unpacker
     is_local: bool

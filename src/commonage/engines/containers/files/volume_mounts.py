@@ -17,7 +17,7 @@ from commonage.domain.volumes import ROOT, Mount, VolumeKind
 from commonage.engines.containers.files.control_folder import Owner, give
 from commonage.engines.containers.files.path_checks import check_path_is_trusted
 from commonage.engines.rundir.workspaces import link_volumes
-from commonage.files.beneath import Beneath, absolute
+from commonage.files.safe_path import SafePath, absolute
 
 _MIB = 1024 * 1024
 
@@ -68,7 +68,7 @@ def docker_volume(source: str, installation: str) -> str:
     return f"commonage-{installation[:8]}-{source}"
 
 
-def prepare_volume_folders(mounts: Sequence[Mount], home: Beneath, owner: Owner, *, is_local: bool) -> None:
+def prepare_volume_folders(mounts: Sequence[Mount], home: SafePath, owner: Owner, *, is_local: bool) -> None:
     """Create the folders that belong to users, check that no link redirects them, and link to all from `home`.
 
     `is_local`: the container will run on this node, so a missing folder is an error. Folders of other nodes are checked
@@ -97,7 +97,7 @@ def _prepare_volume_folder(mount: Mount, owner: Owner, is_local: bool) -> None:
         raise EngineFailure(f"{what} is not on this machine; tell the admin, who may have to mount it", retryable=True)
 
 
-def _make(place: Beneath, owner: Owner) -> None:
+def _make(place: SafePath, owner: Owner) -> None:
     """Create the last two folders if they are missing: the last is the owner's, no link is followed."""
     if place.is_folder():
         return

@@ -15,7 +15,7 @@ from commonage.domain.statuses import ProcessOwner
 from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.groups.marked import TICKS, mark_of
 
-_MOST_ANCESTORS = 64
+_MAX_ANCESTORS = 64
 
 
 class _ProcessInfo(NamedTuple):
@@ -40,7 +40,7 @@ def owners_of(pids: Collection[int], groups: Groups, attempts: Iterable[str]) ->
 
 
 def _of_ancestor(pid: int, held: dict[int, str]) -> str | None:
-    for _ in range(_MOST_ANCESTORS):
+    for _ in range(_MAX_ANCESTORS):
         if pid <= 1:
             return None
         if pid in held:

@@ -19,11 +19,11 @@ from commonage.domain.reasons.nodes import EndingWorkloads, MayBeCutOff, MayRunW
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, Wait
 from commonage.ports.agents import MAJORITY_GRACE_S, MIN_NEIGHBORS, PARTITIONED_AFTER_S, AgentReport, Agents
 
-_MARGIN_S, _MARGIN_BY_MOST_S = 4.0, 2.0
+_MARGIN_S, _MARGIN_BY_MAX_S = 4.0, 2.0
 _SILENT_S = 5.0
 _LATE_S = 10.0
 _LONG_S, _AGENT_AWAY_S = 15.0, 30.0
-_MOST_NEIGHBORS, _MOST_KEPT = 9, 50
+_MAX_NEIGHBORS, _MAX_KEPT = 9, 50
 
 
 ENDING_FIRST = Wait(EndingWorkloads())
@@ -41,7 +41,7 @@ def neighbors_of(
         one for name, one in sorted(swarm_nodes.items())
         if name in agent_reports and (agent_reports[name].connected if not one.is_down else name in waits)
     ]  # fmt: skip
-    return tuple((one.name, one.address) for one in there if one.address)[:_MOST_NEIGHBORS]
+    return tuple((one.name, one.address) for one in there if one.address)[:_MAX_NEIGHBORS]
 
 
 class PartitionDetector:
@@ -60,7 +60,7 @@ class PartitionDetector:
         """Record that agents use these nodes, from now on or still, to detect that they are cut off."""
         if self._record_neighbors and self._record_neighbors[-1][1] == names:
             self._record_neighbors.pop()
-        self._record_neighbors = [*self._record_neighbors[-_MOST_KEPT:], (monotonic(), names)]
+        self._record_neighbors = [*self._record_neighbors[-_MAX_KEPT:], (monotonic(), names)]
 
     async def waits(
         self, swarm_nodes: Mapping[str, SwarmNode], agent_reports: Mapping[str, AgentReport]
@@ -116,7 +116,7 @@ class PartitionDetector:
             return PAUSING_FIRST
         if name in self._reaching_majority:
             return Wait(MayBeCutOff(node=name), for_long=True) if now > known.monotonic_at + _LONG_S else PAUSING_FIRST
-        over = self._last_majority.get(name, 0.0) + MAJORITY_GRACE_S + _MARGIN_BY_MOST_S
+        over = self._last_majority.get(name, 0.0) + MAJORITY_GRACE_S + _MARGIN_BY_MAX_S
         return PAUSING_FIRST if now < over else None
 
 

@@ -133,7 +133,7 @@ def upgrade() -> None:
         sa.Column("attempt_id", ID, nullable=False),
         sa.Column("workload_id", ID, nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
-        sa.Column("likeness", sa.Text(), nullable=False),
+        sa.Column("command_hash", sa.Text(), nullable=False),
         sa.Column("began_at", sa.Double(), nullable=False),
         sa.Column("ended_at", sa.Double(), nullable=True),
         sa.Column("body", sa.Text(), nullable=False),
@@ -142,7 +142,9 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("ix_usage_reports_workload_id_began_at", "usage_reports", ["workload_id", "began_at"])
-    op.create_index("ix_usage_reports_owner_likeness_ended_at", "usage_reports", ["owner", "likeness", "ended_at"])
+    op.create_index(
+        "ix_usage_reports_owner_command_hash_ended_at", "usage_reports", ["owner", "command_hash", "ended_at"]
+    )
     op.create_index("ix_usage_reports_began_at", "usage_reports", ["began_at"], **_where("ended_at IS NULL"))
     op.create_table(
         "reservations",

@@ -12,7 +12,7 @@ import pytest
 
 from commonage.engines.containers.files import control_folder as box_module
 from commonage.engines.containers.files.control_folder import Claim, ControlFolder, Owner, can_export, script_of
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 ME = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
 ENTRY = Path(str(box_module.__file__)).with_name("entry.sh")
@@ -20,7 +20,7 @@ ENTRY = Path(str(box_module.__file__)).with_name("entry.sh")
 
 @pytest.fixture
 def control_folder(tmp_path: Path) -> ControlFolder:
-    control_folder = ControlFolder(Beneath(tmp_path) / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "box")
     control_folder.make({"KEY": "it's\n$HOME"}, ME)
     return control_folder
 
@@ -87,7 +87,7 @@ def test_missing_command_has_the_shells_exit_code(control_folder: ControlFolder,
     assert code == 127
     assert "not found" in log
     (tmp_path / "plain").write_text("")
-    again = ControlFolder(Beneath(tmp_path) / "again")
+    again = ControlFolder(SafePath(tmp_path) / "again")
     again.make({}, ME)
     assert enter(again, str(tmp_path / "plain"))[0] == 126
 
@@ -121,7 +121,7 @@ def test_names_that_no_shell_takes_are_known() -> None:
 @pytest.fixture
 def asked(tmp_path: Path) -> ControlFolder:
     """A control folder with a wish."""
-    control_folder = ControlFolder(Beneath(tmp_path) / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "box")
     control_folder.make({"KEY": "x"}, ME, stop=True)
     return control_folder
 
@@ -197,7 +197,7 @@ def test_replaced_end_file_is_no_end(asked: ControlFolder, tmp_path: Path) -> No
 
 
 def test_on_a_swarm_nothing_in_the_box_is_run(tmp_path: Path) -> None:
-    control_folder = ControlFolder(Beneath(tmp_path) / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "box")
     control_folder.make({}, ME)
     (control_folder.path / "secrets").write_text("echo the attacker; KEY=none; export KEY\n")
     entry, log = tmp_path / "entry", tmp_path / "log"
@@ -213,7 +213,7 @@ def test_on_a_swarm_nothing_in_the_box_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_link", [True, False])
 def test_replaced_control_folder_changes_nothing(tmp_path: Path, is_link: bool) -> None:
     (tmp_path / "elsewhere").mkdir()
-    control_folder = ControlFolder(Beneath(tmp_path) / "attempt" / "box")
+    control_folder = ControlFolder(SafePath(tmp_path) / "attempt" / "box")
     if is_link:
         (tmp_path / "attempt").symlink_to(tmp_path / "elsewhere")
     assert control_folder.forbid_start() is not is_link, "what was removed is made again, so that the attempt can end"

@@ -10,7 +10,7 @@ import pytest
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.containers.files.job_folder import put_bundle
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 ME = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
 
@@ -20,7 +20,7 @@ def put(folder: Path) -> None:
         staging.mkdir()
         (staging / "one.txt").write_text("1")
 
-    put_bundle(Beneath(folder) / "home", "w-1", folder / "staging", ME, unpack)
+    put_bundle(SafePath(folder) / "home", "w-1", folder / "staging", ME, unpack)
 
 
 def test_the_files_are_there(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_the_files_get_there_from_another_file_system(tmp_path: Path) -> None:
         staging = Path(elsewhere, "staging")
         assert staging.parent.stat().st_dev != tmp_path.stat().st_dev
         for _ in range(2):
-            put_bundle(Beneath(tmp_path) / "home", "w-1", staging, ME, unpack)
+            put_bundle(SafePath(tmp_path) / "home", "w-1", staging, ME, unpack)
         assert not staging.exists()
     found = tmp_path / "home" / "jobs" / "w-1" / "in" / "run.sh"
     assert (found.read_text(), found.stat().st_mode & 0o777) == ("#!/bin/sh\n", 0o700)

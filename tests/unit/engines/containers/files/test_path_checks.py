@@ -11,7 +11,7 @@ from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.containers.files.path_checks import check_path_is_trusted
 from commonage.engines.containers.files.volume_mounts import prepare_volume_folders
-from commonage.files.beneath import Beneath
+from commonage.files.safe_path import SafePath
 
 ANYBODY = 4242
 US = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())
@@ -87,5 +87,5 @@ def test_no_folder_is_created_through_links(tmp_path: Path) -> None:
     (site / "lab").symlink_to(outside)
     mount = Mount("projects", VolumeKind.FOLDER, f"{site}/lab/ada", "/volumes/projects", writable=True, made=True)
     with pytest.raises(EngineFailure, match="leads elsewhere by a link"):
-        prepare_volume_folders([mount], Beneath(tmp_path), US, is_local=True)
+        prepare_volume_folders([mount], SafePath(tmp_path), US, is_local=True)
     assert list(outside.iterdir()) == []

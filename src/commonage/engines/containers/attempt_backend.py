@@ -66,7 +66,7 @@ ContainerState = Absent | Created | Waiting | Running | Ended
 Signal = Literal["SIGTERM", "SIGKILL"]
 
 
-class ContainerClient(Protocol):
+class AttemptBackend(Protocol):
     """Every method may raise EngineFailure; Away if the result is unknown."""
 
     def check(self, request: StartRequest) -> None:

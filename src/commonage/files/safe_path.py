@@ -22,7 +22,7 @@ _PASSES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Beneath:
+class SafePath:
     """The path `names`, one below the other, in the folder `root`.
 
     The path to `root` is trusted, and may have links in it. Raises ValueError for a name that leads elsewhere.
@@ -36,8 +36,8 @@ class Beneath:
             if name in ("", ".", "..") or "/" in name or "\0" in name:
                 raise ValueError(f"{name!r} is not the name of a file")
 
-    def __truediv__(self, name: str) -> Beneath:
-        return Beneath(self.root, (*self.names, name))
+    def __truediv__(self, name: str) -> SafePath:
+        return SafePath(self.root, (*self.names, name))
 
     def __str__(self) -> str:
         return str(self.path)
@@ -53,9 +53,9 @@ class Beneath:
         return self.names[-1]
 
     @property
-    def above(self) -> Beneath:
+    def above(self) -> SafePath:
         """The folder that contains it."""
-        return Beneath(self.root, self.names[:-1])
+        return SafePath(self.root, self.names[:-1])
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class Beneath:
                 new.remove()
             raise
 
-    def move(self, to: Beneath) -> None:
+    def move(self, to: SafePath) -> None:
         """Rename it. Raises OSError."""
         with self._above() as above, to._above() as target:
             os.rename(self.name, to.name, src_dir_fd=above, dst_dir_fd=target)
@@ -209,11 +209,11 @@ class Beneath:
         return OSError(number, why, str(self.path))
 
 
-def absolute(path: Path) -> Beneath:
+def absolute(path: Path) -> SafePath:
     """An absolute path in which no part may be a link. Raises ValueError for one with `..` in it."""
     if not path.is_absolute():
         raise ValueError(f"{path} is not an absolute path")
-    return Beneath(Path("/"), path.parts[1:])
+    return SafePath(Path("/"), path.parts[1:])
 
 
 def _empty(folder: int) -> None:

@@ -20,7 +20,7 @@ from commonage.domain.reasons.nodes import (
     NotInSwarm,
     SwarmNodeDown,
 )
-from commonage.engines.containers.container_client import NodeGone, Unreachable
+from commonage.engines.containers.attempt_backend import NodeGone, Unreachable
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.partition_detector import ENDING_FIRST, PartitionDetector, neighbors_of
 from commonage.engines.swarm.nodes.swarm_nodes import (
@@ -39,7 +39,7 @@ class AgentUnreachable(Unreachable):
     waiting = WaitingForAgent()
 
 
-class KnownNodes:
+class NodeTracker:
     """The nodes of the site.
 
     `without_agents`: nodes without an agent take work, too.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.files.beneath import Beneath, absolute
+from commonage.files.safe_path import SafePath, absolute
 
 
 @pytest.fixture
@@ -20,22 +20,22 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shared(tmp_path: Path, elsewhere: Path) -> Beneath:
+def shared(tmp_path: Path, elsewhere: Path) -> SafePath:
     root = tmp_path / "shared"
     root.mkdir()
     (root / "link").symlink_to(elsewhere)
     (root / "file-link").symlink_to(elsewhere / "key")
     os.mkfifo(root / "pipe")
-    return Beneath(root)
+    return SafePath(root)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "a\0b"])
-def test_no_name_leads_elsewhere(shared: Beneath, name: str) -> None:
+def test_no_name_leads_elsewhere(shared: SafePath, name: str) -> None:
     with pytest.raises(ValueError, match="not the name"):
         shared / name
 
 
-def test_folders_and_files_are_made_and_found(shared: Beneath) -> None:
+def test_folders_and_files_are_made_and_found(shared: SafePath) -> None:
     place = shared / "a" / "b" / "c"
     assert place.above.make_folder(parents=True)
     assert not place.above.make_folder(parents=True)
@@ -48,7 +48,7 @@ def test_folders_and_files_are_made_and_found(shared: Beneath) -> None:
 
 
 @pytest.mark.parametrize("way", ["link", "file-link", "pipe"])
-def test_only_a_plain_file_is_opened(shared: Beneath, way: str) -> None:
+def test_only_a_plain_file_is_opened(shared: SafePath, way: str) -> None:
     for flags in (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT, os.O_WRONLY | os.O_TRUNC):
         with pytest.raises(OSError, match=r"link|plain"):
             (shared / way).open(flags)
@@ -56,13 +56,13 @@ def test_only_a_plain_file_is_opened(shared: Beneath, way: str) -> None:
         (shared / way).open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
-def test_a_device_is_not_opened(shared: Beneath) -> None:
+def test_a_device_is_not_opened(shared: SafePath) -> None:
     os.mknod(shared.root / "device", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
     with pytest.raises(OSError, match="no plain file"):
         (shared / "device").open(os.O_RDONLY)
 
 
-def test_no_link_on_the_way_is_followed(shared: Beneath, elsewhere: Path) -> None:
+def test_no_link_on_the_way_is_followed(shared: SafePath, elsewhere: Path) -> None:
     inside = shared / "link" / "below"
     attempts = [
         lambda: (shared / "link" / "key").read(9),
@@ -82,7 +82,7 @@ def test_no_link_on_the_way_is_followed(shared: Beneath, elsewhere: Path) -> Non
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
 
 
-def test_what_replaces_a_link_leaves_alone_where_it_led(shared: Beneath, elsewhere: Path) -> None:
+def test_what_replaces_a_link_leaves_alone_where_it_led(shared: SafePath, elsewhere: Path) -> None:
     (shared / "file-link").put(b"mine")
     assert (elsewhere / "key").read_text() == "secret"
     assert (shared / "file-link").read(9) == b"mine"
@@ -90,7 +90,7 @@ def test_what_replaces_a_link_leaves_alone_where_it_led(shared: Beneath, elsewhe
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
 
 
-def test_a_tree_is_removed_however_deep_it_is_and_no_link_in_it_is_followed(shared: Beneath, elsewhere: Path) -> None:
+def test_a_tree_is_removed_however_deep_it_is_and_no_link_in_it_is_followed(shared: SafePath, elsewhere: Path) -> None:
     deepest = shared / "tree"
     deepest.make_folder()
     descriptor = os.open(deepest.path, os.O_RDONLY)
@@ -107,7 +107,7 @@ def test_a_tree_is_removed_however_deep_it_is_and_no_link_in_it_is_followed(shar
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
 
 
-def test_of_an_absolute_path_no_part_may_be_a_link(tmp_path: Path, shared: Beneath, elsewhere: Path) -> None:
+def test_of_an_absolute_path_no_part_may_be_a_link(tmp_path: Path, shared: SafePath, elsewhere: Path) -> None:
     assert absolute(elsewhere / "key").read(9) == b"secret"
     with pytest.raises(OSError, match="link"):
         absolute(shared.root / "link" / "key").read(9)
@@ -116,8 +116,8 @@ def test_of_an_absolute_path_no_part_may_be_a_link(tmp_path: Path, shared: Benea
             absolute(path)
 
 
-def test_the_way_to_the_root_may_have_links(tmp_path: Path, shared: Beneath) -> None:
+def test_the_way_to_the_root_may_have_links(tmp_path: Path, shared: SafePath) -> None:
     (tmp_path / "way").symlink_to(shared.root)
-    (Beneath(tmp_path / "way") / "new").put(b"x")
+    (SafePath(tmp_path / "way") / "new").put(b"x")
     assert (shared.root / "new").read_bytes() == b"x"
     shutil.rmtree(shared.root)

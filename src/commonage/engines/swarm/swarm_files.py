@@ -39,7 +39,7 @@ class Delivery:
     name: str
 
 
-class Deliveries:
+class SwarmFiles:
     """Configs and secrets of one installation. Raises EngineFailure if the Swarm does."""
 
     def __init__(self, client: Client, installation: str) -> None:

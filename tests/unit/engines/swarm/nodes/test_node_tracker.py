@@ -24,7 +24,7 @@ from commonage.domain.reasons.nodes import (
     WaitingForPause,
 )
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.nodes.known_nodes import KnownNodes
+from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.ports.agents import PARTITIONED_AFTER_S, AgentReport, Agents
 
 
@@ -39,7 +39,7 @@ class Site:
         self.going: list[str] = []
         self.broken = ""
         self.neighbors_of: list[tuple[tuple[str, str], ...]] = []
-        self.known_nodes = KnownNodes(cast(Client, self), cast(Agents, self))
+        self.known_nodes = NodeTracker(cast(Client, self), cast(Agents, self))
 
     def agent(self, name: str, **more: Any) -> AgentReport:
         return replace(agent_report(name, **more), monotonic_at=time.monotonic())
