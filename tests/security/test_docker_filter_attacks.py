@@ -51,7 +51,7 @@ from tests.contract.swarm import Swarm, swarm_of
 
 from commonage.engines.containers.api_version import API_VERSIONS
 from commonage.engines.containers.daemon.descriptions import installation_filter
-from commonage.engines.containers.daemon.errors import Refused
+from commonage.engines.containers.daemon.errors import DaemonRefused
 from commonage.engines.containers.exec.api import STREAMS
 from commonage.engines.docker.client import Client as DockerClient
 from commonage.engines.swarm.client import Client as SwarmClient
@@ -644,7 +644,7 @@ async def test_the_calls_of_the_engines_reach_a_real_daemon(swarm: Swarm, real: 
     assert await docker.containers(label) == {}
     await docker.remove("nobodys")
     assert not await docker.limits_volume_size()
-    with pytest.raises(Refused, match=r"no such image|cannot be reached|registry"):
+    with pytest.raises(DaemonRefused, match=r"no such image|cannot be reached|registry"):
         [_ async for _ in client.pull("localhost:1/lab/x:1")]
     async with aclosing(docker.events(label)) as events:
         assert await anext(events) == {}

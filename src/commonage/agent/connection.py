@@ -32,7 +32,7 @@ from commonage.link.connection import (
     message_frame,
     read_frame,
 )
-from commonage.link.messages import SILENCE_S, Hello, Refused, RequestType, Welcome
+from commonage.link.messages import SILENCE_S, Hello, LinkRefused, RequestType, Welcome
 
 _log = logging.getLogger(__name__)
 _MIN_BACKOFF_S, _MAX_BACKOFF_S, _REFUSED_BACKOFF_S = 0.2, 2.0, 30.0
@@ -51,7 +51,7 @@ class AdmissionRefused(CommonageError):
 
     code = "refused"
 
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: LinkRefused) -> None:
         super().__init__(refused.reason)
         self.permanent = refused.permanent
 
@@ -67,8 +67,8 @@ class ControlPlaneConnection:
         on_connected: OnConnected,
     ) -> None:
         self._config, self._request_handlers, self._on_connected = config, request_handlers, on_connected
-        self._message_handlers: MessageHandlers = {**message_handlers, "refused": (Refused, self._on_refused)}
-        self._refused: Refused | None = None
+        self._message_handlers: MessageHandlers = {**message_handlers, "refused": (LinkRefused, self._on_refused)}
+        self._refused: LinkRefused | None = None
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -134,7 +134,7 @@ class ControlPlaneConnection:
             writer.write(encode_frame(message_frame("hello", hello)))
             frame = await read_frame(reader, _TIMEOUT_S)
             if frame.get("message") == "refused":
-                raise AdmissionRefused(from_json(Refused, frame.get("body")))
+                raise AdmissionRefused(from_json(LinkRefused, frame.get("body")))
             return from_json(Welcome, frame.get("body"))
         except (EOFError, ConnectionError, ssl.SSLError) as error:
             # Under TLS 1.3 a server that rejects the client certificate closes the connection only now.
@@ -168,7 +168,7 @@ class ControlPlaneConnection:
                 if isinstance(ended, Exception):
                     raise ended
 
-    def _on_refused(self, refused: Refused) -> None:
+    def _on_refused(self, refused: LinkRefused) -> None:
         self._refused = refused
 
     async def _keep_certificate(self, connection: Connection, until: float) -> None:

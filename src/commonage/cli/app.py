@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from commonage import __version__
-from commonage.cli.errors import MISUSED, Failure, Refused
+from commonage.cli.errors import MISUSED, Failure, ServerRefused
 from commonage.cli.groups import LazyGroup
 from commonage.sdk.errors import ApiError
 
@@ -80,7 +80,7 @@ class MainGroup(LazyGroup):
         except click.NoSuchCommand as error:
             raise click.UsageError(_unknown_command(error), error.ctx) from None
         except ApiError as error:
-            raise Refused(error) from error
+            raise ServerRefused(error) from error
         except ValueError as error:
             if type(error).__name__ != "ValidationError":  # of pydantic, which is not imported only for this name
                 raise

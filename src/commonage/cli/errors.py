@@ -24,7 +24,7 @@ class Failure(click.ClickException):
         click.echo(f"commonage: {self.format_message()}", file=file, err=file is None)
 
 
-class Refused(Failure):
+class ServerRefused(Failure):
     """The server refused, or did not answer."""
 
     def __init__(self, error: ApiError) -> None:

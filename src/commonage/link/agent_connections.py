@@ -230,7 +230,7 @@ class AgentConnections:
         link = self._links.get(node_id)
         if link is not None:
             reason = f"{link.node} was removed from this site: join the node again"
-            link.connection.send("refused", messages.Refused(reason, permanent=True))
+            link.connection.send("refused", messages.LinkRefused(reason, permanent=True))
             link.connection.close(reason)
         removed = NodeReport(node, 0, 0, faults=(RemovedFromSite(node=node),))
         unknown = AgentReport(node, removed, self._now(), time.monotonic(), connected=False, node_id=node_id)

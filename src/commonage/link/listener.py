@@ -24,7 +24,7 @@ from commonage.link.connection import (
     message_frame,
     read_frame,
 )
-from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, Refused, Welcome
+from commonage.link.messages import HELLO, NODE_ID_URI, PROTOCOL, SERVER_NAME, TUNNEL, Hello, LinkRefused, Welcome
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 10.0
@@ -131,23 +131,25 @@ class Listener:
         finally:
             await close_writer(writer)
 
-    async def _refusal(self, agent: AgentPeer, frame: Mapping[str, Any]) -> Refused | None:
+    async def _refusal(self, agent: AgentPeer, frame: Mapping[str, Any]) -> LinkRefused | None:
         """Why an agent that sent this first frame is refused; None if it is admitted. Raises Unreadable."""
         if frame.get("message") not in (HELLO, TUNNEL):
-            return Refused("the first frame is not a hello", permanent=True)
+            return LinkRefused("the first frame is not a hello", permanent=True)
         body: Mapping[str, Any] = frame.get("body") or {}
         # Checked before everything else: another protocol may have other fields.
         if body.get("protocol") != PROTOCOL:
             theirs = str(body.get("protocol"))[:20]
             reason = f"it speaks protocol {theirs}, the control plane speaks {PROTOCOL}: join the node again"
-            return Refused(reason, permanent=True)
+            return LinkRefused(reason, permanent=True)
         hello = from_json(Hello, body)
         if hello.node != agent.node:
-            return Refused(f"its hello names {hello.node[:64]}, and its certificate {agent.node}", permanent=True)
+            return LinkRefused(f"its hello names {hello.node[:64]}, and its certificate {agent.node}", permanent=True)
         if not agent.node_id:
-            return Refused(f"the certificate of {agent.node} names no Swarm node: join the node again", permanent=True)
+            return LinkRefused(
+                f"the certificate of {agent.node} names no Swarm node: join the node again", permanent=True
+            )
         if agent.serial in await asyncio.to_thread(self._authority.revoked):
-            return Refused(f"{agent.node} was removed from this site: join the node again", permanent=True)
+            return LinkRefused(f"{agent.node} was removed from this site: join the node again", permanent=True)
         return None
 
 

@@ -73,7 +73,7 @@ class Neighbors:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LinkRefused:
     """Why the link is refused. `permanent`: until the node joins again."""
 
     reason: str

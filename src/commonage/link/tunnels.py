@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from commonage.link.connection import encode_frame, message_frame
 from commonage.link.forwarding import CHUNK, Streams, join_streams
 from commonage.link.listener import AgentPeer
-from commonage.link.messages import OPEN, Nothing, Refused
+from commonage.link.messages import OPEN, LinkRefused, Nothing
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -32,7 +32,7 @@ class Tunnels:
         reason = self._refusal(agent.node)
         if reason:
             _log.warning("a tunnel of %s is refused: %s", agent.node, reason)
-            agent.writer.write(encode_frame(message_frame("refused", Refused(reason))))
+            agent.writer.write(encode_frame(message_frame("refused", LinkRefused(reason))))
             await agent.writer.drain()
             return
         task = asyncio.create_task(self._carry(agent))

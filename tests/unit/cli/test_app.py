@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from commonage import __version__
 from commonage.cli.app import COMMANDS, app
-from commonage.cli.errors import MISUSED, UNREACHABLE, Refused
+from commonage.cli.errors import MISUSED, UNREACHABLE, ServerRefused
 from commonage.sdk.calls import image_path
 from commonage.sdk.errors import ApiError, Unreachable
 from commonage.sdk.transport import failure
@@ -114,7 +114,7 @@ def test_completion_completes_commands() -> None:
     ],
 )
 def test_refusals_have_message_and_exit_code(error: ApiError, code: int, said: str) -> None:
-    refused = Refused(error)
+    refused = ServerRefused(error)
     assert refused.exit_code == code
     assert said in refused.format_message()
 
@@ -122,17 +122,17 @@ def test_refusals_have_message_and_exit_code(error: ApiError, code: int, said: s
 def test_untrusted_certificate_is_not_reported_as_stopped_server() -> None:
     broken = httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer certificate")
     error, reached = failure(broken, httpx2.URL("https://hub.example.org"))
-    said = Refused(error).format_message()
+    said = ServerRefused(error).format_message()
     assert "the certificate of https://hub.example.org is not trusted here" in said
     assert "SSL_CERT_FILE" in said
     assert "commonage up" not in said
-    assert (reached, Refused(error).exit_code) == (False, UNREACHABLE)
+    assert (reached, ServerRefused(error).exit_code) == (False, UNREACHABLE)
 
 
 def test_all_mistakes_are_listed() -> None:
     error = ApiError("invalid-input", "two things are wrong", status=422)
     error.errors = [{"field": "cpus", "detail": "no"}, {"field": "time", "detail": "neither"}]
-    assert Refused(error).format_message() == "two things are wrong\n  cpus: no\n  time: neither"
+    assert ServerRefused(error).format_message() == "two things are wrong\n  cpus: no\n  time: neither"
 
 
 def test_table_has_commands() -> None:

@@ -10,7 +10,7 @@ import click
 from commonage.cli import output
 from commonage.cli.connection import LIVE, as_json, calls_server, connect, find_workload
 from commonage.cli.credentials import Server
-from commonage.cli.errors import MISUSED, Failure, Refused
+from commonage.cli.errors import MISUSED, Failure, ServerRefused
 from commonage.sdk.errors import ApiError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _of_array(client: Client, array: str | None) -> list[tuple[str, str]]:
 
 def _report(text: str, error: ApiError | Failure) -> int:
     """Print the error of one workload. Returns its exit code; the others are still stopped."""
-    failure = Refused(error) if isinstance(error, ApiError) else error
+    failure = ServerRefused(error) if isinstance(error, ApiError) else error
     message = failure.format_message()
     click.echo(f"commonage: {message if text in message else f'{text}: {message}'}", err=True)
     return failure.exit_code

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from commonage.engines.containers.daemon.connection import Connection, Json
-from commonage.engines.containers.daemon.errors import Refused, translated
+from commonage.engines.containers.daemon.errors import DaemonRefused, translated
 from commonage.engines.containers.usage import daemon_started_at
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
@@ -74,7 +74,7 @@ class Client(Connection):
         try:
             with translated(self.url):
                 return (await (await self._daemon()).containers.create(config, name=name)).id
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == 409:
                 return None
             raise
@@ -89,7 +89,7 @@ class Client(Connection):
         try:
             with translated(self.url):
                 return await (await self._daemon()).containers.container(container).show()
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == 404:
                 return None
             raise
@@ -99,7 +99,7 @@ class Client(Connection):
         try:
             with translated(self.url):
                 await (await self._daemon()).containers.container(container).kill(signal=signal)
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status not in (404, 409):
                 raise
 
@@ -108,7 +108,7 @@ class Client(Connection):
         try:
             with translated(self.url):
                 await (await self._daemon()).containers.container(container).delete(force=True, v=True)
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status not in (404, 409):
                 raise
 
@@ -132,6 +132,6 @@ class Client(Connection):
                     volumes: Any = (await self._daemon()).volumes  # the library gives no types here
                     await (await volumes.create(config)).delete()
                 self._limits_sizes = True
-            except Refused:
+            except DaemonRefused:
                 self._limits_sizes = False
         return self._limits_sizes

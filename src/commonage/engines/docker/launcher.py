@@ -17,7 +17,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders
-from commonage.engines.containers.daemon.errors import Refused
+from commonage.engines.containers.daemon.errors import DaemonRefused
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.control_folder import Claim
 from commonage.engines.containers.files.prepare import ENTRY, ContainerDefaults, prepare_files, prepare_folders
@@ -84,7 +84,7 @@ class Launcher:
             try:
                 await self._create_and_start(run)
                 return
-            except Refused as error:
+            except DaemonRefused as error:
                 if not _NETWORK_GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network. A container created for it can never be started.

@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _SIGKILL = 1, 38, 9
 _CAPABILITIES_V3 = 0x20080522
 
 
-class Refused(Exception):
+class ArchiveRefused(Exception):
     """The archive is refused; the message says why."""
 
 
@@ -60,18 +60,18 @@ class _Header(tarfile.TarInfo):
         """Read one block of 512 bytes. Raises Refused."""
         header = super().frombuf(buf, encoding, errors)
         if header.size < 0:
-            raise Refused("a header has a negative size")
+            raise ArchiveRefused("a header has a negative size")
         if header.type == tarfile.GNUTYPE_SPARSE:
-            raise Refused(f"{_shown(header.name)} is a sparse file; pack it as a plain one")
+            raise ArchiveRefused(f"{_shown(header.name)} is a sparse file; pack it as a plain one")
         if header.type not in _EXTENSIONS:
             _Header.in_a_row = 0
             return header
         _Header.in_a_row += 1
         _Header.global_headers += header.type == tarfile.XGLTYPE
         if header.size > _EXTENSION_MAX:
-            raise Refused(f"an extension header has {header.size} bytes, and {_EXTENSION_MAX} are allowed")
+            raise ArchiveRefused(f"an extension header has {header.size} bytes, and {_EXTENSION_MAX} are allowed")
         if _Header.in_a_row > _EXTENSIONS_IN_A_ROW or _Header.global_headers > _GLOBAL_HEADERS_MAX:
-            raise Refused("it has too many extension headers")
+            raise ArchiveRefused("it has too many extension headers")
         return header
 
 
@@ -87,7 +87,7 @@ class _Counted:
         found = self._plain.read(size)
         self._left -= len(found)
         if self._left < 0:
-            raise Refused(
+            raise ArchiveRefused(
                 f"it has more than {self._limit_mib} MiB when unpacked; put large data into your workspace instead"
             )
         return found
@@ -107,9 +107,11 @@ class _Tree:
             os.close(self._open(parts))
             return
         if not member.isreg():
-            raise Refused(f"{_shown(member.name)} is a link or a device, and only files and folders are unpacked")
+            raise ArchiveRefused(
+                f"{_shown(member.name)} is a link or a device, and only files and folders are unpacked"
+            )
         if not parts:
-            raise Refused(f"{_shown(member.name)} is no name of a file")
+            raise ArchiveRefused(f"{_shown(member.name)} is no name of a file")
         source = archive.extractfile(member)
         assert source is not None  # it is a regular file
         folder = self._open(parts[:-1])
@@ -139,16 +141,16 @@ class _Tree:
     def _count(self) -> None:
         self._made += 1
         if self._made > self._files_max:
-            raise Refused(f"it has more than {self._files_max} files and folders")
+            raise ArchiveRefused(f"it has more than {self._files_max} files and folders")
 
 
 def _parts(member: tarfile.TarInfo) -> list[str]:
     """Return the path components of a member. Raises Refused for a path that leaves the folder."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
     if member.name.startswith("/") or ".." in parts:
-        raise Refused(f"{_shown(member.name)} leads out of its folder")
+        raise ArchiveRefused(f"{_shown(member.name)} leads out of its folder")
     if len(parts) > _DEPTH_MAX or len(os.fsencode(member.name)) > _NAME_MAX:
-        raise Refused(f"{_shown(member.name)} is too long a name, or in more than {_DEPTH_MAX} folders")
+        raise ArchiveRefused(f"{_shown(member.name)} is too long a name, or in more than {_DEPTH_MAX} folders")
     return parts
 
 
@@ -170,7 +172,7 @@ def unpack(packed: IO[bytes], tree: _Tree, limit_mib: int) -> None:
             archive.members = []  # type: ignore[attr-defined]  # tarfile would remember all of them
             sparse = any(key.startswith("GNU.sparse") for key in member.pax_headers)
             if member.size < 0 or sparse:
-                raise Refused(f"{_shown(member.name)} has a negative size or is a sparse file")
+                raise ArchiveRefused(f"{_shown(member.name)} has a negative size or is a sparse file")
             tree.add(archive, member)
 
 
@@ -216,7 +218,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     _enforce(root, limit_mib)
     try:
         unpack(sys.stdin.buffer, _Tree(root, files_max), limit_mib)
-    except Refused as error:
+    except ArchiveRefused as error:
         return {"error": str(error)}
     except MemoryError:
         return {"error": f"more than {MEMORY_MIB} MiB of memory is needed to read it"}

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.daemon.connection import Connection, Json
-from commonage.engines.containers.daemon.errors import Refused
+from commonage.engines.containers.daemon.errors import DaemonRefused
 
 _NAME_TAKEN = 409
 _GONE = 404
@@ -53,7 +53,7 @@ class Client(Connection):
         """Return its id; None if the name is taken."""
         try:
             return str((await self.ask("POST", "services/create", spec))["ID"])
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == _NAME_TAKEN:
                 return None
             raise
@@ -62,7 +62,7 @@ class Client(Connection):
         """True if it exists."""
         try:
             await self.ask("GET", f"services/{service}")
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == _GONE:
                 return False
             raise
@@ -72,7 +72,7 @@ class Client(Connection):
         """Remove it with its tasks; their containers continue briefly. A missing one is no error."""
         try:
             await self.ask("DELETE", f"services/{service}")
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status != _GONE:
                 raise
 
@@ -80,7 +80,7 @@ class Client(Connection):
         """Create one of the `configs` or `secrets`; return its id, or None if the name is taken."""
         try:
             return str((await self.ask("POST", f"{kind}/create", body))["ID"])
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == _NAME_TAKEN:
                 return None
             raise
@@ -93,7 +93,7 @@ class Client(Connection):
         """False if a service uses it. A missing one is no error."""
         try:
             await self.ask("DELETE", f"{kind}/{delivery}")
-        except Refused as error:
+        except DaemonRefused as error:
             if _IN_USE in str(error):
                 return False
             if error.http_status != _GONE:

@@ -23,7 +23,7 @@ from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders, installation_filter
-from commonage.engines.containers.daemon.errors import Refused
+from commonage.engines.containers.daemon.errors import DaemonRefused
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.files import control_folder
 from commonage.engines.containers.files.prepare import ContainerDefaults, ourselves, prepare_files, prepare_folders
@@ -141,7 +141,7 @@ class Launcher:
         async with self._at_once:
             try:
                 return await self._prepare_and_create(run, swarm_node, on_progress)
-            except Refused as error:
+            except DaemonRefused as error:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.

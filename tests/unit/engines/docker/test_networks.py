@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from commonage.engines.containers.daemon import networks
-from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused
+from commonage.engines.containers.daemon.errors import DaemonRefused, DaemonUnreachable
 from commonage.engines.containers.daemon.relays import Relays
 from commonage.engines.docker.networks import Networks
 
@@ -23,7 +23,7 @@ class FakeClient:
 
     async def create_network(self, config: Mapping[str, Any]) -> str:
         if config["Name"] in {one["Name"] for one in self.made}:
-            raise Refused(f"Docker: network with name {config['Name']} already exists", 409, retryable=False)
+            raise DaemonRefused(f"Docker: network with name {config['Name']} already exists", 409, retryable=False)
         self.made.append({**config, "Id": f"id-{len(self.made)}"})
         if self.mute:
             raise DaemonUnreachable("the connection was lost")
@@ -60,7 +60,7 @@ async def test_network_is_found_after_lost_create_response(client: FakeClient) -
 async def test_foreign_network_of_the_same_name_is_not_used(client: FakeClient) -> None:
     await tenants(client).of("lab")
     client.made[0]["Labels"] = {}
-    with pytest.raises(Refused, match="already exists"):
+    with pytest.raises(DaemonRefused, match="already exists"):
         await tenants(client).of("lab")
 
 

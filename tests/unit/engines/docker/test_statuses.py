@@ -8,7 +8,7 @@ from aiodocker.exceptions import DockerError
 
 from commonage.domain.reasons import Reason, attempts
 from commonage.engines.containers.daemon.descriptions import instant
-from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused, failure_of, translated
+from commonage.engines.containers.daemon.errors import DaemonRefused, DaemonUnreachable, failure_of, translated
 from commonage.engines.containers.files.control_folder import Claim
 from commonage.engines.containers.image_pulls import progress_of
 from commonage.engines.docker.daemon import notes_of, remapped_root
@@ -111,7 +111,7 @@ def test_daemon_errors_are_translated(status: int, message: str, said: str, retr
 
 def test_registry_refusal_names_the_image() -> None:
     why = "does not let this machine have the image lab/torch:2"
-    with pytest.raises(Refused, match=why) as refused, translated("unix:///x", "lab/torch:2"):
+    with pytest.raises(DaemonRefused, match=why) as refused, translated("unix:///x", "lab/torch:2"):
         raise DockerError(500, "denied")
     assert (refused.value.is_retryable, refused.value.http_status) == (False, 500)
 

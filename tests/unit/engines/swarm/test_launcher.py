@@ -25,7 +25,7 @@ from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.attempt_backend import Running
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.errors import DaemonUnreachable, Refused
+from commonage.engines.containers.daemon.errors import DaemonRefused, DaemonUnreachable
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.prepare import ContainerDefaults
@@ -71,7 +71,7 @@ class FakeSwarm:
 
     async def image(self, name: str) -> Json | None:
         if " " in name:
-            raise Refused("that is not a name of an image", 400, retryable=False)
+            raise DaemonRefused("that is not a name of an image", 400, retryable=False)
         return None
 
     async def create_service(self, spec: Json) -> str | None:

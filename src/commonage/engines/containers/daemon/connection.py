@@ -14,7 +14,7 @@ import aiohttp
 from aiodocker import Docker
 
 from commonage.engines.containers.api_version import common_version
-from commonage.engines.containers.daemon.errors import Refused, failure_of, translated
+from commonage.engines.containers.daemon.errors import DaemonRefused, failure_of, translated
 from commonage.ports.registry import RegistryAccount
 
 Json = Mapping[str, Any]
@@ -81,7 +81,7 @@ class Connection:
         try:
             with translated(self.url):
                 return await (await self._daemon()).images.inspect(name)
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == 404:
                 return None
             raise
@@ -109,7 +109,7 @@ class Connection:
             with translated(self.url):
                 found = await (await self._daemon()).networks.get(network)
                 return await found.show()
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == 404:
                 return None
             raise
@@ -124,7 +124,7 @@ class Connection:
         try:
             with translated(self.url):
                 await (await (await self._daemon()).networks.get(network)).delete()
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status == 404:
                 return True
             if error.http_status == 403 or "active endpoints" in str(error) or "is in use" in str(error):

@@ -56,7 +56,7 @@ class DaemonUnreachable(Unreachable):
     waiting = WaitingForDaemon()
 
 
-class Refused(EngineFailure):
+class DaemonRefused(EngineFailure):
     """The daemon answered with a refusal. `http_status` is the response's."""
 
     def __init__(self, message: str, status: int, *, retryable: bool, native: str = "") -> None:
@@ -74,7 +74,7 @@ def translated(url: str, image: str = "") -> Iterator[None]:
         yield
     except DockerError as error:
         if image and (why := refusal_of(image, str(error.message))):
-            raise Refused(why, error.status, retryable=False, native=_native(str(error.message))) from error
+            raise DaemonRefused(why, error.status, retryable=False, native=_native(str(error.message))) from error
         raise failure_of(error.status, str(error.message), url) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise _unreachable(url, str(error) or type(error).__name__) from error
@@ -89,8 +89,8 @@ def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
         return _unreachable(url, message)
     for pattern, words, retryable in _WORDS:
         if re.search(pattern, message, re.IGNORECASE | re.DOTALL):
-            return Refused(words, status, retryable=retryable, native=_native(message))
-    return Refused(_REFUSED, status, retryable=status >= 500, native=_native(message))
+            return DaemonRefused(words, status, retryable=retryable, native=_native(message))
+    return DaemonRefused(_REFUSED, status, retryable=status >= 500, native=_native(message))
 
 
 def _unreachable(url: str, why: str) -> DaemonUnreachable:

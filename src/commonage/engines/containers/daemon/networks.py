@@ -13,7 +13,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.daemon.addresses import networks_here
 from commonage.engines.containers.daemon.connection import Connection, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
-from commonage.engines.containers.daemon.errors import Refused
+from commonage.engines.containers.daemon.errors import DaemonRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class TenantNetworks:
         for subnet in (part for part in parts if not any(part.overlaps(one) for one in taken)):
             try:
                 network = await self._client.create_network(self._config(tenant, str(subnet)))
-            except Refused as error:
+            except DaemonRefused as error:
                 if "overlaps" in str(error):
                     continue
                 # It may be ours: created a moment ago by a request whose response was lost.

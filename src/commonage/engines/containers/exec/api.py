@@ -69,7 +69,7 @@ exit 1
 """
 
 
-class Refused(EngineFailure):
+class DaemonRefused(EngineFailure):
     """The daemon answered with a refusal. `http_status` is the response's."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -101,7 +101,7 @@ class ExecApi:
         }
         status, found = await self.ask("POST", f"/containers/{container}/exec", body)
         if status >= 400 or found is None:
-            raise Refused(status, str((found or {}).get("message", "no reason given")))
+            raise DaemonRefused(status, str((found or {}).get("message", "no reason given")))
         return str(found["Id"])
 
     async def start(self, made: str, *, terminal: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -115,7 +115,7 @@ class ExecApi:
                 head = await reader.readuntil(b"\r\n\r\n")
                 status = _status_of(head)
                 if status not in (101, 200):
-                    raise Refused(status, (await reader.read(_HEAD_BYTES)).decode(errors="replace"))
+                    raise DaemonRefused(status, (await reader.read(_HEAD_BYTES)).decode(errors="replace"))
         except BaseException as error:
             writer.close()
             if isinstance(error, OSError | EOFError | ValueError | asyncio.LimitOverrunError):
@@ -133,7 +133,7 @@ class ExecApi:
                 with closing(writer):
                     while await reader.read(_CHUNK_BYTES):
                         continue
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status not in GONE:
                 raise
         except OSError as error:  # includes TimeoutError

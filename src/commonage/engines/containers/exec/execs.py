@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.exec.api import GONE, ExecApi, Refused
+from commonage.engines.containers.exec.api import GONE, DaemonRefused, ExecApi
 from commonage.engines.rundir.execs import KILLED, MARK, NAME, SHELL, new_mark, not_running
 from commonage.ports.execs import ERR, OUT, Terminal
 
@@ -70,7 +70,7 @@ class DaemonExecs:
         try:
             made = await self._api.create(container, arguments, variables, stdin=True, terminal=terminal is not None)
             reader, writer = await self._api.start(made, terminal=terminal is not None)
-        except Refused as error:
+        except DaemonRefused as error:
             if error.http_status in GONE:
                 raise not_running(attempt_id) from error
             raise
