@@ -114,7 +114,7 @@ class NodeReport:
 
     `disk_pressure`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the
     engine
-    knows the node and has given it up; the faults give the reason. `undecided`: why its workloads may still run, so
+    knows the node and has given it up; the faults give the reason. `awaits_admin`: why its workloads may still run, so
     that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
     """
 
@@ -127,7 +127,7 @@ class NodeReport:
     faults: tuple[Reason, ...] = ()
     disk_pressure: Reason | None = None
     gone: bool = False
-    undecided: Reason | None = None
+    awaits_admin: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)

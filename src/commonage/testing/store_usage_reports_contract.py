@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from commonage.domain.usage_reports import Figures, UsageReport
+from commonage.domain.usage_reports import UsageFigures, UsageReport
 from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Store
 from commonage.testing import factories as make
 
-_FULL = Figures(60.0, 55.5, 1900, 700, 39_000.0, 55.0, 5321, 290_000.0, 55.0, 41.5, 5.0, 50.0, 9000.5, 3.25, 10.0)
+_FULL = UsageFigures(60.0, 55.5, 1900, 700, 39_000.0, 55.0, 5321, 290_000.0, 55.0, 41.5, 5.0, 50.0, 9000.5, 3.25, 10.0)
 
 
 def _usage_report_of(workload: Workload, number: int = 1, **fields: Any) -> UsageReport:
@@ -33,7 +33,7 @@ class StoreUsageReportsContract:
 
     async def test_the_newest_figures_of_a_try_replace_the_older(self, store: Store) -> None:
         workload = make.workload(State.RUNNING)
-        first = _usage_report_of(workload, figures=Figures())
+        first = _usage_report_of(workload, figures=UsageFigures())
         last = _usage_report_of(workload, ended_at=make.NOW + 60)
         await store.commit(Batch([workload], usage_reports=[first]))
         await store.commit(Batch(usage_reports=[first, last]))

@@ -84,7 +84,8 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     ),
     nodes.MeasuredOut: Description((DeviceSample,), hidden="uuid memory_used_mib utilisation processes"),
     nodes.NodeOut: Description(
-        (NodeView, Node, NodeReport), hidden="node report drained_by disk_free_mib faults tight gone undecided"
+        (NodeView, Node, NodeReport),
+        hidden="node report drained_by disk_free_mib faults disk_pressure gone awaits_admin",
     ),
     nodes.NodePoolOut: Description(
         (NodePoolView, NodePoolPolicy, MachineKind),
@@ -101,7 +102,7 @@ DESCRIPTIONS: dict[type[BaseModel], Description] = {
     usage.UsageReportOut: Description(
         (UsageReport, UsageFigures),
         own="final summary gpu_idle_share",
-        hidden="attempt_id workload_id owner likeness began_at ended_at device_mib gpu_milli whole figures "
+        hidden="attempt_id workload_id owner command_hash began_at ended_at device_mib gpu_milli whole figures "
         "memory_mib_s vram_s vram_mib_s gpu_s gpu_busy_s gpu_idle_s energy_s energy_j",
     ),
     usage.UsageRow: Description((Usage,), own="cost"),

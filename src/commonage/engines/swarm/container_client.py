@@ -74,14 +74,14 @@ class SwarmContainerClient:
     def __init__(
         self,
         client: Client,
-        known_nodes: NodeTracker,
+        node_tracker: NodeTracker,
         tasks: Tasks,
         launcher: Launcher,
         settings: SwarmSettings,
         in_thread: InThread,
     ) -> None:
         self._client = client
-        self._known_nodes = known_nodes
+        self._known_nodes = node_tracker
         self._tasks = tasks
         self._launcher = launcher
         self._in_thread = in_thread

@@ -50,7 +50,7 @@ class Dependencies:
     """Dependencies of a launcher."""
 
     client: Client
-    known_nodes: NodeTracker
+    node_tracker: NodeTracker
     deliveries: SwarmFiles
     images: Images
     networks: Networks
@@ -66,7 +66,7 @@ class Launcher:
         self._settings = settings
         self._client, self._known_nodes, self._deliveries = (
             dependencies.client,
-            dependencies.known_nodes,
+            dependencies.node_tracker,
             dependencies.deliveries,
         )
         self._images, self._networks = dependencies.images, dependencies.networks
@@ -228,7 +228,7 @@ class Launcher:
 
 
 async def mount_through_agent(
-    spec: Json, attempt_id: str, program: Program, known_nodes: NodeTracker, swarm_node: SwarmNode
+    spec: Json, attempt_id: str, program: Program, node_tracker: NodeTracker, swarm_node: SwarmNode
 ) -> Json:
     """Return the service description, with the folders mounted and named as they are on the node.
 
@@ -241,13 +241,13 @@ async def mount_through_agent(
         for one in made["TaskTemplate"]["ContainerSpec"]["Mounts"]
         if one["Type"] == "bind" and one["Source"] != program.mps_pipe
     ]
-    agents = known_nodes.agent_of(swarm_node.name)
+    agents = node_tracker.agent_of(swarm_node.name)
     if agents is None:
-        if swarm_node.name in known_nodes.agent_reports:
+        if swarm_node.name in node_tracker.agent_reports:
             raise AgentUnreachable(
                 f"the agent of {swarm_node.name}, which mounts the folders of workloads, does not answer"
             )
-        if (why := known_nodes.why_unmounted(swarm_node.name)) is not None:
+        if (why := node_tracker.why_unmounted(swarm_node.name)) is not None:
             raise EngineFailure(NodeTakesNoWork(node=swarm_node.name, cause=why), retryable=True)
         return made
     asked = list(zip(_names(binds, program), (str(one["Source"]) for one in binds), strict=True))

@@ -32,10 +32,10 @@ _log = logging.getLogger(__name__)
 class Watcher:
     """The watcher. `settle` determines the state of one attempt; `back` is called when Swarm answers again."""
 
-    def __init__(self, table: Table, tasks: Tasks, known_nodes: NodeTracker, in_thread: InThread) -> None:
+    def __init__(self, table: Table, tasks: Tasks, node_tracker: NodeTracker, in_thread: InThread) -> None:
         self._table = table
         self._tasks = tasks
-        self._known_nodes = known_nodes
+        self._known_nodes = node_tracker
         self._in_thread = in_thread
         self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
         self._endings: dict[str, float] = {}  # when the control folder of a running attempt first showed an end

@@ -40,8 +40,8 @@ class Lost:
         agents.fence = self._fence
         status = {"State": "down", "Message": "heartbeat failure"}
         node = {"ID": "node-1", "Description": {"Hostname": "worker1"}, "Status": status, "Spec": {}}
-        self.scene.known_nodes.swarm_nodes = swarm_nodes_of([node] if there else [])
-        self.scene.known_nodes.by_id = {one.id: one for one in self.scene.known_nodes.swarm_nodes.values()}
+        self.scene.node_tracker.swarm_nodes = swarm_nodes_of([node] if there else [])
+        self.scene.node_tracker.by_id = {one.id: one for one in self.scene.node_tracker.swarm_nodes.values()}
         self.run: Run = self.scene.run()
         self.run.control_folder.make({}, replace(OWNER, outside_uid=self.run.folder.path.stat().st_uid), stop=True)
 

@@ -181,27 +181,27 @@ class Scene:
         client: Any = self.swarm
         agents: Any = self.agents
         networks: Any = FakeNetworks()
-        self.known_nodes = NodeTracker(client, agents)
-        self.known_nodes.swarm_nodes = swarm_nodes_of([NODE])
-        self.known_nodes.by_id = {"node-1": self.known_nodes.swarm_nodes["worker1"]}
+        self.node_tracker = NodeTracker(client, agents)
+        self.node_tracker.swarm_nodes = swarm_nodes_of([NODE])
+        self.node_tracker.by_id = {"node-1": self.node_tracker.swarm_nodes["worker1"]}
         self.hear()
         defaults = ContainerDefaults("0123456789abcdef", SafePath(folder) / "workspaces", {}, 1, is_local=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
         dependencies = Dependencies(
-            client, self.known_nodes, SwarmFiles(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
+            client, self.node_tracker, SwarmFiles(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
             networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
         )  # fmt: skip
         self.launcher = Launcher(defaults, settings, dependencies)
         self.tasks = Tasks(client, "0123456789abcdef")
         self.container_client = SwarmContainerClient(
-            client, self.known_nodes, self.tasks, self.launcher, settings, asyncio.to_thread
+            client, self.node_tracker, self.tasks, self.launcher, settings, asyncio.to_thread
         )
         self._runs = Runs(folder / "runs", SafePath(folder) / "shared")
         self._runs.open()
 
     def hear(self) -> None:
         """As the engine does every second."""
-        self.known_nodes.agent_reports = {one.node: one for one in self.agents.agent_reports()}
+        self.node_tracker.agent_reports = {one.node: one for one in self.agents.agent_reports()}
 
     def run(self, **changes: Any) -> Run:
         """A new attempt."""
@@ -452,23 +452,23 @@ async def test_docker_gets_paths_mounted_by_agent(scene: Scene) -> None:
 
 async def test_without_an_agent_a_node_takes_no_work_unless_it_is_alone(scene: Scene) -> None:
     other = {**NODE, "ID": "node-2", "Description": {"Hostname": "worker2"}}
-    scene.known_nodes.agent_reports = {}
+    scene.node_tracker.agent_reports = {}
     await scene.container_client.launch(scene.run(), ignore_progress)
     [service] = scene.swarm.made.values()
     assert service["TaskTemplate"]["ContainerSpec"]["Mounts"][0]["Source"].endswith("/workspaces/ada")
-    scene.known_nodes.swarm_nodes = swarm_nodes_of([NODE, other])
+    scene.node_tracker.swarm_nodes = swarm_nodes_of([NODE, other])
     with pytest.raises(EngineFailure) as caught:
         await scene.launcher.launch(scene.run(), ignore_progress)
     assert caught.value.reason == NodeTakesNoWork(node="worker1", cause=NoAgent())
-    assert all(report.faults[0] == NoAgent() for report in scene.known_nodes.reports())
+    assert all(report.faults[0] == NoAgent() for report in scene.node_tracker.reports())
     allowed = NodeTracker(cast(Client, scene.swarm), None, without_agents=True)
-    allowed.swarm_nodes = scene.known_nodes.swarm_nodes
+    allowed.swarm_nodes = scene.node_tracker.swarm_nodes
     assert [one.faults for one in allowed.reports()] == [(), ()]
 
 
 async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
-    scene.known_nodes.agent_reports = {
-        name: replace(one, mounts=False) for name, one in scene.known_nodes.agent_reports.items()
+    scene.node_tracker.agent_reports = {
+        name: replace(one, mounts=False) for name, one in scene.node_tracker.agent_reports.items()
     }
-    [report] = scene.known_nodes.reports()
+    [report] = scene.node_tracker.reports()
     assert report.faults[0] == AgentTooOld()

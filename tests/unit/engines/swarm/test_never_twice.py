@@ -67,7 +67,7 @@ class Site:
         }
         self.record_neighbors: dict[str, AgentReport] = {}
         self.neighbors_of: tuple[str, ...] = ()
-        self.known_nodes = self._known_nodes()
+        self.node_tracker = self._known_nodes()
 
     def _known_nodes(self) -> NodeTracker:
         return NodeTracker(cast(Client, self), cast(Agents, self))
@@ -95,7 +95,7 @@ class Site:
     def _begin(self, phase: Phase) -> None:
         was_up = self.phase.control and CONTROL not in self.phase.off
         if not was_up and phase.control and CONTROL not in phase.off:
-            self.known_nodes, self.neighbors_of = self._known_nodes(), ()
+            self.node_tracker, self.neighbors_of = self._known_nodes(), ()
             self.record_neighbors = {
                 name: replace(one, connected=False, monotonic_at=self.now)
                 for name, one in self.record_neighbors.items()
@@ -137,15 +137,15 @@ class Site:
             name: replace(one, connected=one.connected and self.now - one.monotonic_at < LINK_S)
             for name, one in self.record_neighbors.items()
         }
-        await self.known_nodes.poll()
+        await self.node_tracker.poll()
         for one in self.swarm_nodes.values():
-            if not one.begun_anew and self.known_nodes.why_lost(one.name, one.name, one.name):
+            if not one.begun_anew and self.node_tracker.why_lost(one.name, one.name, one.name):
                 try:
-                    await self.known_nodes.fence_attempt(one.name, one.name)
+                    await self.node_tracker.fence_attempt(one.name, one.name)
                 except EngineFailure:
                     continue
                 one.begun_anew = True
-        await self.known_nodes.resolve_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
+        await self.node_tracker.resolve_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
 
     async def nodes(self) -> list[dict[str, Any]]:
         found = []
@@ -242,7 +242,7 @@ def test_minority_is_requeued_and_majority_is_not() -> None:
     gone = Phase(SURELY_S, off=frozenset({"m1", "m2", "m3"}))
     site = lost(4, gone)
     assert not any(one.begun_anew for one in site.swarm_nodes.values())
-    undecided = [(one.name, one.awaits_admin) for one in site.known_nodes.reports() if one.gone]
+    undecided = [(one.name, one.awaits_admin) for one in site.node_tracker.reports() if one.gone]
     assert undecided == [(name, MayBeCutOff(node=name)) for name in ("m1", "m2", "m3")]
 
 
@@ -274,7 +274,7 @@ def test_node_without_agent_waits_for_admin() -> None:
     site = lost(2, Phase(SURELY_S, parted=cable), agentless={"m1"})
     assert site.swarm_nodes["m1"].attempt == "running"
     assert not site.swarm_nodes["m1"].begun_anew
-    [report] = [one for one in site.known_nodes.reports() if one.name == "m1"]
+    [report] = [one for one in site.node_tracker.reports() if one.name == "m1"]
     assert report.gone
     assert report.awaits_admin == MayRunWithoutAgent(node="m1")
     assert report.awaits_admin in report.faults

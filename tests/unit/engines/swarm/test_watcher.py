@@ -23,14 +23,14 @@ async def test_recovered_swarm_is_refreshed(tmp_path: Path) -> None:
     async def is_back() -> None:
         back.set()
 
-    scene.known_nodes.mark_unreachable("the Docker daemon does not answer")
-    await scene.known_nodes.refresh()
+    scene.node_tracker.mark_unreachable("the Docker daemon does not answer")
+    await scene.node_tracker.refresh()
     watcher, iterations = (
-        Watcher(Table(), scene.tasks, scene.known_nodes, asyncio.to_thread),
+        Watcher(Table(), scene.tasks, scene.node_tracker, asyncio.to_thread),
         Iterations("watch tasks", lambda: 0.0),
     )
     watching = asyncio.create_task(watcher.keep(settle, is_back, iterations))
     async with asyncio.timeout(5):
         await back.wait()
-    assert scene.known_nodes.fault == ""
+    assert scene.node_tracker.fault == ""
     watching.cancel()

@@ -1,5 +1,5 @@
 """Partition detector: decides when attempts on a down node certainly run no more and may start elsewhere. For
-`known_nodes`.
+`node_tracker`.
 
 The node may have lost its power, or only its network. Its agent pauses the attempts by itself once it reaches neither
 us nor more than half of the nodes in its list (`neighbors_of`): this module waits that long. Whether it may still reach

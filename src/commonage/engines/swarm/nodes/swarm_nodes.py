@@ -1,4 +1,4 @@
-"""Nodes of the Swarm, as the Swarm and their agents report them. Pure; used by `known_nodes`."""
+"""Nodes of the Swarm, as the Swarm and their agents report them. Pure; used by `node_tracker`."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Site:
         self.going: list[str] = []
         self.broken = ""
         self.neighbors_of: list[tuple[tuple[str, str], ...]] = []
-        self.known_nodes = NodeTracker(cast(Client, self), cast(Agents, self))
+        self.node_tracker = NodeTracker(cast(Client, self), cast(Agents, self))
 
     def agent(self, name: str, **more: Any) -> AgentReport:
         return replace(agent_report(name, **more), monotonic_at=time.monotonic())
@@ -71,13 +71,13 @@ class Site:
         self.record_neighbors = [self.record_neighbors[0], self.agent("b", **more)]
 
     def poll(self) -> bool:
-        return asyncio.run(self.known_nodes.poll())
+        return asyncio.run(self.node_tracker.poll())
 
     def why(self) -> NodeLost | None:
-        return self.known_nodes.why_lost("b-1", "2", "b")
+        return self.node_tracker.why_lost("b-1", "2", "b")
 
     def faults(self) -> tuple[Reason, ...]:
-        return self.known_nodes.reports()[1].faults
+        return self.node_tracker.reports()[1].faults
 
 
 def test_connected_agent_must_confirm_fencing() -> None:
@@ -87,15 +87,15 @@ def test_connected_agent_must_confirm_fencing() -> None:
     assert site.poll()
     assert site.why() == NodeLost(node="b", cause=SwarmNodeDown(error="heartbeat failure"))
     with pytest.raises(EngineFailure, match="being ended on b first: its processes do not end") as caught:
-        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
     assert caught.value.is_retryable
     assert EndingWorkloads() in site.faults()
     site.broken = "the agent of b did not answer within 30 s"
     with pytest.raises(EngineFailure, match="did not answer within 30 s"):
-        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
     site.broken = ""
     site.ends.add("b-1")
-    assert asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+    assert asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
     assert EndingWorkloads() not in site.faults()
 
 
@@ -108,14 +108,14 @@ def test_silent_agent_is_retried() -> None:
     assert not site.poll(), "nothing is new"
     assert WaitingForPause() in site.faults()
     with pytest.raises(EngineFailure) as caught:  # its link was lost meanwhile
-        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
     assert caught.value.reason == MayStillRun(node="b", cause=WaitingForPause())
     site.record_neighbors[1] = replace(
         site.record_neighbors[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10
     )
     assert site.poll(), "that it is over now is news"
     assert isinstance(site.why(), NodeLost)
-    assert asyncio.run(site.known_nodes.fence_attempt("b-1", "b")), "it stands still, or ended"
+    assert asyncio.run(site.node_tracker.fence_attempt("b-1", "b")), "it stands still, or ended"
 
 
 def test_paused_attempt_continues_unless_it_may_run_elsewhere() -> None:
@@ -127,19 +127,19 @@ def test_paused_attempt_continues_unless_it_may_run_elsewhere() -> None:
         site.record_neighbors[1], monotonic_at=time.monotonic() - PARTITIONED_AFTER_S - 10
     )
     site.poll()
-    asyncio.run(site.known_nodes.fence_attempt("b-2", "b"))
+    asyncio.run(site.node_tracker.fence_attempt("b-2", "b"))
     site.record_neighbors[1] = site.agent("b", paused=("b-1", "b-2", "b-3"))
     site.poll()
-    asyncio.run(site.known_nodes.resolve_paused({"b-1", "b-2"}))
+    asyncio.run(site.node_tracker.resolve_paused({"b-1", "b-2"}))
     assert (site.fenced, site.going) == (["b-3"], []), "the Swarm has not seen it again"
     site.found[1] = node("b", "2")
     site.poll()
-    asyncio.run(site.known_nodes.resolve_paused({"b-1", "b-2"}))
+    asyncio.run(site.node_tracker.resolve_paused({"b-1", "b-2"}))
     assert site.going == ["b-1"], "b-2 is about to begin elsewhere"
-    asyncio.run(site.known_nodes.resolve_paused({"b-1"}))
+    asyncio.run(site.node_tracker.resolve_paused({"b-1"}))
     assert site.fenced == ["b-3", "b-3", "b-2", "b-3"]
     site.broken = "its link is lost"
-    asyncio.run(site.known_nodes.resolve_paused({"b-1"}))  # and again once it says so again
+    asyncio.run(site.node_tracker.resolve_paused({"b-1"}))  # and again once it says so again
 
 
 def test_attempt_fenced_by_agent_ends_at_once() -> None:
@@ -147,7 +147,7 @@ def test_attempt_fenced_by_agent_ends_at_once() -> None:
     site.lose(connected=False, fenced=("b-1",))
     site.poll()
     assert site.why() == NodeLost(node="b", cause=FencedByAgent())
-    assert asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+    assert asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
 
 
 def test_node_without_agent_is_given_up_by_admin_only() -> None:
@@ -157,22 +157,22 @@ def test_node_without_agent_is_given_up_by_admin_only() -> None:
     site.poll()
     assert site.why() is None
     with pytest.raises(EngineFailure) as caught:
-        asyncio.run(site.known_nodes.fence_attempt("b-1", "b"))
+        asyncio.run(site.node_tracker.fence_attempt("b-1", "b"))
     assert caught.value.reason == MayStillRun(node="b", cause=MayRunWithoutAgent(node="b"))
-    assert site.known_nodes.reports()[1].gone
-    assert not site.known_nodes.has_agents
-    assert "b without an agent" in "; ".join(site.known_nodes.notes())
+    assert site.node_tracker.reports()[1].gone
+    assert not site.node_tracker.has_agents
+    assert "b without an agent" in "; ".join(site.node_tracker.notes())
     site.found.pop()  # it was taken out of the Swarm
     site.poll()
     assert site.why() == NodeLost(node="b", cause=NotInSwarm(node="b", nodes=("a",)))
-    assert not asyncio.run(site.known_nodes.fence_attempt("b-1", "b")), "nobody can tell"
+    assert not asyncio.run(site.node_tracker.fence_attempt("b-1", "b")), "nobody can tell"
 
 
 def test_changes_are_kept_for_next_poll() -> None:
     site = Site()
     site.poll()
     site.lose()
-    asyncio.run(site.known_nodes.refresh())  # somebody else asked meanwhile
+    asyncio.run(site.node_tracker.refresh())  # somebody else asked meanwhile
     assert site.poll()
     assert not site.poll()
 
@@ -195,24 +195,24 @@ def test_agents_get_neighbors_for_partition_detection() -> None:
 def test_volumes_are_bounded_where_a_node_that_takes_work_says_so() -> None:
     site = Site()
     site.poll()
-    assert site.known_nodes.volume_limits() == ((), ("a", "b"))
+    assert site.node_tracker.volume_limits() == ((), ("a", "b"))
     site.record_neighbors = [site.agent("a", bounds_volumes=True), site.agent("b")]
     site.poll()
-    assert (site.known_nodes.bounds_volumes("a"), site.known_nodes.bounds_volumes("b")) == (True, False)
-    assert site.known_nodes.volume_limits() == (("a",), ("b",))
-    site.known_nodes.swarm_nodes["b"] = replace(site.known_nodes.swarm_nodes["b"], availability="drain")
-    assert site.known_nodes.volume_limits() == (("a",), ())
+    assert (site.node_tracker.bounds_volumes("a"), site.node_tracker.bounds_volumes("b")) == (True, False)
+    assert site.node_tracker.volume_limits() == (("a",), ("b",))
+    site.node_tracker.swarm_nodes["b"] = replace(site.node_tracker.swarm_nodes["b"], availability="drain")
+    assert site.node_tracker.volume_limits() == (("a",), ())
 
 
 def test_a_member_is_known_by_its_address_until_it_is_given_up() -> None:
     site = Site()
     site.poll()
-    [address] = {one.address for one in site.known_nodes.swarm_nodes.values()}
-    assert site.known_nodes.has_address(address)
-    assert not site.known_nodes.has_address("10.98.0.66")
+    [address] = {one.address for one in site.node_tracker.swarm_nodes.values()}
+    assert site.node_tracker.has_address(address)
+    assert not site.node_tracker.has_address("10.98.0.66")
     site.found = [node("a", "1", "down"), node("b", "2", "down")]
     site.poll()
-    assert not site.known_nodes.has_address(address)
+    assert not site.node_tracker.has_address(address)
 
 
 @pytest.mark.parametrize(
@@ -222,5 +222,5 @@ def test_a_gateway_that_is_no_address_is_not_taken(gateway: str, taken: str | No
     site = Site()
     site.record_neighbors = [site.agent("a", gateway=gateway)]
     site.poll()
-    assert site.known_nodes.gateway_of("a") == taken
-    assert site.known_nodes.gateway_of("b") is None
+    assert site.node_tracker.gateway_of("a") == taken
+    assert site.node_tracker.gateway_of("b") is None
