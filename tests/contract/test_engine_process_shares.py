@@ -39,7 +39,7 @@ class Devices(NoDevices):
     def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
         groups = [Path(folder) for folder in hold.cgroups]
         assert all(not (group / "cgroup.procs").read_text() for group in groups), "it runs already"
-        self.calls.append(f"confine with {len(groups) and 'groups'}")
+        self.calls.append(f"enforce with {len(groups) and 'groups'}")
         self.holds.put(hold)
         if self.fails:
             raise ShareNotEnforced(self.fails)
@@ -104,7 +104,7 @@ async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: R
     request = rig.request(Behaviour(shows=("HELD", "PYTHONPATH")), variables=(("PYTHONPATH", "/mine"), ("HELD", "no")))
     await rig.ended(request)
     assert await rig.lines(request.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
-    enforced = "confine with groups" if rig.settings.cgroups else "confine with 0"
+    enforced = "enforce with groups" if rig.settings.cgroups else "confine with 0"
     assert rig.devices.calls == [enforced, "release while its groups are there"]
     assert not rig.devices.holds.ids()
 
@@ -176,7 +176,7 @@ async def test_killed_between_holding_and_starting_nothing_leaks(tmp_path: Path)
     (attempt,) = rig.devices.holds.ids()
     engine = await rig.engine()
     await rig.phase(attempt, Phase.RUNNING)
-    assert rig.devices.calls == ["confine with 0"]
+    assert rig.devices.calls == ["enforce with 0"]
     await engine.stop(attempt, 0)
     await rig.phase(attempt, Phase.ENDED)
     assert not rig.devices.holds.ids()

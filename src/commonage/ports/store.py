@@ -153,7 +153,7 @@ class Store(Protocol):
         ...
 
     async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
-        """Reports of ended attempts of this owner and likeness, newest first."""
+        """Reports of ended attempts of this owner and command hash, newest first."""
         ...
 
     async def open_usage_reports(self) -> Sequence[UsageReport]:

@@ -119,7 +119,7 @@ class SqlStore:
         return await self._parts.usage_reports.of(workload_id)
 
     async def usage_reports_like(self, owner: str, command_hash: str, *, limit: int) -> Sequence[UsageReport]:
-        """Ended ones with the same likeness, newest first."""
+        """Ended ones with the same command hash, newest first."""
         return await self._parts.usage_reports.like(owner, command_hash, limit)
 
     async def open_usage_reports(self) -> Sequence[UsageReport]:

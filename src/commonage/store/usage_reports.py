@@ -37,7 +37,7 @@ class UsageReports:
         return await self._read(which.order_by(usage_reports.c.began_at, usage_reports.c.attempt_id))
 
     async def like(self, owner: str, command_hash: str, limit: int) -> Sequence[UsageReport]:
-        """Ended ones with this owner and likeness, newest first."""
+        """Ended ones with this owner and command hash, newest first."""
         which = _WHOLE.where(
             usage_reports.c.owner == clean(owner),
             usage_reports.c.command_hash == clean(command_hash),

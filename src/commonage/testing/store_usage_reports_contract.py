@@ -22,7 +22,7 @@ def _usage_report_of(workload: Workload, number: int = 1, **fields: Any) -> Usag
 
 @pytest.mark.anyio
 class StoreUsageReportsContract:
-    """Usage reports are rewritten while an attempt runs, and found by workload and by likeness."""
+    """Usage reports are rewritten while an attempt runs, and found by workload and by command hash."""
 
     async def test_a_usage_report_is_read_as_it_was_written(self, store: Store) -> None:
         workload = make.workload(State.RUNNING)

@@ -109,7 +109,7 @@ class Burning:
     """
 
     def __init__(self, place: Place, memory_mib: int, library: str = "") -> None:
-        words = ["burn", "--most-mib", str(memory_mib), *(("--library", library) if library else ())]
+        words = ["burn", "--max-mib", str(memory_mib), *(("--library", library) if library else ())]
         self._process = subprocess.Popen(
             place.command(*words),
             env={**bare_variables(), **place.variables},

@@ -104,7 +104,7 @@ class Sharing:
                 (before,) = self._burn([neighbour])
                 with self._burning([neighbour]) as (burning,):
                     most = str(share_mib + share_mib // 2)
-                    fills = [self._ask(tried, "fill", "--most-mib", most) for _ in range(_ATTACKS)]
+                    fills = [self._ask(tried, "fill", "--max-mib", most) for _ in range(_ATTACKS)]
                     with self._termination.interruptible():
                         meanwhile = burning.end()
         except EngineFailure as error:

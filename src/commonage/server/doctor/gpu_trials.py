@@ -185,7 +185,7 @@ class GpuTrials:
             return ask(there.place, *words, library=self._library, bare=bare)
 
     def _fill(self, there: _Set, *words: str, bare: bool = False) -> Answer:
-        return self._ask(there, "fill", "--most-mib", str(there.beyond_mib), *words, bare=bare)
+        return self._ask(there, "fill", "--max-mib", str(there.beyond_mib), *words, bare=bare)
 
     def _others(self, there: _Set) -> int:
         return len([device for device in self._devices if device.uuid != there.device.uuid])
