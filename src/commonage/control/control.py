@@ -176,7 +176,6 @@ class Control:
         self._follow()
 
     def _follow(self) -> None:
-        """Connect the signals to their followers."""
         for follower in (
             self.timers.changed, self.nodes.changed, self.gangs.changed, self.session_restarts.changed,
             self.reconcile.forget_misses, self.usage_reports.changed,
@@ -242,7 +241,6 @@ class Control:
             await engine.close()
 
     def health(self) -> Sequence[LoopHealth]:
-        """Health of all loops, including those of engines, by name."""
         iterations = [one.iterations for one in (self.writer, *self._loops)]
         iterations += [one for engine in self._engines.values() for one in engine.loops()]
         return sorted((one.health() for one in iterations), key=lambda one: one.name)

@@ -15,10 +15,8 @@ class Signal(Generic[P]):
         self._followers: list[Callable[P, None]] = []
 
     def follow(self, follower: Callable[P, None]) -> None:
-        """Add a follower."""
         self._followers.append(follower)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all followers."""
         for follower in self._followers:
             follower(*args, **kwargs)

@@ -42,8 +42,6 @@ class _Collected(Collector):
 
 
 class Exposition:
-    """Renders the series of one control plane."""
-
     def __init__(self, control: Control, meter: HttpMeter | None = None) -> None:
         self._control, self._meter = control, meter
         self._process = ProcessCollector(registry=None)
@@ -89,7 +87,6 @@ def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRoute
 
 
 async def _refusal(request: Request, control: Control) -> Response | None:
-    """The refusal of this request; None if it may read the metrics."""
     token = _token(request)
     try:
         who = await control.identity.whois(token) if token else None

@@ -85,7 +85,6 @@ class SqlMetrics:
         self._newest = (await connection.execute(select(func.max(last)).select_from(series))).scalar() or -math.inf
 
     async def close(self) -> None:
-        """Disconnect."""
         if self._engine is not None:
             async with self._turn:
                 await self._engine.dispose()
@@ -199,7 +198,6 @@ class SqlMetrics:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for queries. Raises Unavailable."""
         async with self._translated() as engine, engine.connect() as connection:
             yield connection
 

@@ -83,7 +83,6 @@ class Catalogue(Mapping[str, Environment]):
         return self._images.get(environment) or self._images.get(environment.rpartition("/")[0])
 
     def shortfall(self, environment: str) -> Reason | None:
-        """Reason why nothing can run in this environment; None if it is present."""
         if environment in self._all:
             return None
         whole = self._ever(environment)

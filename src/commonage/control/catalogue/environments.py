@@ -14,8 +14,6 @@ from commonage.domain.reasons.attempts import OnFirstUse
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentView:
-    """A catalogue entry and its status."""
-
     environment: Environment
     status: EnvironmentStatus
 
@@ -33,7 +31,6 @@ class Environments:
         self._statuses: dict[str, EnvironmentStatus] = {}
 
     def note_status(self, status: EnvironmentStatus) -> None:
-        """Store the status that an engine reports."""
         self._statuses[status.name] = status
 
     def views(self, who: Principal | None = None) -> Sequence[EnvironmentView]:

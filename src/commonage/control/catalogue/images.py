@@ -51,8 +51,6 @@ class ImageView:
 
 @dataclass(slots=True)
 class Images:
-    """Registers, removes and lists images."""
-
     store: Store
     live_state: LiveState
     writer: Writer
@@ -63,7 +61,6 @@ class Images:
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)  # the second change of a name must see the first
 
     async def open(self) -> None:
-        """Load the images from the store into the catalogue."""
         self.catalogue.put(await self.store.images())
 
     # --- reading --------------------------------------------------------------------------------------------------

@@ -85,7 +85,6 @@ class Prepulls:
         return [found[node].seen for node in sorted(found) if found[node].reference == image.reference]
 
     def status(self, environment: Environment) -> EnvironmentStatus | None:
-        """Status of an environment's image over all nodes; None if nothing is known of it."""
         image = self._catalogue.image_of(environment.name)
         seen = self.of(image) if image is not None else ()
         if not seen:
@@ -95,7 +94,6 @@ class Prepulls:
     # --- requests -------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """The catalogue changed: check at once."""
         self._woken.set()
 
     def stop(self, image: Image, nodes: Collection[str]) -> None:
@@ -110,7 +108,6 @@ class Prepulls:
     # --- loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Pull images until cancelled."""
         while True:
             self.tick()
             with self.iterations.rest():
@@ -118,7 +115,6 @@ class Prepulls:
             self._woken.clear()
 
     def tick(self) -> None:
-        """Start pulls of missing images on nodes that are free to pull."""
         now = self._clock.now()
         ready = {name: node for name, node in self._live_state.nodes.items() if node.state is NodeState.READY}
         images = {image.name: image for image in self._catalogue.images()}
@@ -191,7 +187,6 @@ class Prepulls:
 
 
 def _together(name: str, seen: Sequence[OnNode]) -> EnvironmentStatus:
-    """Combine all nodes into one status: being pulled anywhere, ready, or the error."""
     in_state = {state: [one for one in seen if one.state is state] for state in EnvironmentState}
     building, ready = in_state[EnvironmentState.BUILDING], in_state[EnvironmentState.READY]
     failed = in_state[EnvironmentState.FAILED]

@@ -48,7 +48,6 @@ class Gangs:
                 self._members[gang] = {one.id: one for one in page.items} | members
 
     def changed(self, workload: Workload) -> None:
-        """Called after each write of a workload: schedules a check of its gang."""
         gang = workload.spec.array_id if workload.spec.gang else None
         if gang is None:
             return
@@ -67,7 +66,6 @@ class Gangs:
         return sorted(known.values(), key=lambda one: one.array_index or 0)
 
     async def run(self) -> None:
-        """Check gangs until cancelled."""
         while True:
             self.tick()
             with self.iterations.rest():
@@ -75,7 +73,6 @@ class Gangs:
             self._woken.clear()
 
     def tick(self) -> None:
-        """Check the gangs in which something changed, and those that started in part."""
         if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         checked = list(self._to_check)

@@ -60,7 +60,6 @@ class Reconcile:
     # --- effects --------------------------------------------------------------------------------------------------
 
     def effect(self, workload_id: str, effect: Effect) -> None:
-        """Carry out an effect of the writer; returns at once."""
         if isinstance(effect, StartRun):
             self._do(effect.attempt_id, lambda: self._start(workload_id, effect.attempt_id))
         elif isinstance(effect, StopRun):
@@ -147,7 +146,6 @@ class Reconcile:
     # --- sweep ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sweep all sites every few seconds, until cancelled."""
         while True:
             for engine in self._engines.values():
                 try:
@@ -158,7 +156,6 @@ class Reconcile:
                 await self._clock.sleep(self._sweep_every_s)
 
     async def sweep(self, engine: Engine) -> None:
-        """Compare one site's allocations with its statuses."""
         if self._writer.stuck:
             return
         before = self._allocated(engine)
@@ -206,7 +203,6 @@ class Reconcile:
         self._writer.note(workload.id, AttemptLost(attempt_id, NeverStarted() if begins else Disappeared()))
 
     def forget_misses(self, workload: Workload) -> None:
-        """Called after each write of a workload: drops the counters of an attempt without an allocation."""
         if workload.attempt is not None and not workload.state.holds_allocation:
             self._missed.pop(workload.attempt.id, None)
             self._progressed_at.pop(workload.attempt.id, None)
@@ -229,7 +225,6 @@ class _Watch:
         self.iterations = Iterations(f"watch {engine.site}", clock.now)
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while True:
             try:
                 self.iterations.end()
@@ -242,7 +237,6 @@ class _Watch:
 
 
 def _is_current_attempt(workload: Workload | None, attempt_id: str) -> bool:
-    """True if this is the workload's present attempt and it should run."""
     return (
         workload is not None
         and workload.attempt is not None

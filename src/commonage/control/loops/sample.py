@@ -61,7 +61,6 @@ class Sampling:
                 await self.clock.sleep(self.every_s)
 
     async def tick(self) -> None:
-        """Sample once."""
         now = self.clock.now()
         measurements: list[Measurement] = []
         for engine in self.engines.values():
@@ -98,7 +97,6 @@ class Sampling:
         return samples
 
     async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
-        """Measure the GPUs, then look up the owners of the processes on them."""
         await self.devices.note_allocations([one.allocation for one in self.live_state.allocated()], self._running())
         found = await self.devices.measure()
         owners: list[ProcessOwner] = []

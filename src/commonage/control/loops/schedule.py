@@ -31,7 +31,6 @@ class Schedule:
         self._plan_s = 0.0
 
     async def run(self) -> None:
-        """Plan until cancelled."""
         while True:
             self._live_state.changed.clear()
             # Uses the clock port: uvloop's own time stands still during a pass, which is what takes long.
@@ -44,11 +43,9 @@ class Schedule:
                 await wait_at_most(LONGEST_REST_S, self._live_state.changed, self._clock)
 
     def pause(self) -> None:
-        """Allocate nothing until `resume`."""
         self._paused = True
 
     def resume(self) -> None:
-        """Plan again."""
         self._paused = False
 
     async def tick(self) -> int:

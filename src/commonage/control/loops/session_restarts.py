@@ -48,12 +48,10 @@ class SessionRestarts:
         self._waiting: asyncio.Queue[Workload] = asyncio.Queue()
 
     def changed(self, workload: Workload) -> None:
-        """Called after each write of a workload."""
         if should_restart(workload):
             self._waiting.put_nowait(workload)
 
     async def open(self) -> None:
-        """Restart sessions that ended shortly before the control plane did."""
         which = Filter(kinds=(Kind.SESSION,), states=(State.LOST, State.STOPPED))
         page = await self._store.workloads(which, limit=_LOOK_BACK)
         for one in page.items:
@@ -61,7 +59,6 @@ class SessionRestarts:
                 self.changed(one)
 
     async def run(self) -> None:
-        """Restart sessions until cancelled."""
         async with asyncio.TaskGroup() as starting:
             while True:
                 with self.iterations.rest():
@@ -112,12 +109,10 @@ class SessionRestarts:
 
 
 def should_restart(workload: Workload) -> bool:
-    """True for a session that ended by node loss or eviction, and whose owner wants it restarted in that case."""
     return workload.spec.kind is Kind.SESSION and workload.spec.requeue and ended_by_platform(workload)
 
 
 def ended_by_platform(workload: Workload) -> bool:
-    """True if node loss or an eviction ended it, and neither its owner nor the workload itself."""
     evicted = workload.stop is not None and workload.stop.cause is StopCause.EVICTION
     return workload.state is State.LOST or (workload.state is State.STOPPED and evicted)
 

@@ -66,13 +66,11 @@ class AllDevices:
         return attempt_id is None or self._node_of.get(attempt_id, node) == node
 
     async def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """Return what happened to attempts on all nodes since the last call."""
         found = list(await asyncio.to_thread(self._here.take_warnings))
         told = () if self._elsewhere is None else self._elsewhere.take_warnings()
         return [*found, *((attempt, words) for node, attempt, words in told if self._may_say(node, attempt))]
 
     async def resume(self, uuid: str) -> None:
-        """Clear the faults of this GPU; an admin has declared it healthy."""
         await asyncio.to_thread(self._here.resume, uuid)
         if self._elsewhere is not None:
             await self._elsewhere.resume(uuid)

@@ -34,8 +34,6 @@ _MAX_NAMED = 5
 
 
 class Drains:
-    """Drains nodes, taking the workloads on them into account, and removes nodes."""
-
     def __init__(
         self, live_state: LiveState, writer: Writer, nodes: Nodes, clock: Clock, joining: Joining | None = None
     ) -> None:
@@ -80,14 +78,12 @@ class Drains:
         return node
 
     async def run(self) -> None:
-        """Enforce the deadlines, until cancelled."""
         while True:
             with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
             self.tick()
 
     def tick(self) -> None:
-        """Evict everything that still runs on nodes whose deadline has passed."""
         if self._writer.stuck:
             return  # the store does not answer: repeating the same change every tick would only pile up
         now = self._clock.now()
@@ -176,7 +172,6 @@ class Drains:
         raise Conflict(in_use, code="node-in-use")
 
     def _on(self, name: str) -> list[Workload]:
-        """Workloads with an allocation on the node."""
         holding = self._live_state.in_state(State.STARTING, State.RUNNING)
         return [one for one in holding if one.attempt is not None and one.attempt.allocation.node == name]
 

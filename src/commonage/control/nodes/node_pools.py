@@ -59,7 +59,6 @@ class _Rented:
 
     @property
     def is_coming(self) -> bool:
-        """True if it may still join."""
         return self.gave_back_at is None and not self.joined and not self.machine.failed
 
 
@@ -82,7 +81,6 @@ class _PoolState:
 
     @property
     def kept(self) -> list[_Rented]:
-        """The nodes that were not given back."""
         return [rented for _, rented in sorted(self.rented.items()) if rented.gave_back_at is None]
 
 
@@ -96,8 +94,6 @@ class Renting:
 
 
 class NodePools:
-    """All node pools, as their clouds report them."""
-
     def __init__(self, renting: Renting, live_state: LiveState, writer: Writer, drains: Drains, clock: Clock) -> None:
         self._node_pools = [_PoolState(policy, cloud) for policy, cloud in renting.clouds]
         self._joining, self._chance = renting.joining, renting.chance
@@ -105,7 +101,6 @@ class NodePools:
         self.iterations = Iterations("node_pools", clock.now, CLOUD_ITERATION_S)
 
     async def run(self) -> None:
-        """Check each node pool every few seconds, until cancelled."""
         while True:
             for one in self._node_pools:
                 await self._check_pool(one)
@@ -150,7 +145,6 @@ class NodePools:
     # --- observe --------------------------------------------------------------------------------------------------
 
     async def tick(self) -> None:
-        """Check each node pool once."""
         for one in self._node_pools:
             await self._check_pool(one)
 
@@ -198,7 +192,6 @@ class NodePools:
             self._note(one, rented, name in busy, now)
 
     def _note(self, one: _PoolState, rented: _Rented, is_busy: bool, now: float) -> None:
-        """Update a node with its state at the site."""
         name = rented.machine.name
         node = self._live_state.nodes.get(name)
         if node is not None and not rented.joined:
@@ -210,7 +203,6 @@ class NodePools:
         rented.lost_since = (rented.lost_since or now) if rented.joined and not is_there else None
 
     def _busy(self) -> set[str]:
-        """The nodes on which something runs, or starts."""
         return {allocated.allocation.node for allocated in self._live_state.allocated()}
 
     def _members(self, one: _PoolState) -> list[PoolNode]:
@@ -257,7 +249,6 @@ class NodePools:
                 )
 
     async def _let_go(self, one: _PoolState) -> None:
-        """Delete the nodes that were drained for removal and are empty."""
         for rented in one.kept:
             name = rented.machine.name
             if rented.lost_since is None and self._leaves(one, name) and name not in self._busy():
@@ -301,7 +292,6 @@ class NodePools:
             await self._tell(one, notes.PoolNodeAdded(node=name, cause=one.decision.why), 1)
 
     async def _user_data(self, policy: NodePoolPolicy, name: str) -> str:
-        """The user data with which a node of this name joins at its first start."""
         if self._joining is None:
             raise Unavailable('nodes of a cloud join a Swarm; set `engine = "swarm"`, or take the node pools out')
         token = await self._joining.token(max(SHORTEST_TOKEN_S, min(LONGEST_TOKEN_S, policy.join_s)))

@@ -46,8 +46,6 @@ class NodeSources:
 
 
 class Nodes:
-    """The nodes of all sites."""
-
     def __init__(
         self,
         sources: NodeSources,
@@ -95,7 +93,6 @@ class Nodes:
             self._woken.set()
 
     async def tick(self) -> None:
-        """Ask every engine once; write what changed."""
         self._suspects.clear()
         reports: dict[str, tuple[Engine, NodeReport]] = {}
         for site, engine in self._engines.items():

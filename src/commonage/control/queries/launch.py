@@ -32,8 +32,6 @@ class GpuChoice:
 
 @dataclass(frozen=True, slots=True)
 class LaunchView:
-    """Content of the launch form: what a user may request, and what is free now."""
-
     environments: tuple[EnvironmentView, ...]
     gpu_choices: tuple[GpuChoice, ...]
     models: tuple[str, ...]
@@ -48,13 +46,10 @@ class LaunchView:
 
 
 class Launch:
-    """Answers what can be launched."""
-
     def __init__(self, live_state: LiveState, environments: Environments, settings: ControlSettings) -> None:
         self._live_state, self._environments, self._settings = live_state, environments, settings
 
     def options(self, who: Principal) -> LaunchView:
-        """Resources that `who` may request, and those that are free now."""
         who.need(Scope.READ)
         grid = self._live_state.snapshot.grid
         reports = [node.report for node in self._live_state.nodes.values() if node.state is not NodeState.LOST]

@@ -9,7 +9,6 @@ from commonage.domain.workloads import Kind, Workload
 
 
 def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | None:
-    """Describe the problem of its node and what it means for the workload; None if the node has none."""
     if not workload.state.holds_allocation or workload.stop is not None or node is None:
         return None
     silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)

@@ -37,8 +37,6 @@ class TenantView:
 
 @dataclass(frozen=True, slots=True)
 class TenantViews:
-    """Computes views from the live state and the rules."""
-
     live_state: LiveState
     clock: Clock
     settings: ControlSettings
@@ -83,7 +81,6 @@ class TenantViews:
         return dict(zip(usage.tenants, of_tenants.tolist(), strict=False))
 
     def _allocated(self) -> tuple[dict[str, Amounts], dict[str, int]]:
-        """Resources that each tenant holds, and its number of running workloads."""
         allocated: dict[str, Amounts] = {}
         running: dict[str, int] = defaultdict(int)
         for workload in self.live_state.in_state(State.STARTING, State.RUNNING):
@@ -95,7 +92,6 @@ class TenantViews:
 
 
 def borrowed_by(tenant: Tenant, allocated: Amounts) -> Amounts:
-    """Resources that a tenant holds beyond its own quota."""
     return Amounts(**{name: _beyond(tenant, allocated, name) for name in RESOURCES})
 
 

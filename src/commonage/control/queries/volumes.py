@@ -39,8 +39,6 @@ class VolumeView:
 
 @dataclass(frozen=True, slots=True)
 class Volumes:
-    """Computed from the settings and the engines' capabilities."""
-
     node_views: NodeViews
     settings: ControlSettings
 

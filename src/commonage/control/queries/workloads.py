@@ -45,8 +45,6 @@ class StateDetails:
 
 @dataclass(slots=True)
 class WorkloadQueries:
-    """Answers queries; changes nothing."""
-
     store: Store
     live_state: LiveState
     feed: Feed
@@ -71,7 +69,6 @@ class WorkloadQueries:
         return await self.store.workloads(self._allowed(who, which), limit=limit, cursor=cursor)
 
     async def counts(self, who: Principal, which: Filter) -> dict[State, int]:
-        """Number of matching workloads, by state."""
         return await self.store.count(self._allowed(who, which))
 
     @staticmethod
@@ -111,12 +108,10 @@ class WorkloadQueries:
         return expected_node(pending_node, queued.request, self.clock.now())
 
     def node_problem(self, workload: Workload) -> Reason | None:
-        """A problem of the node that it runs on; None if the node has none."""
         node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
         return node_problem(workload, node, self.clock.now())
 
     async def explain(self, who: Principal, workload_id: str) -> Explanation:
-        """Explain why it waits, and until when. For other workloads: their state or end."""
         workload = await self.workload(who, workload_id)
         queued = self.live_state.queued(workload_id)
         if queued is None:
@@ -127,11 +122,9 @@ class WorkloadQueries:
         return found if found.startable_now else replace(found, pending_node=self._pending_node(queued))
 
     def queue_length(self) -> int:
-        """Number of queued workloads."""
         return self.live_state.queue_length()
 
     def live_counts(self) -> dict[State, int]:
-        """Live workloads of all users, by state."""
         return self.live_state.counts()
 
     # --- events and logs ------------------------------------------------------------------------------------------
@@ -210,7 +203,6 @@ class WorkloadQueries:
         return await self.store.usage(since=since, until=until, by=by, owner=owner)
 
     async def workload_usage(self, who: Principal, workload_id: str) -> Usage:
-        """Usage of one workload in all its attempts until now."""
         await self.workload(who, workload_id)
         now = self.clock.now()
         found = await self.store.usage(since=BIRTH_OF_UNIX, until=now, by="workload", workload_id=workload_id)

@@ -93,12 +93,10 @@ class Reservations:
 
     @property
     def rules(self) -> Rules:
-        """The declared rules plus the reservations that are not over."""
         order = sorted(self._live.values(), key=lambda one: (one.starts_at, one.id))
         return replace(self.settings.rules, reservations=tuple(order))
 
     async def open(self) -> None:
-        """Read the reservations from the store, and pass them to the planner."""
         found = await self.store.reservations(after=self.clock.now())
         self._live = {one.id: one for one in found}
         self.on_rules(self.rules)
@@ -110,7 +108,6 @@ class Reservations:
         return [one for one in self.rules.reservations if who.is_admin or one.tenant in mine]
 
     def shortfalls(self, found: Reservation) -> Reason | None:
-        """Why not all of its capacity is kept at present; None if it is."""
         return self.live_state.snapshot.reserved.shortfall(found.id)
 
     async def add(self, who: Principal, wanted: Wanted) -> Reserved:
@@ -157,7 +154,6 @@ class Reservations:
         return found
 
     async def run(self) -> None:
-        """Delete expired reservations, until cancelled."""
         while True:
             await self.tick()
             with self.iterations.rest():
@@ -165,7 +161,6 @@ class Reservations:
             self._changed.clear()
 
     async def tick(self) -> None:
-        """Delete the reservations that are over."""
         now = self.clock.now()
         over = [one for one in self._live.values() if one.ends_at <= now]
         if not over or self.writer.stuck:

@@ -38,12 +38,10 @@ class Change:
     images: Sequence[Image] = ()
 
     def answer(self, draft: Draft) -> None:
-        """Resolve the caller's result: the change is written."""
         if not self.done.done():
             self.done.set_result(draft.latest.get(self.workload_id) if self.workload_id else None)
 
     def fail(self, error: Exception) -> None:
-        """Fail the caller's result: the change is not written, and will not be."""
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # callers of `note` need not retrieve the error

@@ -37,7 +37,6 @@ class Feed:
             self._listeners.discard(listener)
 
     def close(self) -> None:
-        """Disconnect all listeners, at shutdown."""
         for listener in self._listeners:
             listener.end()
         self._listeners.clear()
@@ -60,12 +59,10 @@ class _Listener:
         self._woken.set()
 
     def end(self) -> None:
-        """Mark the end: no more events follow."""
         self.ended = True
         self._woken.set()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield the events one by one, until the end."""
         while True:
             while self._waiting:
                 yield self._waiting.popleft()

@@ -55,13 +55,11 @@ class Writer:
         self.iterations = Iterations("writer", clock.now)
 
     async def open(self) -> None:
-        """Load the store's contents into the live state."""
         self._seq = await self._store.last_event_seq()
         self._live_state.load(await self._store.live(), await self._store.nodes())
         await self._remember()
 
     async def _remember(self) -> None:
-        """Load the history that the planner uses: recent allocations and recent requests."""
         since = self._clock.now() - HALF_LIVES * self._live_state.snapshot.rules.half_life_s
         past = await self._store.past_holds(since=since, limit=MAX_PAST)
         lately = await self._store.workloads(Filter(), limit=MAX_LATELY)
@@ -69,7 +67,6 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """Number of changes queued for writing."""
         return self._queue.qsize()
 
     # --- requesting changes ---------------------------------------------------------------------------------------
@@ -92,21 +89,17 @@ class Writer:
     async def write(
         self, *, events: Sequence[Event] = (), nodes: Sequence[Node] = (), usage_reports: Sequence[UsageReport] = ()
     ) -> None:
-        """Write nodes, usage reports, and events that belong to no step."""
         await self._put(Change(self._future(), events=events, nodes=nodes, usage_reports=usage_reports))
 
     async def remove_node(self, node: Node, events: Sequence[Event]) -> None:
-        """Delete a node, and write the events about it."""
         await self._put(Change(self._future(), events=events, departed=[(node.site, node.name)]))
 
     async def reserve(
         self, events: Sequence[Event], *, reservations: Sequence[Reservation] = (), unreserved: Sequence[str] = ()
     ) -> None:
-        """Write reservations or delete those with these ids, and write the events about it."""
         await self._put(Change(self._future(), events=events, reservations=reservations, unreserved=unreserved))
 
     async def write_images(self, images: Sequence[Image], events: Sequence[Event]) -> None:
-        """Write images of the catalogue, including removed ones, and the events about them."""
         await self._put(Change(self._future(), events=events, images=images))
 
     def _future(self) -> asyncio.Future[Workload | None]:

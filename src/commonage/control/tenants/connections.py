@@ -34,8 +34,6 @@ Identify = Callable[[], Awaitable[Principal]]
 
 
 class Connections:
-    """All open connections."""
-
     def __init__(self, clock: Clock, limits: Limits) -> None:
         self._clock = clock
         self._recheck_s = limits.recheck_s
@@ -46,7 +44,6 @@ class Connections:
         }
 
     def count(self, kind: Connection, user: str | None = None) -> int:
-        """Number of open connections, of one user or in total."""
         return self._open[kind, user]
 
     @asynccontextmanager

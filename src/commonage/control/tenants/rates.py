@@ -36,7 +36,6 @@ class RateLimit:
         self._put(key, there - 1.0, now)
 
     def give_back(self, key: str) -> None:
-        """Return a token that was taken but not needed."""
         self._put(key, min(self._burst, self._content(key) + 1.0), self._clock.now())
 
     def _content(self, key: str) -> float:

@@ -63,7 +63,6 @@ class Round:
 
 
 def unknown_pids(samples: Iterable[DeviceSample]) -> set[int]:
-    """Return the PIDs whose owners must be looked up."""
     listed = (process for sample in samples for process in sample.processes)
     return {process.pid for process in listed if process.attempt_id is None and process.pid is not None}
 

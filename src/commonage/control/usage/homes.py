@@ -33,12 +33,10 @@ class HomeView:
 
     @property
     def is_over(self) -> bool:
-        """True if it is above the limit."""
         return self.quota_mib is not None and self.used_mib > self.quota_mib
 
     @property
     def reason(self) -> HomeUsed:
-        """The reason shown to the owner."""
         return HomeUsed(used_mib=self.used_mib, quota_mib=self.quota_mib)
 
 
@@ -52,7 +50,6 @@ class HomeWatch:
         self.iterations = Iterations("homes", clock.now, ITERATION_S)
 
     async def run(self) -> None:
-        """Measure every ten minutes, until cancelled."""
         await self._clock.sleep(_SOON_S)
         while True:
             await self.refresh()

@@ -130,5 +130,4 @@ def needed_by(
 
 
 def _wants(gpu: GpuRequest, device: Device) -> bool:
-    """True if one GPU of this model satisfies the request."""
     return gpu.whole <= 1 and (gpu.model is None or gpu.model.casefold() in device.model.casefold())

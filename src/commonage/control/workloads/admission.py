@@ -17,14 +17,12 @@ from commonage.scheduler.queue.quota import amounts_of
 
 
 def unschedulable_request(live_state: LiveState, request: Request) -> Reason | None:
-    """Give the reason why no node could ever run the request; None if a node, or one that can be added, could."""
     if max_nodes_for(live_state.node_pools, request):
         return None
     return ever_fits(live_state.snapshot.grid, request)
 
 
 def never(live_state: LiveState, spec: Spec) -> Reason | None:
-    """Give the reason why no node, node count or quota would ever let the workload start; None if it could start."""
     rented = max_nodes_for(live_state.node_pools, spec.request)
     return (
         unschedulable_request(live_state, spec.request)

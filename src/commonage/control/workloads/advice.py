@@ -14,8 +14,6 @@ from commonage.domain.suggestions import Suggestion, suggestion_of
 
 @dataclass(slots=True)
 class Advice:
-    """Reads usage reports; changes nothing."""
-
     usage_reports: UsageReports
     catalogue: Catalogue
     settings: ControlSettings

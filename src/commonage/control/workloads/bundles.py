@@ -55,11 +55,9 @@ class _Share:
     max_mib: int
 
     def of(self, kept: Iterable[KeptBundle]) -> list[KeptBundle]:
-        """Filter the bundles that count towards this limit."""
         return [one for one in kept if getattr(one, self.by) == self.folder]
 
     def is_full(self, mine: Sequence[KeptBundle], size: int) -> bool:
-        """True if one more bundle of `size` bytes exceeds the limit."""
         return len(mine) >= self.most or sum(one.size for one in mine) + size > self.max_mib * _MIB
 
 
@@ -227,7 +225,6 @@ class UserBundles:
     # --- removal --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Remove unneeded bundles every ten minutes, until cancelled."""
         while True:
             try:
                 removed = await self.collect()

@@ -65,7 +65,6 @@ class Submission:
 
 
 def spec_of(submission: Submission, who: Principal, catalogue: Catalogue, settings: ControlSettings) -> Spec:
-    """Build the spec of a submission; raises an error that says what is wrong with it."""
     owner = _owner(submission, who)
     tenant = _tenant(submission, who, owner, catalogue, settings)
     environment = _environment(submission, tenant, catalogue, settings)
