@@ -14,8 +14,8 @@ import pytest
 from tests.integration.api_world import PLENTY, until
 from tests.security.api_site import STREAM, Site, site
 
+from commonage.control.request_limits import Connection
 from commonage.control.tenants import connections
-from commonage.control.tenants.connections import Connection
 from commonage.testing.behaviour import Behaviour
 from commonage.wire.hub import PORTAL_PATH
 

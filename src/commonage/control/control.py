@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from commonage.control.catalogue.catalogue import Catalogue
-from commonage.control.catalogue.environments import Environments
+from commonage.control.catalogue.catalogue import Catalogue, Environments
 from commonage.control.catalogue.images import Images
 from commonage.control.catalogue.prepulls import Prepulls
 from commonage.control.loops.gangs import Gangs
@@ -16,32 +15,29 @@ from commonage.control.loops.sample import Sampling
 from commonage.control.loops.schedule import Schedule
 from commonage.control.loops.session_restarts import SessionRestarts
 from commonage.control.loops.timers import Timers
-from commonage.control.nodes.all_devices import AllDevices
-from commonage.control.nodes.device_warnings import DeviceWarnings
+from commonage.control.nodes.devices import AllDevices, DeviceWarnings
 from commonage.control.nodes.drains import Drains
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.control.nodes.nodes import Nodes, NodeSources
-from commonage.control.queries.launch import Launch
+from commonage.control.queries.launch import Launch, Volumes
 from commonage.control.queries.node_views import NodeViews
-from commonage.control.queries.tenant_views import TenantViews
-from commonage.control.queries.volumes import Volumes
 from commonage.control.queries.workloads import WorkloadQueries
-from commonage.control.reservations.reservations import Reservations
+from commonage.control.request_limits import Connections, requests_of_users
+from commonage.control.reservations import Reservations
 from commonage.control.settings import ControlSettings
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.connections import Connections
-from commonage.control.tenants.live_limits import LiveLimits
-from commonage.control.tenants.rates import requests_of_users
+from commonage.control.tenants import TenantViews
 from commonage.control.usage.attribution import Round
 from commonage.control.usage.homes import HomeWatch
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
-from commonage.control.workloads.advice import Advice
+from commonage.control.workloads.admission import LiveLimits
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
+from commonage.control.workloads.submission import Advice
 from commonage.control.workloads.workloads import Workloads
 from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError

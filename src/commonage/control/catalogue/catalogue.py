@@ -6,15 +6,17 @@ A mapping from names to environments that changes in place, so that all holders 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import Signal
-from commonage.control.tenants.membership import tenants_of
-from commonage.domain.environments import Environment
+from commonage.control.tenants import tenants_of
+from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.images import Image, environments_of
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import OnFirstUse
 from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved
 
 
@@ -99,3 +101,38 @@ def _tenants(who: Principal | None, settings: ControlSettings) -> frozenset[str]
     if who is None or who.is_admin:
         return None
     return frozenset(one.name for one in tenants_of(who.groups, settings))
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentView:
+    environment: Environment
+    status: EnvironmentStatus
+
+
+class Environments:
+    """`image_status` gives the status of environments that come from an image."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        image_status: Callable[[Environment], EnvironmentStatus | None],
+        settings: ControlSettings,
+    ) -> None:
+        self._catalogue, self._image_status, self._settings = catalogue, image_status, settings
+        self._statuses: dict[str, EnvironmentStatus] = {}
+
+    def note_status(self, status: EnvironmentStatus) -> None:
+        self._statuses[status.name] = status
+
+    def views(self, who: Principal | None = None) -> Sequence[EnvironmentView]:
+        """The catalogue as `who` may see it (None: all of it), with the status of each entry."""
+        found = self._catalogue.environments_for(who, self._settings)
+        return [EnvironmentView(one, self._status(one)) for one in found]
+
+    def _status(self, environment: Environment) -> EnvironmentStatus:
+        brought = self._image_status(environment)
+        if brought is not None:
+            return brought
+        on_first_use = OnFirstUse(is_image=environment.image is not None)
+        absent = EnvironmentStatus(environment.name, "", EnvironmentState.ABSENT, on_first_use)
+        return self._statuses.get(environment.name, absent)

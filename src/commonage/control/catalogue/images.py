@@ -15,7 +15,7 @@ from commonage.control.catalogue.prepulls import OnNode, Prepulls
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.membership import tenants, tenants_of
+from commonage.control.tenants import tenants, tenants_of
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.images import (

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.control.catalogue.catalogue import Catalogue
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, start_failure
 from commonage.domain.images import Image, environments_of

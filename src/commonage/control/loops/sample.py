@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.control.nodes.all_devices import AllDevices
+from commonage.control.nodes.devices import AllDevices
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.state.live_state import LiveState
 from commonage.control.usage.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of

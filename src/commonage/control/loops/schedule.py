@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AllocationAssigned, StopRequested

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.iterations import Iterations

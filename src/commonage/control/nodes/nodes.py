@@ -10,13 +10,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.control.catalogue.environments import Environments
-from commonage.control.nodes.all_devices import AllDevices
-from commonage.control.nodes.device_alarms import alarms, device_of
-from commonage.control.nodes.node_states import drained, stored_fields, undecided, with_state
+from commonage.control.catalogue.catalogue import Environments
+from commonage.control.nodes.devices import AllDevices
+from commonage.control.nodes.node_states import alarms, device_of, drained, stored_fields, undecided, with_state
 from commonage.control.settings import ControlSettings
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
 from commonage.domain.events import Event, EventKind

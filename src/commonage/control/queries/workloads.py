@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from commonage.control.queries.node_warnings import node_problem
+from commonage.control.loops.session_restarts import ended_by_platform, restarts_of, should_restart
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation
+from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.notes import (
+    Fate,
+    NodeHasFault,
+    NodeMustBeEmpty,
+    NodeNotResponding,
+    NodeUndecided,
+    SessionEnded,
+    SessionNodeFaulty,
+    SessionRestarted,
+)
 from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
-from commonage.domain.workloads import Attempt, State, Workload
+from commonage.domain.workloads import Attempt, Kind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
@@ -230,3 +241,67 @@ def _concerns(event: Event, who: Principal, workload_id: str | None) -> bool:
     if workload_id is not None:
         return event.workload_id == workload_id
     return who.is_admin or event.owner == who.name
+
+
+def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | None:
+    if not workload.state.holds_allocation or workload.stop is not None or node is None:
+        return None
+    silent = node.state is NodeState.LOST or (node.state is NodeState.FAULTY and not node.report.faults)
+    if silent:
+        silent_s = now - node.observed_at
+        if node.report.awaits_admin is not None:
+            return NodeUndecided(node=node.name, cause=node.report.awaits_admin, silent_s=silent_s)
+        return NodeNotResponding(node=node.name, fate=_once_lost(workload), silent_s=silent_s)
+    if node.report.faults:
+        return NodeHasFault(node=node.name, fate=_once_lost(workload))
+    if node.drain and node.leave_by is not None:
+        return NodeMustBeEmpty(node=node.name, by=node.drained_by, left_s=node.leave_by - now)
+    return None
+
+
+def _once_lost(workload: Workload) -> Fate:
+    spec = workload.spec
+    if spec.kind is Kind.SESSION:
+        return Fate.SESSION_RESTARTS if spec.requeue else Fate.SESSION_ENDS
+    return Fate.REQUEUED if spec.requeue else Fate.ENDS
+
+
+LONGEST_S = 24 * 3600.0
+_BEING_STARTED_S = 60.0
+_LOOK_BACK = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notice about the newest session of a name. `ended`: no session of that name runs now."""
+
+    reason: Reason
+    workload: Workload
+    ended: bool
+
+
+async def notices(queries: WorkloadQueries, who: Principal) -> Sequence[Notice]:
+    """At most one notice for each session name, newest first; nothing older than a day."""
+    page = await queries.workloads(who, Filter(owner=who.name, kinds=(Kind.SESSION,)), limit=_LOOK_BACK)
+    by_name: dict[str, list[Workload]] = {}
+    for one in page.items:
+        by_name.setdefault(one.spec.name, []).append(one)
+    found = [_of(queries, sessions) for sessions in by_name.values()]
+    return [one for one in found if one is not None]
+
+
+def _of(queries: WorkloadQueries, sessions: Sequence[Workload]) -> Notice | None:
+    """Notice about the newest of these sessions, which share one name."""
+    newest, now = sessions[0], queries.clock.now()
+    name = newest.spec.name
+    if not newest.state.is_terminal:
+        if node_problem := queries.node_problem(newest):
+            return Notice(SessionNodeFaulty(name=name, cause=node_problem), newest, False)
+        before = next((one for one in sessions[1:] if ended_by_platform(one)), None)
+        if before is None or not restarts_of(newest) or now - newest.submitted_at > LONGEST_S:
+            return None
+        return Notice(SessionRestarted(name=name, cause=before.reason), newest, False)
+    if not ended_by_platform(newest) or now - newest.since > LONGEST_S:
+        return None
+    soon = should_restart(newest) and now - newest.since < _BEING_STARTED_S
+    return Notice(SessionEnded(name=name, cause=newest.reason, is_restarting=soon), newest, True)

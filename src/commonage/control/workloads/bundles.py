@@ -19,7 +19,7 @@ from typing import Literal
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.membership import tenant_of
+from commonage.control.tenants import tenant_of
 from commonage.domain.errors import CommonageError, NotFound, TooMany, Unavailable
 from commonage.domain.folders import folder_name
 from commonage.domain.iterations import Iterations

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants.membership import may_use, tenant_of, tenants_of, within_sites
+from commonage.control.tenants import may_use, tenant_of, tenants_of, within_sites
+from commonage.control.usage.usage_reports import UsageReports
 from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.principals import OPERATOR, Principal, Scope
 from commonage.domain.quantities import format_memory
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
 from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.suggestions import Suggestion, suggestion_of
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
@@ -258,3 +260,17 @@ def _array_size(submission: Submission, settings: ControlSettings) -> int:
             code="invalid-array",
         )
     return submission.array_size
+
+
+@dataclass(slots=True)
+class Advice:
+    usage_reports: UsageReports
+    catalogue: Catalogue
+    settings: ControlSettings
+
+    async def on(self, who: Principal, submission: Submission) -> Suggestion | None:
+        """Suggest from the owner's last runs; None without earlier runs. Raises the errors of `submit`."""
+        who.need(Scope.SUBMIT)
+        spec = spec_of(submission, who, self.catalogue, self.settings)
+        found = await self.usage_reports.alike(spec.owner, spec.environment, spec.command)
+        return suggestion_of(found, spec.request.gpu)

@@ -10,13 +10,12 @@ from typing import Any
 
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.loops.timers import judge
+from commonage.control.queries.launch import check_mountable
 from commonage.control.queries.node_views import NodeViews
-from commonage.control.queries.volumes import check_mountable
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState, request_from_spec
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.live_limits import LiveLimits
-from commonage.control.workloads.admission import never
+from commonage.control.workloads.admission import LiveLimits, never
 from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable

@@ -1,7 +1,8 @@
-"""GPUs of nodes with agents are shown, attributed and watched like those of this one."""
+"""GPUs of nodes with agents are shown, attributed and watched like local ones; warnings reach the owner once."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ANN, ROOT, Site, job
 
-from commonage.control.nodes.all_devices import AllDevices
+from commonage.control.nodes.devices import AllDevices
 from commonage.control.usage.attribution import attribute
+from commonage.domain.errors import Unavailable
 from commonage.domain.events import EventKind
 from commonage.domain.nodes import Allocation, NodeReport
+from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
@@ -147,3 +150,40 @@ async def test_an_agent_says_nothing_of_the_devices_and_attempts_of_another_node
     assert round_.samples.keys() == {"GPU-attacker"}
     assert {attempt for attempt, _ in round_.uses} == {"mine-1"}, "the watchdog must not end the victim's work for it"
     assert await devices.take_warnings() == [("mine-1", "true"), ("ended-1", "late")]
+
+
+def told(site: Site) -> list[tuple[str | None, Reason]]:
+    return [(one.attempt_id, one.reason) for one in site.store.shelf.events if one.kind is EventKind.WARNING]
+
+
+async def test_the_owner_is_told_once() -> None:
+    site = Site()
+    site.samples_itself = False
+    async with site.open() as control:
+        mine = (await control.workloads.submit(ANN, job())).workloads[0]
+        await site.sampled(control, 5)
+        site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended"), (f"{mine.id}-9", "nobody's")]
+        await site.sampled(control, 10)
+        assert told(site) == [(f"{mine.id}-1", GpuWarning(detail="its MPS daemon ended"))]
+        (event,) = [one for one in site.store.shelf.events if one.kind is EventKind.WARNING]
+        assert (event.owner, event.workload_id) == ("ann", mine.id)
+
+
+async def test_it_is_told_when_the_store_is_back() -> None:
+    site = Site()
+    site.samples_itself = False
+    async with site.open() as control:
+        mine = (await control.workloads.submit(ANN, job())).workloads[0]
+        await site.sampled(control, 5)
+        site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended")]
+        site.store.trouble = Unavailable("the database is away")
+        looking = asyncio.create_task(control.device_warnings.collect())
+        while not looking.done():
+            await site.clock.advance(1)
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unavailable):
+            await looking
+        site.store.trouble = None
+        await site.clock.advance(10)
+        await site.sampled(control, 5)
+        assert len(told(site)) == 1

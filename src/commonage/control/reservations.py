@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from commonage.control.reservations.windows import Window
 from commonage.control.settings import ControlSettings
+from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
-from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
-from commonage.control.tenants.membership import tenants, tenants_of
+from commonage.control.tenants import tenants, tenants_of
+from commonage.control.windows import Window
 from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
 from commonage.domain.events import Event, EventKind

@@ -6,14 +6,21 @@ Used by the sampling loop, by the device warnings, and when an admin resumes a G
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from commonage.control.state.live_state import LiveState
+from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import Round, attribute, joined
+from commonage.domain.events import Event, EventKind
+from commonage.domain.ids import workload_of
 from commonage.domain.nodes import Allocation
+from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.statuses import ProcessOwner
 from commonage.ports.agents import AgentReport, RemoteDevices
+from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices, DeviceSample
 
 FRESH_S = 15.0
@@ -74,3 +81,39 @@ class AllDevices:
         await asyncio.to_thread(self._here.resume, uuid)
         if self._elsewhere is not None:
             await self._elsewhere.resume(uuid)
+
+
+log = logging.getLogger(__name__)
+
+
+class DeviceWarnings:
+    """Writes an event for each warning; warnings that could not be written are kept for the next round."""
+
+    def __init__(self, devices: AllDevices, live_state: LiveState, writer: Writer, clock: Clock) -> None:
+        self._devices, self._live_state, self._writer, self._clock = devices, live_state, writer, clock
+        self._left: list[tuple[str, str]] = []
+
+    async def collect(self) -> None:
+        """Write the warnings since the last call. Raises Unavailable while the store does not answer."""
+        self._left += await self._devices.take_warnings()
+        events = [event for attempt_id, words in self._left if (event := self._event(attempt_id, words))]
+        if events:
+            await self._writer.write(events=events)
+        self._left = []
+
+    def _event(self, attempt_id: str, words: str) -> Event | None:
+        workload = self._live_state.get(workload_of(attempt_id))
+        if workload is None or workload.attempt is None or workload.attempt.id != attempt_id:
+            return None
+        log.warning("attempt %s: %s", attempt_id, words)
+        spec = workload.spec
+        return Event(
+            EventKind.WARNING,
+            self._clock.now(),
+            GpuWarning(detail=words),
+            workload.id,
+            attempt_id,
+            spec.owner,
+            spec.tenant,
+            workload.state,
+        )

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.unit.control.world import ANN
 
-from commonage.control.queries.volumes import Volumes, check_mountable
+from commonage.control.queries.launch import Volumes, check_mountable
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
 from commonage.domain.statuses import Capabilities

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ANN, BOB, ROOT, Site, job
 
-from commonage.control.nodes.device_alarms import device_of
+from commonage.control.nodes.node_states import device_of
 from commonage.domain.errors import Forbidden, NotFound
 from commonage.domain.events import EventKind
 from commonage.domain.nodes import Device

@@ -4,7 +4,7 @@ import pytest
 
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.control.tenants.membership import tenant_of, tenants_of, within_sites
+from commonage.control.tenants import tenant_of, tenants_of, within_sites
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Forbidden, InvalidInput
 from commonage.domain.principals import Principal, Scope

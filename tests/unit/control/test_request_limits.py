@@ -1,4 +1,4 @@
-"""Long connections: their count is right however they end, and a check that breaks ends them."""
+"""Token buckets on a fake clock. The count of long connections is right however they end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from commonage.control.limits import Limits
-from commonage.control.tenants.connections import Connection, Connections
+from commonage.control.request_limits import Connection, Connections, RateLimit, requests_of_users
+from commonage.control.settings import Limits
 from commonage.domain.errors import Forbidden, TooMany, Unavailable
 from commonage.domain.principals import Principal, Scope
 from commonage.testing.fakes.clock import FakeClock, settle
 
 pytestmark = pytest.mark.anyio
+
 ANN = Principal("ann", frozenset({Scope.READ, Scope.SUBMIT}))
 
 
@@ -80,3 +81,42 @@ async def test_a_timeout_of_the_block_itself_stays_one() -> None:
     with pytest.raises(TimeoutError):
         async with all_of_them.hold(Connection.STREAM, ANN, same):
             raise TimeoutError
+
+
+async def test_a_bucket_empties_and_fills_again() -> None:
+    clock = FakeClock()
+    rate = RateLimit(clock, "Too many requests of", per_s=2.0, burst=4)
+    for _ in range(4):
+        rate.take("ann")
+    with pytest.raises(TooMany, match=r"of ann: at most 2 a second and 4 at once allowed") as caught:
+        rate.take("ann")
+    assert caught.value.retry_after_s == pytest.approx(0.5)
+    rate.take("bob")
+    await clock.advance(0.5)
+    rate.take("ann")
+    with pytest.raises(TooMany):
+        rate.take("ann")
+    await clock.advance(3600)
+    for _ in range(4):
+        rate.take("ann")
+    with pytest.raises(TooMany):
+        rate.take("ann")
+
+
+async def test_what_is_given_back_does_not_count() -> None:
+    rate = RateLimit(FakeClock(), "Too many requests of", per_s=1.0, burst=1)
+    for _ in range(3):
+        rate.take("ann")
+        rate.give_back("ann")
+    rate.give_back("ann")
+    rate.take("ann")
+    with pytest.raises(TooMany):
+        rate.take("ann")
+
+
+async def test_a_user_may_ask_four_times_as_often_at_once() -> None:
+    rate = requests_of_users(FakeClock(), Limits(requests_per_s=5))
+    for _ in range(20):
+        rate.take("ann")
+    with pytest.raises(TooMany):
+        rate.take("ann")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from commonage.control.reservations.windows import deadline_of, window_of, windows, zone_of
+from commonage.control.windows import deadline_of, window_of, windows, zone_of
 from commonage.domain.errors import InvalidInput
 
 NOW = datetime(2026, 11, 20, 9, 30, tzinfo=UTC).timestamp()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.unit.control.world import ANN, ROOT, USER, Site, job
 
-from commonage.control.reservations.reservations import Wanted
+from commonage.control.reservations import Wanted
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, Unschedulable
 from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
