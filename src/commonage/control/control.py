@@ -29,7 +29,7 @@ from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.tenants import TenantViews
-from commonage.control.usage.attribution import Round
+from commonage.control.usage.attribution import MeasurementRound
 from commonage.control.usage.homes import HomeWatch
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.usage.watchdog import Watchdog
@@ -181,7 +181,7 @@ class Control:
         self.reconcile.last_uses.follow(self.usage_reports.note_last_use)
         self.catalogue.changes.follow(self.timers.catalogue_changed)
 
-    async def _measured(self, round_: Round) -> None:
+    async def _measured(self, round_: MeasurementRound) -> None:
         lost: CommonageError | None = None
         try:
             await self.watchdog.check(round_)

@@ -87,7 +87,7 @@ class Connections:
         self._clock = clock
         self._recheck_s = limits.recheck_s
         self._open: Counter[tuple[Connection, str | None]] = Counter()
-        self._most = {
+        self._limits = {
             Connection.STREAM: (limits.streams_per_user, limits.streams, "event streams and followed logs"),
             Connection.COMMAND: (limits.commands_per_user, limits.commands, "commands beside workloads"),
         }
@@ -96,17 +96,17 @@ class Connections:
         return self._open[kind, user]
 
     @asynccontextmanager
-    async def hold(self, kind: Connection, who: Principal, again: Identify) -> AsyncIterator[None]:
+    async def hold(self, kind: Connection, principal: Principal, again: Identify) -> AsyncIterator[None]:
         """Count the connection as open while the block runs; cancel the block when the identity is no longer valid.
 
         Raises TooMany before the block runs. After a cancellation it raises the error of `again`, or Forbidden.
         """
-        mine, all_of_them = (kind, who.name), (kind, None)
-        self.check(kind, who.name)
+        mine, all_of_them = (kind, principal.name), (kind, None)
+        self.check(kind, principal.name)
         self._open[mine] += 1
         self._open[all_of_them] += 1
         try:
-            async with self._watched(who, again):
+            async with self._watched(principal, again):
                 yield
         finally:
             self._open[all_of_them] -= 1
@@ -115,16 +115,16 @@ class Connections:
                 del self._open[mine]
 
     @asynccontextmanager
-    async def _watched(self, who: Principal, again: Identify) -> AsyncIterator[None]:
+    async def _watched(self, principal: Principal, again: Identify) -> AsyncIterator[None]:
         ended: list[CommonageError] = []
         try:
             async with asyncio.timeout(None) as scope:
 
                 async def watch() -> None:
                     try:
-                        ended.append(await self._lost(who, again))
+                        ended.append(await self._lost(principal, again))
                     except Exception:  # the identity is no longer checked, so nothing may stay open
-                        log.exception("the identity of %s cannot be checked", who.name)
+                        log.exception("the identity of %s cannot be checked", principal.name)
                         ended.append(Unavailable("The identity cannot be checked now. Connect again."))
                     scope.reschedule(asyncio.get_running_loop().time())
 
@@ -137,12 +137,12 @@ class Connections:
             if not ended:
                 raise
         if ended:
-            log.info("a connection of %s is ended: %s", who.name, ended[0])
+            log.info("a connection of %s is ended: %s", principal.name, ended[0])
             raise ended[0]
 
     def check(self, kind: Connection, user: str) -> None:
         """Raise TooMany if the user is at the limit."""
-        per_user, in_all, what = self._most[kind]
+        per_user, in_all, what = self._limits[kind]
         mine, there = self.count(kind, user), self.count(kind)
         if mine >= per_user:
             has, most = f"the user {user} has {mine} {what} open", per_user
@@ -152,7 +152,7 @@ class Connections:
             return
         raise TooMany(f"Too many connections: {has}, at most {most} allowed. Close some first.", code=kind.value)
 
-    async def _lost(self, who: Principal, again: Identify) -> CommonageError:
+    async def _lost(self, principal: Principal, again: Identify) -> CommonageError:
         """Wait until the identity is no longer valid; return why."""
         confirmed_at = self._clock.now()
         while True:
@@ -165,8 +165,8 @@ class Connections:
                 continue
             except CommonageError as error:
                 return error
-            if now.name != who.name or not who.scopes <= now.scopes:
+            if now.name != principal.name or not principal.scopes <= now.scopes:
                 return Forbidden(
-                    f"the rights of {who.name} have changed since this connection was opened; connect again"
+                    f"the rights of {principal.name} have changed since this connection was opened; connect again"
                 )
             confirmed_at = self._clock.now()

@@ -1,8 +1,7 @@
 """Reservations: capacity for a tenant in a time window. Admins create and delete them; they expire at their end.
 
-The planner keeps the capacity free (scheduler/backfill/reservations.py); this module manages the declarations. The
-writer writes
-each change, which is then passed to the planner as its new rules.
+The planner keeps the capacity free (scheduler/backfill/reservations.py); this module manages the declarations. Each
+change is written, and then passed to the planner as its new rules.
 """
 
 from __future__ import annotations
@@ -101,18 +100,18 @@ class Reservations:
         self._live = {one.id: one for one in found}
         self.on_rules(self.rules)
 
-    def visible(self, who: Principal) -> Sequence[Reservation]:
+    def visible(self, principal: Principal) -> Sequence[Reservation]:
         """Reservations that are not over, by start: of the caller's tenants, for admins of all."""
-        who.need(Scope.READ)
-        mine = {one.name for one in tenants_of(who.groups, self.settings)}
-        return [one for one in self.rules.reservations if who.is_admin or one.tenant in mine]
+        principal.need(Scope.READ)
+        mine = {one.name for one in tenants_of(principal.groups, self.settings)}
+        return [one for one in self.rules.reservations if principal.is_admin or one.tenant in mine]
 
     def shortfalls(self, found: Reservation) -> Reason | None:
         return self.live_state.snapshot.reserved.shortfall(found.id)
 
-    async def add(self, who: Principal, wanted: Wanted) -> Reserved:
+    async def add(self, principal: Principal, wanted: Wanted) -> Reserved:
         """Reserve. For admins. Raises InvalidInput, Unschedulable and Conflict, with the figures in the message."""
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         now = self.clock.now()
         self._check(wanted, now)
         async with self._adding:
@@ -126,29 +125,29 @@ class Reservations:
                     wanted.count,
                     wanted.title,
                     wanted.owner,
-                    by=who.name,
+                    by=principal.name,
                 )
                 for starts_at, ends_at in wanted.windows
             )
             shortfalls = await self._shortfalls(made, now)
-            reserved = ReservationMade(by=who.name, reservation=_info(made[0]), more=len(made) - 1)
+            reserved = ReservationMade(by=principal.name, reservation=_info(made[0]), more=len(made) - 1)
             event = Event(EventKind.AUDIT, now, reserved, tenant=wanted.tenant)
-            await self.writer.reserve([event], reservations=made)
+            await self.writer.write(events=[event], reservations=made)
             self._live.update((one.id, one) for one in made)
             self._tell()
         return Reserved(made, shortfalls)
 
-    async def remove(self, who: Principal, reservation_id: str) -> Reservation:
+    async def remove(self, principal: Principal, reservation_id: str) -> Reservation:
         """Delete a reservation; workloads started in it continue. For admins. Raises NotFound."""
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         found = self._live.get(reservation_id)
         if found is None:
             raise NotFound(
                 f"there is no reservation {reservation_id[:60]!r} that is not over", code="reservation-not-found"
             )
-        removed = ReservationRemoved(by=who.name, reservation=_info(found))
+        removed = ReservationRemoved(by=principal.name, reservation=_info(found))
         event = Event(EventKind.AUDIT, self.clock.now(), removed, tenant=found.tenant)
-        await self.writer.reserve([event], unreserved=[found.id])
+        await self.writer.write(events=[event], unreserved=[found.id])
         self._live.pop(reservation_id, None)
         self._tell()
         return found
@@ -183,8 +182,6 @@ class Reservations:
     def _tell(self) -> None:
         self.on_rules(self.rules)
         self._changed.set()
-
-    # --- checks ---------------------------------------------------------------------------------------------------
 
     def _check(self, wanted: Wanted, now: float) -> None:
         there = [one.name for one in tenants(self.settings)]

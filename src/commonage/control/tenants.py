@@ -32,8 +32,8 @@ def tenants_of(groups: Collection[str], settings: ControlSettings) -> Sequence[T
     return [one for one in tenants(settings) if one.name in groups or one.name == settings.default_tenant]
 
 
-def tenant_of(asked: str | None, who: Principal, groups: Collection[str], settings: ControlSettings) -> Tenant:
-    """The tenant for work of an owner in these groups, requested by `who`.
+def tenant_of(asked: str | None, principal: Principal, groups: Collection[str], settings: ControlSettings) -> Tenant:
+    """The tenant for work of an owner in these groups, requested by `principal`.
 
     The requested tenant; otherwise the owner's only tenant apart from the default one; otherwise the default. Admins
     may request any. Raises Forbidden or InvalidInput, which list the possible tenants.
@@ -42,16 +42,18 @@ def tenant_of(asked: str | None, who: Principal, groups: Collection[str], settin
     if asked is None:
         own = [one for one in mine if one.name != settings.default_tenant]
         return own[0] if len(own) == 1 else next(one for one in mine if one.name == settings.default_tenant)
-    choice = tenants(settings) if who.is_admin else mine
+    choice = tenants(settings) if principal.is_admin else mine
     for one in choice:
         if one.name == asked:
             return one
     there = ", ".join(one.name for one in choice)
-    if who.is_admin:
+    if principal.is_admin:
         raise InvalidInput(
             f"there is no tenant {asked[:60]!r}; there are: {there}", field="tenant", code="unknown-tenant"
         )
-    raise Forbidden(f"{who.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member")
+    raise Forbidden(
+        f"{principal.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member"
+    )
 
 
 def may_use(tenant: Tenant, environment: Environment) -> bool:
@@ -101,10 +103,10 @@ class TenantViews:
     clock: Clock
     settings: ControlSettings
 
-    def all(self, who: Principal) -> Sequence[TenantView]:
+    def all(self, principal: Principal) -> Sequence[TenantView]:
         """The caller's tenants, for admins all; in the order of the settings, an undeclared default tenant first."""
-        who.need(Scope.READ)
-        mine = {one.name for one in tenants_of(who.groups, self.settings)}
+        principal.need(Scope.READ)
+        mine = {one.name for one in tenants_of(principal.groups, self.settings)}
         known = tenants(self.settings)
         allocated, running = self._allocated()
         lent, debts = lent_by(known, allocated), self._debts()
@@ -123,12 +125,12 @@ class TenantViews:
                 debt_s=debts.get(one.name, 0.0),
             )
             for one in known
-            if who.is_admin or one.name in mine
+            if principal.is_admin or one.name in mine
         ]
 
-    def one(self, who: Principal, name: str) -> TenantView:
+    def one(self, principal: Principal, name: str) -> TenantView:
         """One tenant. Raises NotFound, also if the caller may not see it."""
-        found = self.all(who)
+        found = self.all(principal)
         for view in found:
             if view.tenant.name == name:
                 return view

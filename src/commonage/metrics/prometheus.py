@@ -89,12 +89,12 @@ def metrics_router(control: Control, meter: HttpMeter | None = None) -> APIRoute
 async def _refusal(request: Request, control: Control) -> Response | None:
     token = _token(request)
     try:
-        who = await control.identity.whois(token) if token else None
-        if who is None:
+        principal = await control.identity.whois(token) if token else None
+        if principal is None:
             return _plain_text(
                 401, "Metrics need a token with the scope custom:commonage:read: Authorization: Bearer …"
             )
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
     except Forbidden as error:
         return _plain_text(403, messages.of_error(error))
     except Unavailable as error:

@@ -39,8 +39,6 @@ class Catalogue(Mapping[str, Environment]):
     def __len__(self) -> int:
         return len(self._all)
 
-    # --- images ---------------------------------------------------------------------------------------------------
-
     def put(self, images: Iterable[Image]) -> None:
         """Apply images that were just written: new, replaced and removed ones."""
         self._images.update((one.name, one) for one in images)
@@ -63,19 +61,15 @@ class Catalogue(Mapping[str, Environment]):
         """The image that provides this environment; None for a fixed or unknown one."""
         return self._from.get(environment)
 
-    # --- visibility -----------------------------------------------------------------------------------------------
-
-    def environments_for(self, who: Principal | None, settings: ControlSettings) -> Sequence[Environment]:
-        """Environments that `who` may choose: the global ones and those of their tenants; for admins (and None) all."""
-        mine = _tenants(who, settings)
+    def environments_for(self, principal: Principal | None, settings: ControlSettings) -> Sequence[Environment]:
+        """The global environments and those of the principal's tenants; for admins (and None) all."""
+        mine = _tenants(principal, settings)
         return [one for one in self._all.values() if mine is None or one.tenant is None or one.tenant in mine]
 
-    def images_for(self, who: Principal, settings: ControlSettings) -> Sequence[Image]:
-        """Images that `who` may see, by the same rule, sorted by name."""
-        mine = _tenants(who, settings)
+    def images_for(self, principal: Principal, settings: ControlSettings) -> Sequence[Image]:
+        """By the same rule; sorted by name."""
+        mine = _tenants(principal, settings)
         return [one for one in self.images() if mine is None or one.tenant is None or one.tenant in mine]
-
-    # --- missing environments -------------------------------------------------------------------------------------
 
     def removed(self, environment: str) -> Image | None:
         """The removed image that provided this environment; None if it is present or never existed."""
@@ -96,11 +90,11 @@ class Catalogue(Mapping[str, Environment]):
         return ImageRemoved(image=whole.name, by=whole.removed.by, removed_at=whole.removed.at)
 
 
-def _tenants(who: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
-    """The tenants of `who`; None means all, as for an admin."""
-    if who is None or who.is_admin:
+def _tenants(principal: Principal | None, settings: ControlSettings) -> frozenset[str] | None:
+    """The tenants of `principal`; None means all, as for an admin."""
+    if principal is None or principal.is_admin:
         return None
-    return frozenset(one.name for one in tenants_of(who.groups, settings))
+    return frozenset(one.name for one in tenants_of(principal.groups, settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +118,9 @@ class Environments:
     def note_status(self, status: EnvironmentStatus) -> None:
         self._statuses[status.name] = status
 
-    def views(self, who: Principal | None = None) -> Sequence[EnvironmentView]:
-        """The catalogue as `who` may see it (None: all of it), with the status of each entry."""
-        found = self._catalogue.environments_for(who, self._settings)
+    def views(self, principal: Principal | None = None) -> Sequence[EnvironmentView]:
+        """The catalogue as `principal` may see it (None: all of it), with the status of each entry."""
+        found = self._catalogue.environments_for(principal, self._settings)
         return [EnvironmentView(one, self._status(one)) for one in found]
 
     def _status(self, environment: Environment) -> EnvironmentStatus:

@@ -77,8 +77,6 @@ class Prepulls:
         self._woken = asyncio.Event()
         self.iterations = Iterations("prepulls", clock.now)
 
-    # --- status ---------------------------------------------------------------------------------------------------
-
     def of(self, image: Image) -> Sequence[OnNode]:
         """The nodes that have the image or are to pull it, by name."""
         found = self._errands.get(image.name, {})
@@ -89,9 +87,7 @@ class Prepulls:
         seen = self.of(image) if image is not None else ()
         if not seen:
             return None
-        return _together(environment.name, seen)
-
-    # --- requests -------------------------------------------------------------------------------------------------
+        return _combined_status(environment.name, seen)
 
     def wake(self) -> None:
         self._woken.set()
@@ -104,8 +100,6 @@ class Prepulls:
             if errand is not None and not errand.is_under_way:
                 del self._errands[image.name][node]
         self.tick()
-
-    # --- loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
@@ -186,7 +180,7 @@ class Prepulls:
             await asyncio.wait(tasks)
 
 
-def _together(name: str, seen: Sequence[OnNode]) -> EnvironmentStatus:
+def _combined_status(name: str, seen: Sequence[OnNode]) -> EnvironmentStatus:
     in_state = {state: [one for one in seen if one.state is state] for state in EnvironmentState}
     building, ready = in_state[EnvironmentState.BUILDING], in_state[EnvironmentState.READY]
     failed = in_state[EnvironmentState.FAILED]

@@ -122,8 +122,8 @@ class Gangs:
         elif _started_in_part(living) and now - began > PARTIAL_S:
             self._stop(holding, StopCause.EVICTION, attempts.GangStartedInPart(), now)
 
-    def _stop(self, whom: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
-        for one in whom:
+    def _stop(self, workloads: Iterable[Workload], cause: StopCause, reason: Reason, now: float) -> None:
+        for one in workloads:
             has = one.stop.cause if one.stop is not None else None
             if has is None or (has is StopCause.EVICTION and cause is not StopCause.EVICTION):
                 log.info("workload %s: %s", one.id, reason)

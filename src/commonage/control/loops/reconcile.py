@@ -57,8 +57,6 @@ class Reconcile:
         self.iterations = Iterations("reconcile", clock.now)
         self.watches = [_Watch(engine, self._tell, clock) for engine in engines.values()]
 
-    # --- effects --------------------------------------------------------------------------------------------------
-
     def effect(self, workload_id: str, effect: Effect) -> None:
         if isinstance(effect, StartRun):
             self._do(effect.attempt_id, lambda: self._start(workload_id, effect.attempt_id))
@@ -113,8 +111,6 @@ class Reconcile:
             except CommonageError as error:
                 log.warning("attempt %s does not stop, the next sweep tries again: %s", attempt_id, error)
 
-    # --- statuses -------------------------------------------------------------------------------------------------
-
     def _tell(self, engine: Engine, status: Status) -> None:
         self._missed.pop(status.attempt_id, None)
         if self._is_old_news(status):
@@ -142,8 +138,6 @@ class Reconcile:
         """Once an end is written the engine need not remember the attempt."""
         if not done.cancelled() and done.exception() is None:
             self._do(attempt_id, lambda: engine.forget(attempt_id))
-
-    # --- sweep ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from commonage.control.nodes.devices import AllDevices
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.state.live_state import LiveState
-from commonage.control.usage.attribution import Round, attribute, parts_of, unknown_pids, utilisation_of
+from commonage.control.usage.attribution import MeasurementRound, attribute, parts_of, unknown_pids, utilisation_of
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Allocation, Share
@@ -41,7 +41,7 @@ class Sampling:
     metrics: Metrics
     clock: Clock
     every_s: float
-    on_round: Callable[[Round], Awaitable[None]]
+    on_round: Callable[[MeasurementRound], Awaitable[None]]
     vram: Mapping[str, int] = field(default_factory=dict, init=False)
     iterations: Iterations = field(init=False)
     _cpu_before: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
@@ -96,7 +96,7 @@ class Sampling:
         self._cpu_before = seen
         return samples
 
-    async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> Round:
+    async def _ask_devices(self, measurements: Sequence[Measurement], now: float) -> MeasurementRound:
         await self.devices.note_allocations([one.allocation for one in self.live_state.allocated()], self._running())
         found = await self.devices.measure()
         owners: list[ProcessOwner] = []
@@ -116,7 +116,7 @@ class Sampling:
             if one is not None and one.started_at is not None
         ]
 
-    def _of_devices(self, round_: Round, now: float) -> list[Sample]:
+    def _of_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
         samples = []
         for one in round_.samples.values():
             subject = f"device:{one.uuid}"
@@ -129,7 +129,7 @@ class Sampling:
             samples += [Sample(metric, subject, now, value) for metric, value in figures.items() if value is not None]
         return samples
 
-    def _of_attempts_on_devices(self, round_: Round, now: float) -> list[Sample]:
+    def _of_attempts_on_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
         """VRAM of each attempt on all its GPUs; its own part of their utilisation."""
         vram: dict[str, int] = defaultdict(int)
         for (attempt, _uuid), use in round_.uses.items():

@@ -2,8 +2,7 @@
 
 The hub starts the replacement as if the user had requested it. So it has the user's URL, a fresh token, and a progress
 page. `SessionRestarts` is notified of every workload that is written. The client key of the new session names the old
-one, so
-that a restart of the control plane does not start a second replacement.
+one, so that a restart of the control plane does not start a second replacement.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, start_failure
-from commonage.domain.events import Event, EventKind
+from commonage.domain.events import EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
@@ -102,10 +102,8 @@ class SessionRestarts:
             one.spec.kind is Kind.SESSION and (one.spec.owner, one.spec.name) == mine for one in self._live_state
         )
 
-    async def _tell(self, whom: Workload, what: Reason, kind: EventKind = EventKind.WARNING) -> None:
-        spec, attempt = whom.spec, whom.attempt.id if whom.attempt else None
-        said = Event(kind, self._clock.now(), what, whom.id, attempt, spec.owner, spec.tenant, whom.state)
-        await self._writer.write(events=[said])
+    async def _tell(self, workload: Workload, reason: Reason, kind: EventKind = EventKind.WARNING) -> None:
+        await self._writer.write(events=[event_of(workload, kind, self._clock.now(), reason)])
 
 
 def should_restart(workload: Workload) -> bool:

@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.usage.attribution import Round, attribute, joined
+from commonage.control.usage.attribution import MeasurementRound, attribute, merge_rounds
 from commonage.domain.events import Event, EventKind
 from commonage.domain.ids import workload_of
 from commonage.domain.nodes import Allocation
@@ -48,12 +49,12 @@ class AllDevices:
         """Measure this node's GPUs. The owners of their processes still have to be looked up."""
         return await asyncio.to_thread(self._here.measure)
 
-    def add_elsewhere(self, round_: Round, now: float) -> Round:
+    def add_elsewhere(self, round_: MeasurementRound, now: float) -> MeasurementRound:
         """Add the samples of all other nodes to the round. Their agents have looked up the owners of the processes."""
         for agent_report in self._elsewhere.agent_reports() if self._elsewhere is not None else ():
             if agent_report.connected and abs(now - agent_report.at) <= FRESH_S:
                 # Agents leave out processes that began too late to be the measured ones, by their own clocks.
-                round_ = joined(round_, attribute(*self._own(agent_report), math.inf))
+                round_ = merge_rounds(round_, attribute(*self._own(agent_report), math.inf))
         return round_
 
     def _own(self, agent_report: AgentReport) -> tuple[list[DeviceSample], list[ProcessOwner]]:
@@ -106,14 +107,4 @@ class DeviceWarnings:
         if workload is None or workload.attempt is None or workload.attempt.id != attempt_id:
             return None
         log.warning("attempt %s: %s", attempt_id, words)
-        spec = workload.spec
-        return Event(
-            EventKind.WARNING,
-            self._clock.now(),
-            GpuWarning(detail=words),
-            workload.id,
-            attempt_id,
-            spec.owner,
-            spec.tenant,
-            workload.state,
-        )
+        return event_of(workload, EventKind.WARNING, self._clock.now(), GpuWarning(detail=words))

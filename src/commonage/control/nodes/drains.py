@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from commonage.control.nodes.nodes import Nodes
+from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
@@ -37,23 +38,18 @@ class Drains:
     def __init__(
         self, live_state: LiveState, writer: Writer, nodes: Nodes, clock: Clock, joining: Joining | None = None
     ) -> None:
-        self._live_state, self._writer, self._nodes, self._clock, self._joining = (
-            live_state,
-            writer,
-            nodes,
-            clock,
-            joining,
-        )
+        self._live_state, self._writer, self._nodes = live_state, writer, nodes
+        self._clock, self._joining = clock, joining
         self.iterations = Iterations("drains", clock.now)
 
-    async def drain(self, who: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
+    async def drain(self, principal: Principal, name: str, *, requeue: bool = False, by: float | None = None) -> Node:
         """Stop scheduling onto a node, and notify the owners of its workloads. For admins.
 
         With `requeue`, jobs and services that can be requeued are requeued now, and sessions with restart enabled are
         restarted elsewhere. `by` (unix seconds) is the deadline for all remaining workloads; None: they may run to
         their end. Draining again replaces the deadline. Raises NotFound, Forbidden, InvalidInput.
         """
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         now = self._clock.now()
         if by is not None and by <= now:
             raise InvalidInput(
@@ -62,18 +58,21 @@ class Drains:
                 code="invalid-time",
             )
         before = self._nodes.known(name).leave_by
-        node = await self._nodes.drain(who, name, True, by)
-        eviction = StopRequest(who.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
-        goes: list[Workload] = []
-        told: list[Event] = []
+        node = await self._nodes.drain(principal, name, True, by)
+        eviction = StopRequest(principal.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
+        evicted: list[Workload] = []
+        warnings: list[Event] = []
         for one in self._on(name):
             if requeue and (one.spec.requeue or _may_be_interrupted(one)):
-                goes.append(one)
+                evicted.append(one)
             elif by is not None and by != before:
-                told.append(self._told(one, node, by, now))
-        if told:
-            await self._writer.write(events=told)
-        for one in goes:
+                warning = NodeMustBeEmpty(
+                    node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(one)
+                )
+                warnings.append(event_of(one, EventKind.WARNING, now, warning))
+        if warnings:
+            await self._writer.write(events=warnings)
+        for one in evicted:
             await self._writer.apply(one.id, StopRequested(eviction))
         return node
 
@@ -95,7 +94,9 @@ class Drains:
                     log.info("workload %s: its node %s must be empty now", one.id, node.name)
                     self._writer.note(one.id, StopRequested(_at_the_deadline(one, node, now)))
 
-    async def remove(self, who: Principal, name: str, *, force: bool = False, gone: bool = False) -> Sequence[str]:
+    async def remove(
+        self, principal: Principal, name: str, *, force: bool = False, gone: bool = False
+    ) -> Sequence[str]:
         """Remove a node and revoke its access. It must not be ready, and nothing may run on it. For admins.
 
         With `force`, workloads still counted as running on a lost node are given up: the admin asserts that they no
@@ -103,16 +104,16 @@ class Drains:
         sentences. A node that reports again later has joined again. Raises NotFound, Forbidden, Conflict; Unavailable,
         with nothing done, when the disk is full.
         """
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         node = self._live_state.nodes.get(name)
         if node is not None:
-            await self._may_be_removed(who, node, force)
+            await self._may_be_removed(principal, node, force)
         elif not gone and not await self._is_let_in(name):
             self._nodes.known(name)
         done = [] if self._joining is None else await self._joining.remove_node(name, gone=gone)
         if node is None:
             return done
-        await self._forget(node, NodeRemoved(node=name, by=who.name))
+        await self._forget(node, NodeRemoved(node=name, by=principal.name))
         later = "; it is back if it reports again" if self._joining is None else ""
         return [f"{name} is removed{later}", *done]
 
@@ -155,13 +156,13 @@ class Drains:
             if one.attempt is not None:
                 await self._writer.apply(one.id, AttemptLost(one.attempt.id, why))
 
-    async def _may_be_removed(self, who: Principal, node: Node, force: bool) -> None:
+    async def _may_be_removed(self, principal: Principal, node: Node, force: bool) -> None:
         """Raise Conflict, with the next step to take, if the node may not be removed."""
         if node.state is NodeState.READY:
             raise Conflict(NodeInUse(node=node.name, state=node.state.value), code="node-in-use")
         there = self._on(node.name)
         if not there and node.state is NodeState.FAULTY:  # it could become ready in between
-            await self._nodes.drain(who, node.name, True)
+            await self._nodes.drain(principal, node.name, True)
             there = self._on(node.name)
         is_lost = node.state is NodeState.LOST
         if not there or (is_lost and force):
@@ -174,12 +175,6 @@ class Drains:
     def _on(self, name: str) -> list[Workload]:
         holding = self._live_state.in_state(State.STARTING, State.RUNNING)
         return [one for one in holding if one.attempt is not None and one.attempt.allocation.node == name]
-
-    def _told(self, one: Workload, node: Node, by: float, now: float) -> Event:
-        spec = one.spec
-        told = NodeMustBeEmpty(node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(one))
-        attempt = one.attempt.id if one.attempt else None
-        return Event(EventKind.WARNING, now, told, one.id, attempt, spec.owner, spec.tenant, one.state)
 
 
 def _may_be_interrupted(one: Workload) -> bool:

@@ -75,7 +75,7 @@ class _PoolState:
     rests_until: float = 0.0
 
     @property
-    def who(self) -> Principal:
+    def principal(self) -> Principal:
         """The principal under which its nodes are drained and removed."""
         return Principal(f"the node pool {self.policy.name}", frozenset(Scope))
 
@@ -107,9 +107,9 @@ class NodePools:
             with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
 
-    def views(self, who: Principal) -> Sequence[NodePoolView]:
+    def views(self, principal: Principal) -> Sequence[NodePoolView]:
         """Each node pool, with the next step of its policy and its cost. For admins."""
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         return [self._view(one) for one in self._node_pools]
 
     def _view(self, one: _PoolState) -> NodePoolView:
@@ -140,9 +140,7 @@ class NodePools:
     def _leaves(self, one: _PoolState, name: str) -> bool:
         """True if it was drained for removal, as the node records over restarts, until it is resumed."""
         node = self._live_state.nodes.get(name)
-        return node is not None and node.drained_by == one.who.name
-
-    # --- observe --------------------------------------------------------------------------------------------------
+        return node is not None and node.drained_by == one.principal.name
 
     async def tick(self) -> None:
         for one in self._node_pools:
@@ -153,10 +151,10 @@ class NodePools:
         if now < one.rests_until:
             return
         try:
-            await self._see(one, now)
+            await self._observe(one, now)
             await self._give_up(one, now)
-            await self._let_go(one)
-            await self._bury(one)
+            await self._delete_drained(one)
+            await self._remove_deleted(one)
             one.decision = decide_scaling(one.policy, self._members(one), self._waiting(), now)
             await self._carry_out(one, now)
             one.last_error = ""
@@ -171,7 +169,7 @@ class NodePools:
             for each in self._node_pools for rented in each.kept if rented.is_coming
         )  # fmt: skip
 
-    async def _see(self, one: _PoolState, now: float) -> None:
+    async def _observe(self, one: _PoolState, now: float) -> None:
         """Update the nodes that the cloud lists, and since when each is idle or lost.
 
         A node that was just created is kept although the cloud does not list it yet.
@@ -221,8 +219,6 @@ class NodePools:
                 found.append(PendingRequest(ask.request, workload.since))
         return found
 
-    # --- remove ---------------------------------------------------------------------------------------------------
-
     async def _give_up(self, one: _PoolState, now: float) -> None:
         """Remove nodes that failed, never joined, or stay lost. If one never joined, the node pool pauses."""
         for rented in list(one.rented.values()):
@@ -248,13 +244,13 @@ class NodePools:
                     f"{rented.machine.name} {what} and was given back; look at the cloud's console log of the next one"
                 )
 
-    async def _let_go(self, one: _PoolState) -> None:
+    async def _delete_drained(self, one: _PoolState) -> None:
         for rented in one.kept:
             name = rented.machine.name
             if rented.lost_since is None and self._leaves(one, name) and name not in self._busy():
-                await self._give_back(one, rented, notes.PoolNodeEmpty(by=one.who.name))
+                await self._give_back(one, rented, notes.PoolNodeEmpty(by=one.principal.name))
 
-    async def _bury(self, one: _PoolState) -> None:
+    async def _remove_deleted(self, one: _PoolState) -> None:
         """Remove the nodes that the cloud no longer has."""
         kept = {rented.machine.name for rented in one.kept}
         for node in list(self._live_state.nodes.values()):
@@ -276,13 +272,11 @@ class NodePools:
         """
         if name in one.rented and name in self._busy():
             return
-        await self._drains.remove(one.who, name, force=True, gone=True)
-
-    # --- add ------------------------------------------------------------------------------------------------------
+        await self._drains.remove(one.principal, name, force=True, gone=True)
 
     async def _carry_out(self, one: _PoolState, now: float) -> None:
         for name in one.decision.remove:
-            await self._drains.drain(one.who, name)
+            await self._drains.drain(one.principal, name)
             one.rented[name].idle_since = None  # its idle time restarts if it is resumed
         while one.decision.add:
             name = f"{one.policy.name}-{self._chance(16**6):06x}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from commonage.control.state.feed import event_of
 from commonage.domain.errors import NotFound
 from commonage.domain.events import Event, EventKind
 from commonage.domain.nodes import Device, Node, NodeState
@@ -28,9 +29,9 @@ def with_state(node: Node) -> Node:
     return replace(node, state=NodeState.READY, reasons=() if report.disk_pressure is None else (report.disk_pressure,))
 
 
-def reasons_for(node: Node, who: Principal) -> tuple[Reason, ...]:
+def reasons_for(node: Node, principal: Principal) -> tuple[Reason, ...]:
     """Why the node is in its state. Only admins get its faults, which may contain texts of daemons."""
-    if who.is_admin or not node.report.faults:
+    if principal.is_admin or not node.report.faults:
         return node.reasons
     if node.state is NodeState.DRAINING:
         return (DrainedBy(by=node.drained_by),)
@@ -51,7 +52,7 @@ def stored_fields(node: Node) -> tuple[object, ...]:
     return (node.site, node.engine, node.state, node.drained_by, node.reasons, node.leave_by, *offered, devices)
 
 
-def undecided(
+def events_awaiting_admin(
     before: Node | None,
     node: Node,
     allocated: Iterable[AllocatedRequest],
@@ -64,16 +65,10 @@ def undecided(
     why = node.report.awaits_admin
     if why is None or (before is not None and before.report.awaits_admin is not None):
         return []
-    allocations = [one for one in allocated if one.allocation.node == node.name]
-    there = [(one, found) for one in allocations if (found := workload(one.workload_id)) is not None]
-    event_reason = NodeUndecided(node=node.name, cause=why)
-    told = [
-        Event(EventKind.WARNING, now, event_reason, found.id, one.allocation.attempt_id, found.spec.owner,
-        found.spec.tenant,
-              found.state)
-        for one, found in there
-    ]  # fmt: skip
-    return [Event(EventKind.NODE, now, replace(event_reason, workloads=len(there))), *told] if told else []
+    on_node = [workload(one.workload_id) for one in allocated if one.allocation.node == node.name]
+    reason = NodeUndecided(node=node.name, cause=why)
+    warnings = [event_of(one, EventKind.WARNING, now, reason) for one in on_node if one is not None]
+    return [Event(EventKind.NODE, now, replace(reason, workloads=len(warnings))), *warnings] if warnings else []
 
 
 Alarm = GpuFault | GpuRecovered | GpuMissing
@@ -86,42 +81,29 @@ def alarms(
     workload: Callable[[str], Workload | None],
     now: float,
 ) -> list[Event]:
-    """Return the events for changed GPUs of `node`. `workload` returns a live workload by its id."""
+    """Events for each GPU of `node` that failed, recovered or disappeared: one for admins, and one for each workload
+    with a share of it. `workload` returns a live workload by its id.
+    """
     old = {device.uuid: device for device in before.report.devices} if before is not None else {}
     new = {device.uuid: device for device in node.report.devices}
-    told: dict[str, Alarm] = {}
+    found: dict[str, Alarm] = {}
     for uuid, device in new.items():
         was_at_fault = uuid in old and bool(old[uuid].faults)
         if device.faults and not was_at_fault:
             detail = "; ".join(device.faults)
-            told[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, detail=detail)
+            found[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, detail=detail)
         elif was_at_fault and not device.faults:
-            told[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
+            found[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
     for uuid, device in old.items():
         if uuid not in new:
-            told[uuid] = GpuMissing(node=node.name, gpu=device.label, model=device.model)
-    events = [Event(EventKind.NODE, now, one) for one in told.values()]
-    return events + [event for one in allocated for event in _told(one, told, workload(one.workload_id), now)]
-
-
-def _told(one: AllocatedRequest, told: dict[str, Alarm], workload: Workload | None, now: float) -> list[Event]:
-    if workload is None:
-        return []
-    spec = workload.spec
-    return [
-        Event(
-            EventKind.WARNING, now, replace(told[uuid], is_held=True), workload.id, one.allocation.attempt_id,
-            spec.owner,
-            spec.tenant, workload.state,
-        )
-        for uuid in dict.fromkeys(share.device_uuid for share in one.allocation.shares)
-        if uuid in told
-    ]  # fmt: skip
-
-
-def named(device: Device) -> str:
-    """Display name: `GPU 0 (NVIDIA A100)`."""
-    return f"GPU {device.label} ({device.model})"
+            found[uuid] = GpuMissing(node=node.name, gpu=device.label, model=device.model)
+    events = [Event(EventKind.NODE, now, alarm) for alarm in found.values()]
+    for one in allocated:
+        holder = workload(one.workload_id)
+        for uuid in dict.fromkeys(share.device_uuid for share in one.allocation.shares):
+            if holder is not None and uuid in found:
+                events.append(event_of(holder, EventKind.WARNING, now, replace(found[uuid], is_held=True)))
+    return events
 
 
 def device_of(node: Node, gpu: str) -> Device:

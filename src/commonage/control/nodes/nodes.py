@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 
 from commonage.control.catalogue.catalogue import Environments
 from commonage.control.nodes.devices import AllDevices
-from commonage.control.nodes.node_states import alarms, device_of, drained, stored_fields, undecided, with_state
+from commonage.control.nodes.node_states import (
+    alarms,
+    device_of,
+    drained,
+    events_awaiting_admin,
+    stored_fields,
+    with_state,
+)
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
@@ -147,45 +154,45 @@ class Nodes:
                 events.append(Event(EventKind.NODE, now, changed_to))
                 self._soon_until = now + _SOON_FOR_S if before is not None else 0.0
             events += alarms(before, node, allocated, self._live_state.get, now)
-            events += undecided(before, node, allocated, self._live_state.get, now)
+            events += events_awaiting_admin(before, node, allocated, self._live_state.get, now)
         if changed:
             await self._writer.write(nodes=changed, events=events)
         self._live_state.put_nodes(nodes)
         if changed:
             self._live_state.changed.set()
 
-    async def drain(self, who: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
+    async def drain(self, principal: Principal, name: str, drain: bool, leave_by: float | None = None) -> Node:
         """Stop scheduling onto a node (True) or start again (False). For admins. Raises NotFound, Forbidden.
 
         `drains` handles the workloads on the node; `leave_by` is stored for it.
         """
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         async with self._writing:
             node = self.known(name)
-            wished = drained(node, who.name if drain else "", leave_by)
+            wished = drained(node, principal.name if drain else "", leave_by)
             await self._keep([wished], self._clock.now())
             return self._live_state.nodes[name]
 
     async def forget(self, node: Node, events: Sequence[Event]) -> None:
         """Remove a node, and write the events about it. No allocation may exist on it."""
         async with self._writing:
-            await self._writer.remove_node(node, events)
+            await self._writer.write(events=events, departed=[(node.site, node.name)])
             self._gone[node.name] = self._clock.now()
             self._live_state.remove_node(node.name)
 
-    async def resume(self, who: Principal, name: str, gpu: str | None = None) -> Node:
+    async def resume(self, principal: Principal, name: str, gpu: str | None = None) -> Node:
         """Schedule onto a node again, and clear the remembered faults of its GPUs. For admins.
 
         With `gpu` (index or uuid), only clear the remembered faults of that GPU. Faults that persist are found again at
         once. Raises NotFound, Forbidden.
         """
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         node = self.known(name)
         devices = node.report.devices if gpu is None else (device_of(node, gpu),)
         for uuid in dict.fromkeys(index.parent_uuid or index.uuid for index in devices):
             await self._devices.resume(uuid)
         if gpu is None:
-            await self.drain(who, name, False)
+            await self.drain(principal, name, False)
         await self.refresh()
         return self._live_state.nodes[name]
 

@@ -52,16 +52,16 @@ class Volumes:
     node_views: NodeViews
     settings: ControlSettings
 
-    def offered(self, who: Principal) -> Sequence[VolumeView]:
+    def offered(self, principal: Principal) -> Sequence[VolumeView]:
         """Volumes of the caller's tenants, for admins all, in the order of the settings."""
-        who.need(Scope.READ)
-        mine = [one.name for one in tenants_of(who.groups, self.settings)]
+        principal.need(Scope.READ)
+        mine = [one.name for one in tenants_of(principal.groups, self.settings)]
         engines = self.node_views.capabilities()
         mounted = all(one.mounts for one in engines)
         found = []
         for volume in self.settings.volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
-            if tenants or who.is_admin:
+            if tenants or principal.is_admin:
                 bounded, unbounded = _nodes(volume, engines)
                 notes = (*_link_notes(volume, mounted), *_size_notes(bounded, unbounded))
                 found.append(VolumeView(volume, tenants, _place(volume, mounted), notes, bounded, unbounded))
@@ -155,13 +155,13 @@ class Launch:
     def __init__(self, live_state: LiveState, environments: Environments, settings: ControlSettings) -> None:
         self._live_state, self._environments, self._settings = live_state, environments, settings
 
-    def options(self, who: Principal) -> LaunchView:
-        who.need(Scope.READ)
+    def options(self, principal: Principal) -> LaunchView:
+        principal.need(Scope.READ)
         grid = self._live_state.snapshot.grid
         reports = [node.report for node in self._live_state.nodes.values() if node.state is not NodeState.LOST]
         devices = [device for report in reports for device in report.devices if not device.faults]
         return LaunchView(
-            environments=tuple(self._environments.views(who)),
+            environments=tuple(self._environments.views(principal)),
             gpu_choices=self._choices(grid, devices),
             models=tuple(sorted({device.model for device in devices})),
             max_cpus_milli=max((report.cpus_milli for report in reports), default=0),
@@ -170,9 +170,9 @@ class Launch:
             free_cpus_milli=int(grid.cpus[grid.ready].max(initial=0)),
             free_memory_mib=int(grid.memory[grid.ready].max(initial=0)),
             simulated_gpus=self._live_state.simulated_gpus,
-            tenants=tuple(tenants_of(who.groups, self._settings)),
+            tenants=tuple(tenants_of(principal.groups, self._settings)),
             priority_classes=tuple(
-                one for one in self._settings.priority_classes if who.is_admin or not one.for_admins
+                one for one in self._settings.priority_classes if principal.is_admin or not one.for_admins
             ),
         )
 

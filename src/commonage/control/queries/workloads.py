@@ -63,33 +63,33 @@ class WorkloadQueries:
     metrics_store: Metrics
     clock: Clock
 
-    async def workload(self, who: Principal, workload_id: str) -> Workload:
+    async def workload(self, principal: Principal, workload_id: str) -> Workload:
         """One workload. Raises NotFound, also if the caller may not see it."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         found = self.live_state.get(workload_id)
         if found is None:
             found = await self.store.workload(workload_id)
-        if not who.may_see(found.spec.owner):
+        if not principal.may_see(found.spec.owner):
             raise NotFound(f"there is no workload {workload_id}", code="workload-not-found")
         return found
 
     async def workloads(
-        self, who: Principal, which: Filter, *, limit: int, cursor: str | None = None
+        self, principal: Principal, which: Filter, *, limit: int, cursor: str | None = None
     ) -> Page[Workload]:
         """Newest first; the caller's own, for admins all."""
-        return await self.store.workloads(self._allowed(who, which), limit=limit, cursor=cursor)
+        return await self.store.workloads(self._allowed(principal, which), limit=limit, cursor=cursor)
 
-    async def counts(self, who: Principal, which: Filter) -> dict[State, int]:
-        return await self.store.count(self._allowed(who, which))
+    async def counts(self, principal: Principal, which: Filter) -> dict[State, int]:
+        return await self.store.count(self._allowed(principal, which))
 
     @staticmethod
-    def _allowed(who: Principal, which: Filter) -> Filter:
-        who.need(Scope.READ)
-        return which if who.is_admin else replace(which, owner=who.name)
+    def _allowed(principal: Principal, which: Filter) -> Filter:
+        principal.need(Scope.READ)
+        return which if principal.is_admin else replace(which, owner=principal.name)
 
-    async def attempts(self, who: Principal, workload_id: str) -> Sequence[Attempt]:
+    async def attempts(self, principal: Principal, workload_id: str) -> Sequence[Attempt]:
         """All its attempts, oldest first."""
-        await self.workload(who, workload_id)
+        await self.workload(principal, workload_id)
         return await self.store.attempts(workload_id)
 
     def details(self, workload: Workload) -> StateDetails:
@@ -122,8 +122,8 @@ class WorkloadQueries:
         node = self.live_state.nodes.get(workload.attempt.allocation.node) if workload.attempt is not None else None
         return node_problem(workload, node, self.clock.now())
 
-    async def explain(self, who: Principal, workload_id: str) -> Explanation:
-        workload = await self.workload(who, workload_id)
+    async def explain(self, principal: Principal, workload_id: str) -> Explanation:
+        workload = await self.workload(principal, workload_id)
         queued = self.live_state.queued(workload_id)
         if queued is None:
             details = self.details(workload)
@@ -138,42 +138,40 @@ class WorkloadQueries:
     def live_counts(self) -> dict[State, int]:
         return self.live_state.counts()
 
-    # --- events and logs ------------------------------------------------------------------------------------------
-
     async def events(
-        self, who: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
+        self, principal: Principal, *, after: int = 0, workload_id: str | None = None, limit: int = 500
     ) -> Sequence[Event]:
         """Events with seq > after, oldest first; the caller's own, for admins all."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if workload_id is not None:
-            await self.workload(who, workload_id)
-        owner = None if who.is_admin or workload_id is not None else who.name
+            await self.workload(principal, workload_id)
+        owner = None if principal.is_admin or workload_id is not None else principal.name
         return await self.store.events(after=after, workload_id=workload_id, owner=owner, limit=limit)
 
     async def follow(
-        self, who: Principal, *, after: int | None = None, workload_id: str | None = None
+        self, principal: Principal, *, after: int | None = None, workload_id: str | None = None
     ) -> AsyncIterator[Event]:
         """Events after `after` (None: from now on), then new ones as they are written, without gap or repetition."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if workload_id is not None:
-            await self.workload(who, workload_id)
+            await self.workload(principal, workload_id)
         with self.feed.listen() as live:
             last = after if after is not None else await self.store.last_event_seq()
             while after is not None:
-                page = await self.events(who, after=last, workload_id=workload_id)
+                page = await self.events(principal, after=last, workload_id=workload_id)
                 for event in page:
                     last = event.seq
                     yield event
                 if len(page) < 500:
                     break
             async for event in live:
-                if event.seq > last and _concerns(event, who, workload_id):
+                if event.seq > last and _concerns(event, principal, workload_id):
                     last = event.seq
                     yield event
 
     async def logs(
         self,
-        who: Principal,
+        principal: Principal,
         workload_id: str,
         *,
         attempt: int | None = None,
@@ -182,7 +180,7 @@ class WorkloadQueries:
         follow: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Output of its newest attempt, or of the given one. Raises NotFound before the first line."""
-        workload = await self.workload(who, workload_id)
+        workload = await self.workload(principal, workload_id)
         tries = await self.store.attempts(workload_id) if attempt is not None else []
         chosen = workload.attempt if attempt is None else next((one for one in tries if one.number == attempt), None)
         if chosen is None:
@@ -200,35 +198,40 @@ class WorkloadQueries:
             raise NotFound(f"the node {attempt.allocation.node} is gone, and its logs with it", code="log-not-found")
         return engine
 
-    # --- usage and metrics ----------------------------------------------------------------------------------------
-
-    async def usage(self, who: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
+    async def usage(self, principal: Principal, *, since: float, until: float, by: str) -> Sequence[Usage]:
         """Allocated resources times hours within [since, until): the caller's own, for admins all."""
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if by not in ("owner", "tenant", "workload", "environment"):
             raise InvalidInput(
                 f"usage by {by[:40]!r} is not known; by owner, tenant, workload or environment", field="by"
             )
         until = min(until, self.clock.now())
-        owner = None if who.is_admin else who.name
+        owner = None if principal.is_admin else principal.name
         return await self.store.usage(since=since, until=until, by=by, owner=owner)
 
-    async def workload_usage(self, who: Principal, workload_id: str) -> Usage:
-        await self.workload(who, workload_id)
+    async def workload_usage(self, principal: Principal, workload_id: str) -> Usage:
+        await self.workload(principal, workload_id)
         now = self.clock.now()
         found = await self.store.usage(since=BIRTH_OF_UNIX, until=now, by="workload", workload_id=workload_id)
         return found[0] if found else Usage(workload_id, 1, 0.0, 0.0, 0.0, 0.0)
 
     async def metrics(
-        self, who: Principal, subject: str, *, metrics: Sequence[str], since: float, until: float, points: int = 200
+        self,
+        principal: Principal,
+        subject: str,
+        *,
+        metrics: Sequence[str],
+        since: float,
+        until: float,
+        points: int = 200,
     ) -> dict[str, Sequence[Point]]:
         """Measurements of `attempt:ID` (the caller's own), `node:NAME`, `device:UUID` or `platform`.
 
         A metric without measurements is left out.
         """
-        who.need(Scope.READ)
+        principal.need(Scope.READ)
         if subject.startswith("attempt:"):
-            await self.workload(who, subject.removeprefix("attempt:").rpartition("-")[0])
+            await self.workload(principal, subject.removeprefix("attempt:").rpartition("-")[0])
         found = {}
         for metric in metrics:
             series = await self.metrics_store.query(metric, subject, since=since, until=until, points=points)
@@ -237,10 +240,10 @@ class WorkloadQueries:
         return found
 
 
-def _concerns(event: Event, who: Principal, workload_id: str | None) -> bool:
+def _concerns(event: Event, principal: Principal, workload_id: str | None) -> bool:
     if workload_id is not None:
         return event.workload_id == workload_id
-    return who.is_admin or event.owner == who.name
+    return principal.is_admin or event.owner == principal.name
 
 
 def node_problem(workload: Workload, node: Node | None, now: float) -> Reason | None:
@@ -280,9 +283,9 @@ class Notice:
     ended: bool
 
 
-async def notices(queries: WorkloadQueries, who: Principal) -> Sequence[Notice]:
+async def notices(queries: WorkloadQueries, principal: Principal) -> Sequence[Notice]:
     """At most one notice for each session name, newest first; nothing older than a day."""
-    page = await queries.workloads(who, Filter(owner=who.name, kinds=(Kind.SESSION,)), limit=_LOOK_BACK)
+    page = await queries.workloads(principal, Filter(owner=principal.name, kinds=(Kind.SESSION,)), limit=_LOOK_BACK)
     by_name: dict[str, list[Workload]] = {}
     for one in page.items:
         by_name.setdefault(one.spec.name, []).append(one)

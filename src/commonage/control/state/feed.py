@@ -1,4 +1,7 @@
-"""Delivers events to current listeners as they are written. Earlier events come from the store."""
+"""Events: made for a workload, and delivered to current listeners as they are written.
+
+Earlier events come from the store.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,18 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
-from commonage.domain.events import Event
+from commonage.domain.events import Event, EventKind
+from commonage.domain.reasons import Reason
+from commonage.domain.workloads import Workload
 
 MAX_BEHIND = 5000
+
+
+def event_of(workload: Workload, kind: EventKind, at: float, reason: Reason) -> Event:
+    """An event about a workload and its newest attempt."""
+    spec, attempt = workload.spec, workload.attempt
+    attempt_id = attempt.id if attempt is not None else None
+    return Event(kind, at, reason, workload.id, attempt_id, spec.owner, spec.tenant, workload.state)
 
 
 class Feed:

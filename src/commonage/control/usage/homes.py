@@ -67,14 +67,14 @@ class HomeWatch:
         else:
             self._at = self._clock.now()
 
-    def of(self, who: Principal) -> HomeView | None:
+    def of(self, principal: Principal) -> HomeView | None:
         """The caller's own home; None before the first measurement."""
-        who.need(Scope.READ)
-        used = self._used.get(folder_name(who.name))
+        principal.need(Scope.READ)
+        used = self._used.get(folder_name(principal.name))
         return None if used is None else HomeView(used, self._quota_mib, self._at)
 
-    def all(self, who: Principal) -> Mapping[str, HomeView]:
+    def all(self, principal: Principal) -> Mapping[str, HomeView]:
         """All homes by folder name, the largest first. For admins."""
-        who.need(Scope.ADMIN)
+        principal.need(Scope.ADMIN)
         largest = sorted(self._used.items(), key=lambda one: -one[1])
         return {name: HomeView(used, self._quota_mib, self._at) for name, used in largest}

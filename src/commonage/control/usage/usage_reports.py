@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.usage.attribution import Round, parts_of, utilisation_of
+from commonage.control.usage.attribution import MeasurementRound, parts_of, utilisation_of
 from commonage.domain.ids import workload_of
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import LastUse, Measurement
@@ -70,9 +70,7 @@ class UsageReports:
                 ended_at = attempt.ended_at if attempt is not None else None
                 self._ended[usage_report.attempt_id] = _closed(usage_report, ended_at or self._clock.now())
 
-    # --- running attempts -----------------------------------------------------------------------------------------
-
-    async def add(self, round_: Round, over: frozenset[str]) -> None:
+    async def add(self, round_: MeasurementRound, over: frozenset[str]) -> None:
         """Add one round; `over`: attempts over their share. Raises Unavailable while the store does not answer."""
         allocated = [one.allocation for one in self._live_state.allocated()]
         devices = self._devices(round_, allocated)
@@ -84,7 +82,7 @@ class UsageReports:
         self._forget({allocation.attempt_id for allocation in allocated})
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
 
-    def _devices(self, round_: Round, allocated: Sequence[Allocation]) -> dict[str, _Device]:
+    def _devices(self, round_: MeasurementRound, allocated: Sequence[Allocation]) -> dict[str, _Device]:
         holders: dict[str, dict[str, Share]] = {}
         for allocation in allocated:
             for share in allocation.shares:
@@ -94,7 +92,7 @@ class UsageReports:
             for uuid in round_.samples
         }
 
-    def _energy_of(self, uuid: str, round_: Round) -> float | None:
+    def _energy_of(self, uuid: str, round_: MeasurementRound) -> float | None:
         """Joules since the last round: from the GPU's own counter, otherwise from its present power."""
         sample, before = round_.samples[uuid], self._energy.get(uuid)
         span = min(self._every_s * 3, round_.at - before[0]) if before else self._every_s
@@ -105,7 +103,12 @@ class UsageReports:
         return None if sample.power_w is None else sample.power_w * max(0.0, span)
 
     def _grow(
-        self, allocation: Allocation, round_: Round, devices: Mapping[str, _Device], use: Measurement | None, over: bool
+        self,
+        allocation: Allocation,
+        round_: MeasurementRound,
+        devices: Mapping[str, _Device],
+        use: Measurement | None,
+        over: bool,
     ) -> None:
         workload = self._live_state.get(workload_of(allocation.attempt_id))
         attempt = workload.attempt if workload is not None else None
@@ -155,8 +158,6 @@ class UsageReports:
         self._cpu = {key: value for key, value in self._cpu.items() if key in allocated}
         self._looked_at = {key: value for key, value in self._looked_at.items() if key in allocated}
 
-    # --- ended attempts -------------------------------------------------------------------------------------------
-
     def note_last_use(self, attempt_id: str, used: LastUse) -> None:
         """Store the engine's total figures of an attempt; its end is written next."""
         workload = self._live_state.get(workload_of(attempt_id))
@@ -197,8 +198,6 @@ class UsageReports:
             self._ended.pop(attempt_id, None)
         if everything:
             self._written_at = now
-
-    # --- queries --------------------------------------------------------------------------------------------------
 
     async def of(self, workload: Workload) -> UsageReport | None:
         """One report over all attempts of an ended workload; for a live one the figures of its present attempt.
@@ -254,7 +253,7 @@ def _gpu_h(usage_report: UsageReport, until: float) -> float:
 
 
 def _utilisation(
-    attempt_id: str, allocation: Allocation, round_: Round, devices: Mapping[str, _Device]
+    attempt_id: str, allocation: Allocation, round_: MeasurementRound, devices: Mapping[str, _Device]
 ) -> float | None:
     """Mean over its GPUs; None unless all figures are known."""
     known = []

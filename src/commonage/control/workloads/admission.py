@@ -79,7 +79,7 @@ class LiveLimits:
         """Raise TooMany if the limits leave no room for it."""
         more, limits = max(1, spec.array_size), self._limits
         for key in count_keys(spec):
-            there, most = self._live(key), self._most(key)
+            there, most = self._live(key), self._limit(key)
             if there + more > most:
                 of = LimitOf.TENANT if key[0] == "tenant" else LimitOf.USER
                 raise _too_many(of, key[1], spec, there, most)
@@ -90,7 +90,7 @@ class LiveLimits:
             raise _too_many(LimitOf.EVERYBODY, "", spec, there, most)
 
     @contextmanager
-    def room(self, spec: Spec, workload_id: str) -> Iterator[None]:
+    def reserve(self, spec: Spec, workload_id: str) -> Iterator[None]:
         """Reserve room for the workload until it is live. Raises TooMany."""
         self.check(spec)
         self._coming[workload_id] = spec
@@ -99,7 +99,7 @@ class LiveLimits:
         finally:
             del self._coming[workload_id]
 
-    def _most(self, key: CountKey) -> int:
+    def _limit(self, key: CountKey) -> int:
         kind, name = key
         if kind == "tenant":
             own = self._live_state.snapshot.rules.tenant(name).max_workloads

@@ -87,13 +87,11 @@ class UserBundles:
             except CommonageError as error:  # the workload fails with this error when it is started
                 log.warning("a bundle of %s is not there any more: %s", spec.owner, error)
 
-    # --- uploads --------------------------------------------------------------------------------------------------
-
-    async def send(self, who: Principal, chunks: AsyncIterator[bytes]) -> KeptBundle:
+    async def send(self, principal: Principal, chunks: AsyncIterator[bytes]) -> KeptBundle:
         """Keep an archive for its sender. Raises TooMany, TooLarge, InvalidInput, Unavailable; then it is not kept."""
-        who.need(Scope.SUBMIT)
-        tenant = tenant_of(None, who, who.groups, self._settings).name
-        with self._receiving(who.name):
+        principal.need(Scope.SUBMIT)
+        tenant = tenant_of(None, principal, principal.groups, self._settings).name
+        with self._receiving(principal.name):
             try:
                 async with asyncio.timeout(UPLOAD_WITHIN_S):
                     received = await self._files.receive(chunks)
@@ -103,7 +101,7 @@ class UserBundles:
                     "over a faster connection."
                 ) from None
             try:
-                return await self._keep(received, tenant, who.name)
+                return await self._keep(received, tenant, principal.name)
             finally:
                 await self._files.discard(received)
 
@@ -162,8 +160,6 @@ class UserBundles:
                     code="too-many-bundles",
                 )
 
-    # --- lookup ---------------------------------------------------------------------------------------------------
-
     def find(self, sender: Principal, spec: Spec) -> KeptBundle:
         """Find the bundle that a spec names among those of its sender and of its owner. Raises NotFound."""
         found = self._of(sender.name, spec.bundle) or self._of(spec.owner, spec.bundle)
@@ -221,8 +217,6 @@ class UserBundles:
         linked = replace(source, tenant=tenant, owner=owner, used_at=self._clock.now())
         await self._files.link(source, linked)
         self._put(linked)
-
-    # --- removal --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:
