@@ -153,7 +153,6 @@ class Connections:
         raise TooMany(f"Too many connections: {has}, at most {most} allowed. Close some first.", code=kind.value)
 
     async def _lost(self, principal: Principal, again: Identify) -> CommonageError:
-        """Wait until the identity is no longer valid; return why."""
         confirmed_at = self._clock.now()
         while True:
             await self._clock.sleep(self._recheck_s)

@@ -16,7 +16,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.tenants import tenants, tenants_of
+from commonage.control.tenants import tenant_named, tenants_of
 from commonage.control.windows import Window
 from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
@@ -184,13 +184,7 @@ class Reservations:
         self._changed.set()
 
     def _check(self, wanted: Wanted, now: float) -> None:
-        there = [one.name for one in tenants(self.settings)]
-        if wanted.tenant not in there:
-            raise InvalidInput(
-                f"there is no tenant {wanted.tenant[:60]!r}; there are: {', '.join(there)}",
-                field="tenant",
-                code="unknown-tenant",
-            )
+        tenant_named(wanted.tenant, self.settings)
         if not 1 <= wanted.count <= MAX_PLACES:
             raise InvalidInput(f"count must be from 1 to {MAX_PLACES}, not {wanted.count}", field="count")
         if len(self._live) + len(wanted.windows) > MAX_LIVE:
@@ -203,11 +197,8 @@ class Reservations:
 
     async def _shortfalls(self, made: Sequence[Reservation], now: float) -> Reason | None:
         """Why not all of it can be kept now; None if it can. Raises Conflict if empty nodes would not suffice."""
-        nodes, allocated, others = (
-            list(self.live_state.nodes.values()),
-            self.live_state.allocated(),
-            list(self._live.values()),
-        )
+        nodes, allocated = list(self.live_state.nodes.values()), self.live_state.allocated()
+        others = list(self._live.values())
         if not nodes:
             return NoNodes()
         never, shortfalls = await asyncio.to_thread(_judge, nodes, allocated, others, made, now)

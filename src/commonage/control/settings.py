@@ -36,8 +36,6 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class BundleLimits:
-    """Limits per user and per tenant on the number and size of bundles, and how long unneeded ones are kept."""
-
     per_user: int = 500
     per_user_mib: int = 2 * 1024
     per_tenant: int = 5000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Generic, ParamSpec
 
 from commonage.ports.clock import Clock
@@ -23,6 +23,14 @@ class Signal(Generic[P]):
     def send(self, *args: P.args, **kwargs: P.kwargs) -> None:
         for follower in self._followers:
             follower(*args, **kwargs)
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel the tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 async def wait_at_most(seconds: float, event: asyncio.Event, clock: Clock) -> None:

@@ -42,18 +42,25 @@ def tenant_of(asked: str | None, principal: Principal, groups: Collection[str], 
     if asked is None:
         own = [one for one in mine if one.name != settings.default_tenant]
         return own[0] if len(own) == 1 else next(one for one in mine if one.name == settings.default_tenant)
-    choice = tenants(settings) if principal.is_admin else mine
-    for one in choice:
+    if principal.is_admin:
+        return tenant_named(asked, settings)
+    for one in mine:
         if one.name == asked:
             return one
-    there = ", ".join(one.name for one in choice)
-    if principal.is_admin:
-        raise InvalidInput(
-            f"there is no tenant {asked[:60]!r}; there are: {there}", field="tenant", code="unknown-tenant"
-        )
+    there = ", ".join(one.name for one in mine)
     raise Forbidden(
         f"{principal.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member"
     )
+
+
+def tenant_named(name: str, settings: ControlSettings) -> Tenant:
+    """Raises InvalidInput, which lists all tenants."""
+    known = tenants(settings)
+    for tenant in known:
+        if tenant.name == name:
+            return tenant
+    names = ", ".join(tenant.name for tenant in known)
+    raise InvalidInput(f"there is no tenant {name[:60]!r}; there are: {names}", field="tenant", code="unknown-tenant")
 
 
 def may_use(tenant: Tenant, environment: Environment) -> bool:

@@ -40,9 +40,6 @@ class Metrics(Protocol):
     ) -> Sequence[Point]:
         """At most about `points` buckets within [since, until), oldest first, from the finest data still kept."""
 
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        """The newest sample of each metric of each subject, not older than two minutes before the newest of all."""
-
     async def tidy(self, now: float) -> None:
         """Aggregate old data, and delete it: raw values after a day, minutes after a month, hours after two years.
 

@@ -40,7 +40,6 @@ class Catalogue(Mapping[str, Environment]):
         return len(self._all)
 
     def put(self, images: Iterable[Image]) -> None:
-        """Apply images that were just written: new, replaced and removed ones."""
         self._images.update((one.name, one) for one in images)
         brought = {one.name: (one, image) for image in self.images() for one in environments_of(image)}
         brought = {name: each for name, each in brought.items() if name not in self._fixed}

@@ -106,12 +106,8 @@ class Images:
         parsed = parse_image_name(name)
         tenant = self._tenant_of(principal, parsed.scope)
         before = self.catalogue.image(str(parsed))
-        if before is not None and not _may_change(principal, before):
-            raise Forbidden(
-                f"{before.name} is {before.by}'s, who alone (and admins) may push another in its place; "
-                "choose another name or tag",
-                code="not-yours",
-            )
+        if before is not None:
+            _need_owner(principal, before, "push another in its place; choose another name or tag")
         if before is None and len(self.catalogue.images()) >= MAX:
             raise Conflict(f"the catalogue has {MAX} images, and no more are taken; remove some")
         return str(parsed), tenant, before
@@ -124,7 +120,7 @@ class Images:
         """
         name, tenant, _ = self.check_name(principal, wanted.name)
         check(wanted)
-        _see_where_it_comes_from(principal, wanted.reference, parse_image_name(name).repository, registry)
+        _check_source(principal, wanted.reference, parse_image_name(name).repository, registry)
         now = self.clock.now()
         made = replace(wanted.provenance, by=principal.name)
         image = replace(wanted, name=name, tenant=tenant, by=principal.name, at=now, provenance=made, removed=None)
@@ -147,8 +143,7 @@ class Images:
         principal.need(Scope.SUBMIT)
         async with self._changing:
             image = self._known(principal, name)
-            if not _may_change(principal, image):
-                raise Forbidden(f"{image.name} is {image.by}'s, who alone (and admins) may remove it", code="not-yours")
+            _need_owner(principal, image, "remove it")
             view = self._view(image, principal, self._workloads())
             names = {one.name for one in environments_of(image)}
             now = self.clock.now()
@@ -166,15 +161,9 @@ class Images:
         """Pull an image onto these nodes (empty: all schedulable nodes). Raises NotFound, Forbidden."""
         principal.need(Scope.SUBMIT)
         image = self._known(principal, name)
-        if not _may_change(principal, image):
-            raise Forbidden(
-                f"{image.name} is {image.by}'s, who alone (and admins) may have it brought to nodes",
-                code="not-yours",
-            )
-        unknown = [one for one in nodes if one not in self.live_state.nodes]
-        if unknown:
-            there = ", ".join(sorted(self.live_state.nodes)) or "none"
-            raise NotFound(f"there is no node {unknown[0][:60]!r}; there are: {there}", code="node-not-found")
+        _need_owner(principal, image, "have it brought to nodes")
+        for node in nodes:
+            self.live_state.node(node)  # raises NotFound
         ready = [one.name for one in self.live_state.nodes.values() if one.state is NodeState.READY]
         away = next((one for one in nodes if one not in ready), None)
         if away is not None or not ready:
@@ -210,7 +199,12 @@ def _may_change(principal: Principal, image: Image) -> bool:
     return principal.is_admin or principal.name == image.by
 
 
-def _see_where_it_comes_from(principal: Principal, reference: str, repository: str, registry: str | None) -> None:
+def _need_owner(principal: Principal, image: Image, action: str) -> None:
+    if not _may_change(principal, image):
+        raise Forbidden(f"{image.name} is {image.by}'s, who alone (and admins) may {action}", code="not-yours")
+
+
+def _check_source(principal: Principal, reference: str, repository: str, registry: str | None) -> None:
     """Raise unless the image has its own name in the site's registry; admins may use other registries."""
     source = repository_of(reference)
     if principal.is_admin or (registry is not None and source == f"{registry}/{repository}"):

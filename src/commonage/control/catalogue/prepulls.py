@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commonage.control.catalogue.catalogue import Catalogue
-from commonage.control.signals import wait_at_most
+from commonage.control.signals import cancel_all, wait_at_most
 from commonage.control.state.live_state import LiveState
 from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, start_failure
@@ -173,11 +173,7 @@ class Prepulls:
     async def close(self) -> None:
         """Stop waiting for pulls; the nodes may still finish them."""
         errands = [errand for of_image in self._errands.values() for errand in of_image.values()]
-        tasks = [errand.task for errand in errands if errand.task is not None]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all([errand.task for errand in errands if errand.task is not None])
 
 
 def _combined_status(name: str, seen: Sequence[OnNode]) -> EnvironmentStatus:

@@ -38,7 +38,6 @@ class Gangs:
         self.iterations = Iterations("gangs", clock.now)
 
     async def open(self) -> None:
-        """Load the gangs from the live state; members that ended before are read from the store."""
         for workload in self._live_state:
             self.changed(workload)
         for gang, members in self._members.items():
@@ -109,7 +108,6 @@ class Gangs:
             self._restart(living, holding, now)
 
     def _restart(self, living: Sequence[Workload], holding: Sequence[Workload], now: float) -> None:
-        """Requeue the members that still run, once one member was requeued or must be."""
         began = max(one.attempt.allocation.at for one in holding if one.attempt is not None)
         evicted = next((one for one in holding if one.stop is not None and one.stop.cause is StopCause.EVICTION), None)
         out = next((one for one in living if one.state.waits and _ran(one, began)), None)
@@ -150,7 +148,6 @@ def _rank(one: Workload) -> int:
 
 
 def _cause_of(one: Workload) -> Reason:
-    """Why its last attempt ended, or is about to end."""
     match one.reason:
         case attempts.Stopping(cause=cause) | waiting.Requeued(cause=cause) | waiting.RetryScheduled(cause=cause):
             return cause

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from commonage.control.signals import Signal
+from commonage.control.signals import Signal, cancel_all
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
@@ -135,7 +135,6 @@ class Reconcile:
         return False
 
     def _forget(self, engine: Engine, attempt_id: str, done: asyncio.Future[Workload | None]) -> None:
-        """Once an end is written the engine need not remember the attempt."""
         if not done.cancelled() and done.exception() is None:
             self._do(attempt_id, lambda: engine.forget(attempt_id))
 
@@ -176,7 +175,6 @@ class Reconcile:
         }
 
     def _unallocated_attempt(self, engine: Engine, status: Status) -> None:
-        """Handle an attempt of this installation without an allocation: forget it if ended, otherwise stop it."""
         workload = self._live_state.get(workload_of(status.attempt_id))
         if status.attempt_id in self._busy or _is_current_attempt(workload, status.attempt_id):
             return  # it was allocated after the allocations were read
@@ -204,11 +202,7 @@ class Reconcile:
 
     async def close(self) -> None:
         """Cancel running tasks; after a restart the sweep repeats those that are still needed."""
-        tasks = list(self._busy.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await cancel_all(list(self._busy.values()))
 
 
 class _Watch:

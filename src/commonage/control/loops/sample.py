@@ -13,10 +13,17 @@ from dataclasses import dataclass, field, replace
 from commonage.control.nodes.devices import AllDevices
 from commonage.control.queries.node_views import NodeViews
 from commonage.control.state.live_state import LiveState
-from commonage.control.usage.attribution import MeasurementRound, attribute, parts_of, unknown_pids, utilisation_of
+from commonage.control.usage.attribution import (
+    MeasurementRound,
+    attribute,
+    parts_of,
+    shares_by_device,
+    unknown_pids,
+    utilisation_of,
+)
 from commonage.domain.errors import CommonageError
 from commonage.domain.iterations import Iterations
-from commonage.domain.nodes import Allocation, Share
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.domain.workloads import State
 from commonage.ports.clock import Clock
@@ -130,20 +137,16 @@ class Sampling:
         return samples
 
     def _of_attempts_on_devices(self, round_: MeasurementRound, now: float) -> list[Sample]:
-        """VRAM of each attempt on all its GPUs; its own part of their utilisation."""
         vram: dict[str, int] = defaultdict(int)
         for (attempt, _uuid), use in round_.uses.items():
             if use.memory_mib is not None:
                 vram[attempt] += use.memory_mib
         self.vram = dict(vram)
         samples = [Sample("gpu_memory_mib", f"attempt:{attempt}", now, mib) for attempt, mib in vram.items()]
-        holders: dict[str, dict[str, Share]] = defaultdict(dict)
-        for allocated in self.live_state.allocated():
-            for share in allocated.allocation.shares:
-                holders[share.device_uuid][allocated.allocation.attempt_id] = share
+        holders = shares_by_device(one.allocation for one in self.live_state.allocated())
         busy: dict[str, list[float]] = defaultdict(list)
         for uuid in round_.samples:
-            for attempt, part in parts_of(round_, uuid, holders[uuid]).items():
+            for attempt, part in parts_of(round_, uuid, holders.get(uuid, {})).items():
                 used = utilisation_of(round_, uuid, attempt, part)
                 if used is not None:
                     busy[attempt].append(used)

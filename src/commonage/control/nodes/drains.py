@@ -57,7 +57,7 @@ class Drains:
                 field="by",
                 code="invalid-time",
             )
-        before = self._nodes.known(name).leave_by
+        before = self._live_state.node(name).leave_by
         node = await self._nodes.drain(principal, name, True, by)
         eviction = StopRequest(principal.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
         evicted: list[Workload] = []
@@ -109,7 +109,7 @@ class Drains:
         if node is not None:
             await self._may_be_removed(principal, node, force)
         elif not gone and not await self._is_let_in(name):
-            self._nodes.known(name)
+            self._live_state.node(name)
         done = [] if self._joining is None else await self._joining.remove_node(name, gone=gone)
         if node is None:
             return done
@@ -132,7 +132,6 @@ class Drains:
         await self._forget(node, why)
 
     async def finish_leave(self, name: str) -> None:
-        """Revoke the access of a node after `left`. Failures are logged for an admin."""
         try:
             done = [] if self._joining is None else await self._joining.remove_node(name, gone=True)
         except (CommonageError, OSError) as error:
@@ -141,7 +140,6 @@ class Drains:
             log.info("%s has left: %s", name, "; ".join(done))
 
     async def _is_let_in(self, name: str) -> bool:
-        """A node that was never seen, or was removed, may still have a certificate or a place in the Swarm."""
         return self._joining is not None and await self._joining.is_admitted(name)
 
     async def _forget(self, node: Node, why: Reason) -> None:
@@ -157,7 +155,6 @@ class Drains:
                 await self._writer.apply(one.id, AttemptLost(one.attempt.id, why))
 
     async def _may_be_removed(self, principal: Principal, node: Node, force: bool) -> None:
-        """Raise Conflict, with the next step to take, if the node may not be removed."""
         if node.state is NodeState.READY:
             raise Conflict(NodeInUse(node=node.name, state=node.state.value), code="node-in-use")
         there = self._on(node.name)

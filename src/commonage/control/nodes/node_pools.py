@@ -108,7 +108,6 @@ class NodePools:
                 await self._clock.sleep(TICK_S)
 
     def views(self, principal: Principal) -> Sequence[NodePoolView]:
-        """Each node pool, with the next step of its policy and its cost. For admins."""
         principal.need(Scope.ADMIN)
         return [self._view(one) for one in self._node_pools]
 
@@ -294,7 +293,6 @@ class NodePools:
         return await self._joining.template(token.token, [*said, *policy.join_options], name)
 
     async def _tell(self, one: _PoolState, what: notes.PoolNodeAdded | notes.PoolNodeRemoved, change: int) -> None:
-        """Write an event with the hourly cost of the node pool before and after the change."""
         price, count = one.policy.kind.price_per_h, len(one.kept)
         what = replace(what, price_per_h=count * price, price_before_per_h=(count - change) * price)
         log.info("node pool %s: %s", one.policy.name, what)

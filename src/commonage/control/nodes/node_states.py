@@ -18,7 +18,6 @@ from commonage.scheduler.model.queued_requests import AllocatedRequest
 
 
 def with_state(node: Node) -> Node:
-    """The node with the state and reason that follow from its report and its drain state."""
     report = node.report
     if report.gone:
         return replace(node, state=NodeState.LOST, reasons=report.faults)

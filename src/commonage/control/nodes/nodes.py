@@ -24,7 +24,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.signals import wait_at_most
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.domain.errors import CommonageError, NotFound
+from commonage.domain.errors import CommonageError
 from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node, NodeReport, NodeState
@@ -86,7 +86,6 @@ class Nodes:
             log.warning("what the nodes reported is not written yet: %s", error)
 
     def changed(self, workload: Workload) -> None:
-        """Called after each write of a workload: if it was lost, its node is suspected before the next plan."""
         if workload.attempt is not None and workload.attempt.state is State.LOST:
             self.suspect(workload.attempt.allocation.node)
 
@@ -168,7 +167,7 @@ class Nodes:
         """
         principal.need(Scope.ADMIN)
         async with self._writing:
-            node = self.known(name)
+            node = self._live_state.node(name)
             wished = drained(node, principal.name if drain else "", leave_by)
             await self._keep([wished], self._clock.now())
             return self._live_state.nodes[name]
@@ -187,7 +186,7 @@ class Nodes:
         once. Raises NotFound, Forbidden.
         """
         principal.need(Scope.ADMIN)
-        node = self.known(name)
+        node = self._live_state.node(name)
         devices = node.report.devices if gpu is None else (device_of(node, gpu),)
         for uuid in dict.fromkeys(index.parent_uuid or index.uuid for index in devices):
             await self._devices.resume(uuid)
@@ -195,11 +194,3 @@ class Nodes:
             await self.drain(principal, name, False)
         await self.refresh()
         return self._live_state.nodes[name]
-
-    def known(self, name: str) -> Node:
-        """Find a node by its name. Raises NotFound, which lists the known nodes."""
-        node = self._live_state.nodes.get(name)
-        if node is None:
-            there = ", ".join(sorted(self._live_state.nodes)) or "none"
-            raise NotFound(f"there is no node {name[:60]!r}; there are: {there}", code="node-not-found")
-        return node

@@ -17,7 +17,7 @@ from commonage.domain.nodes import Device, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import MountsNotSupported
-from commonage.domain.requests import GpuRequest, Request, parse_gpus
+from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.statuses import Capabilities
 from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
@@ -27,8 +27,6 @@ from commonage.wire.docs import docs_page
 
 _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"
-
-
 _MAX_NAMED = 4
 
 
@@ -63,12 +61,12 @@ class Volumes:
             tenants = tuple(one for one in mine if volume.is_for(one))
             if tenants or principal.is_admin:
                 bounded, unbounded = _nodes(volume, engines)
-                notes = (*_link_notes(volume, mounted), *_size_notes(bounded, unbounded))
+                is_readonly_link = not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable
+                notes = (*([_LINK] if is_readonly_link else []), *_size_notes(bounded, unbounded))
                 found.append(VolumeView(volume, tenants, _place(volume, mounted), notes, bounded, unbounded))
         return found
 
     def warnings(self) -> Sequence[str]:
-        """Warnings for the admin who declared them, as sentences."""
         engines = self.node_views.capabilities()
         loose: dict[tuple[str, ...], list[str]] = {}
         for volume in self.settings.volumes:
@@ -98,10 +96,6 @@ def _nodes(volume: Volume, engines: Sequence[Capabilities]) -> tuple[tuple[str, 
         bounded += [*one.bounded_on, *(one.unbounded_on if in_memory else ())]
         unbounded += () if in_memory else one.unbounded_on
     return tuple(sorted(bounded)), tuple(sorted(unbounded))
-
-
-def _link_notes(volume: Volume, mounted: bool) -> Sequence[str]:
-    return [_LINK] if not mounted and volume.kind is VolumeKind.FOLDER and not volume.writable else []
 
 
 def _size_notes(bounded: Sequence[str], unbounded: Sequence[str]) -> Sequence[str]:
@@ -196,8 +190,4 @@ class Launch:
         shape = grid.shape(request)
         free = bool(grid.fits(shape, np.arange(len(grid.nodes))).any())
         why_not = None if free or not grid.nodes else refusal(grid, shape, 0)
-        return GpuChoice(text, f"{text} of a GPU" if "/" in text else _title(gpu), free, why_not)
-
-
-def _title(gpu: GpuRequest | None) -> str:
-    return "no GPU" if gpu is None else str(gpu)
+        return GpuChoice(text, f"{text} of a GPU" if "/" in text else str(gpu), free, why_not)

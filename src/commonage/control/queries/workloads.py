@@ -37,8 +37,6 @@ from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
 from commonage.scheduler.model.queued_requests import QueuedRequest
 
-BIRTH_OF_UNIX = 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class StateDetails:
@@ -88,7 +86,6 @@ class WorkloadQueries:
         return which if principal.is_admin else replace(which, owner=principal.name)
 
     async def attempts(self, principal: Principal, workload_id: str) -> Sequence[Attempt]:
-        """All its attempts, oldest first."""
         await self.workload(principal, workload_id)
         return await self.store.attempts(workload_id)
 
@@ -104,10 +101,8 @@ class WorkloadQueries:
         position = self.live_state.position(workload.id, self.clock.now())
         if self.live_state.outcome is None or position is None:
             return StateDetails(workload.reason, position)
-        reason, pending_node = (
-            why_waiting(self.live_state.snapshot, self.live_state.outcome, queued, position),
-            self._pending_node(queued),
-        )
+        reason = why_waiting(self.live_state.snapshot, self.live_state.outcome, queued, position)
+        pending_node = self._pending_node(queued)
         return StateDetails(reason, position, () if pending_node is None else (pending_node,))
 
     def _pending_node(self, queued: QueuedRequest) -> Reason | None:
@@ -212,7 +207,7 @@ class WorkloadQueries:
     async def workload_usage(self, principal: Principal, workload_id: str) -> Usage:
         await self.workload(principal, workload_id)
         now = self.clock.now()
-        found = await self.store.usage(since=BIRTH_OF_UNIX, until=now, by="workload", workload_id=workload_id)
+        found = await self.store.usage(since=0.0, until=now, by="workload", workload_id=workload_id)
         return found[0] if found else Usage(workload_id, 1, 0.0, 0.0, 0.0, 0.0)
 
     async def metrics(

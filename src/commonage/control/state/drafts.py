@@ -57,8 +57,6 @@ class Change:
 
 @dataclass(slots=True)
 class Draft:
-    """A batch under construction, its changes to the live state, and the effects that follow."""
-
     batch: Batch = field(default_factory=Batch)
     latest: dict[str, Workload] = field(default_factory=dict)
     effects: list[tuple[str, Effect]] = field(default_factory=list)

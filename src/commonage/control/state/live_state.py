@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from commonage.domain.errors import NotFound
 from commonage.domain.ids import attempt_id
 from commonage.domain.node_pools import NodePoolPolicy, PendingNode
 from commonage.domain.nodes import Node
@@ -67,6 +68,14 @@ class LiveState:
     def set_pending_nodes(self, pending: Iterable[PendingNode]) -> None:
         self.pending_nodes = tuple(pending)
 
+    def node(self, name: str) -> Node:
+        """Raises NotFound, which lists the known nodes."""
+        node = self._nodes.get(name)
+        if node is None:
+            known = ", ".join(sorted(self._nodes)) or "none"
+            raise NotFound(f"there is no node {name[:60]!r}; there are: {known}", code="node-not-found")
+        return node
+
     def get(self, workload_id: str) -> Workload | None:
         return self._workloads.get(workload_id)
 
@@ -77,7 +86,6 @@ class LiveState:
         return iter(list(self._workloads.values()))
 
     def put(self, workload: Workload) -> None:
-        """Apply a workload that was just written; an ended one is removed."""
         if workload.id not in self._workloads and not workload.state.is_terminal:
             self.snapshot.arrived(workload.spec.request)
         self._put(workload)

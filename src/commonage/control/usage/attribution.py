@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from commonage.domain.nodes import Device, Share
+from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.reasons.notes import ProcessInfo, UnattributedGpuMemory
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.ports.devices import DeviceSample, ProcessMemory
@@ -135,6 +135,15 @@ def _sum(one: Figure | None, other: Figure | None) -> Figure | None:
     if one is None or other is None:
         return one if other is None else other
     return one + other
+
+
+def shares_by_device(allocations: Iterable[Allocation]) -> dict[str, dict[str, Share]]:
+    """The share of each attempt, by device uuid and attempt id."""
+    holders: dict[str, dict[str, Share]] = defaultdict(dict)
+    for allocation in allocations:
+        for share in allocation.shares:
+            holders[share.device_uuid][allocation.attempt_id] = share
+    return holders
 
 
 def parts_of(round_: MeasurementRound, uuid: str, holders: Mapping[str, Share]) -> dict[str, float]:

@@ -57,7 +57,6 @@ class HomeWatch:
                 await self._clock.sleep(EVERY_S)
 
     async def refresh(self) -> None:
-        """Measure once; if that fails, the last result stays."""
         if self._homes is None:
             return
         try:

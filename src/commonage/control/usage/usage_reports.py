@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.control.usage.attribution import MeasurementRound, parts_of, utilisation_of
+from commonage.control.usage.attribution import MeasurementRound, parts_of, shares_by_device, utilisation_of
 from commonage.domain.ids import workload_of
-from commonage.domain.nodes import Allocation, Share
+from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import LastUse, Measurement
 from commonage.domain.usage_reports import (
     Measured,
@@ -83,10 +83,7 @@ class UsageReports:
         await self.keep(everything=round_.at - self._written_at >= WRITE_EVERY_S)
 
     def _devices(self, round_: MeasurementRound, allocated: Sequence[Allocation]) -> dict[str, _Device]:
-        holders: dict[str, dict[str, Share]] = {}
-        for allocation in allocated:
-            for share in allocation.shares:
-                holders.setdefault(share.device_uuid, {})[allocation.attempt_id] = share
+        holders = shares_by_device(allocated)
         return {
             uuid: _Device(self._energy_of(uuid, round_), parts_of(round_, uuid, holders.get(uuid, {})))
             for uuid in round_.samples

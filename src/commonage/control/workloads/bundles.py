@@ -262,14 +262,11 @@ class UserBundles:
         at, needed = self._last_needed
         if known_s and self._clock.now() - at < known_s:
             return needed
-        needed = self._needed_now()
-        self._last_needed = self._clock.now(), needed
-        return needed
-
-    def _needed_now(self) -> frozenset[_Key]:
         specs = {(one.spec.owner, one.spec.bundle) for one in self._live_state if one.spec.bundle}
         mine = {(folder_name(owner), digest) for owner, digest in specs if digest}
-        return frozenset(mine | {("", digest) for _, digest in mine})
+        needed = frozenset(mine | {("", digest) for _, digest in mine})
+        self._last_needed = self._clock.now(), needed
+        return needed
 
 
 def _mib(kept: Iterable[KeptBundle]) -> int:

@@ -54,7 +54,6 @@ class Execs:
             raise _not_running(await self.queries.workload(principal, workload_id)) from None
 
     async def check(self, principal: Principal, workload_id: str) -> None:
-        """Raise what `begin` would raise before it runs anything."""
         await self._running(principal, workload_id)
 
     async def _running(self, principal: Principal, workload_id: str) -> tuple[Workload, Attempt, Engine]:

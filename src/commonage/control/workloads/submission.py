@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.control.catalogue.catalogue import Catalogue
@@ -20,14 +19,10 @@ from commonage.domain.suggestions import Suggestion, suggestion_of
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
-from commonage.wire.docs import docs_page
 
 Variables = tuple[tuple[str, str], ...]
 MAX_TOGETHER = 1024
 DEFAULT_GRACE_S = 10
-
-# Where workloads run in containers, environments without an image are not offered.
-_NONE = f"none yet; an admin sets docker_image, or builds and pushes an image ({docs_page('operate/images')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +100,19 @@ def _tenant(
     The groups of the caller are known. The hub's spawner submits for other users and sends their groups; its own
     permissions do not count then.
     """
-    said = submission.groups is not None and principal.is_admin
-    groups = (submission.groups or ()) if said else principal.groups if owner == principal.name else ()
-    with_state = replace(principal, name=owner, scopes=principal.scopes - {Scope.ADMIN}) if said else principal
+    for_other = submission.groups is not None and principal.is_admin
+    groups = (submission.groups or ()) if for_other else principal.groups if owner == principal.name else ()
+    caller = replace(principal, name=owner, scopes=principal.scopes - {Scope.ADMIN}) if for_other else principal
     name = submission.environment or ""
     found = catalogue.get(name) or catalogue.removed(name)
     own = found.tenant if found is not None else None
     if (
         submission.tenant is None
         and own is not None
-        and (with_state.is_admin or own in _names(tenants_of(groups, settings)))
+        and (caller.is_admin or own in [tenant.name for tenant in tenants_of(groups, settings)])
     ):
-        return tenant_of(own, with_state, groups, settings)
-    return tenant_of(submission.tenant, with_state, groups, settings)
-
-
-def _names(tenants: Sequence[Tenant]) -> frozenset[str]:
-    return frozenset(one.name for one in tenants)
+        return tenant_of(own, caller, groups, settings)
+    return tenant_of(submission.tenant, caller, groups, settings)
 
 
 def _request(submission: Submission, tenant: Tenant, settings: ControlSettings) -> Request:

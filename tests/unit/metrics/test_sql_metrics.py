@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.metrics.buckets import width_of
+from commonage.metrics.sql_metrics import width_of
 
 
 @pytest.mark.parametrize(
