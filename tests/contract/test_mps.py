@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import Device, Isolation, Share
+from commonage.domain.reasons.devices import MpsDaemonEnded, MpsNotExclusive, SharedByMps
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import PROGRAM, MpsDaemon
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
@@ -116,17 +117,17 @@ def test_a_killed_daemon_is_started_again_and_its_clients_are_told_once(world: W
     mps = world.mps()
     mps.apply(hold("a-1"))
     mps.apply(hold("a-2"))
-    assert all("ended at" not in notice for notice in mps.watch()["GPU-1"])
+    assert not any(isinstance(notice, MpsDaemonEnded) for notice in mps.watch()["GPU-1"])
     before = world.daemon().pid()
     kill(world.daemon())
     notices = mps.watch()["GPU-1"]
     assert world.daemon().pid() not in (None, before)
-    assert any("its MPS daemon ended at" in notice for notice in notices)
+    assert any(isinstance(notice, MpsDaemonEnded) for notice in notices)
     assert [attempt for attempt, _ in world.told] == ["a-1", "a-2"]
     mps.watch()
     assert len(world.told) == 2
     world.clock.at += 7200
-    assert all("ended at" not in notice for notice in mps.watch()["GPU-1"])
+    assert not any(isinstance(notice, MpsDaemonEnded) for notice in mps.watch()["GPU-1"])
 
 
 def test_one_that_cannot_be_started_again_is_tried_later_and_said_meanwhile(world: World) -> None:
@@ -134,14 +135,14 @@ def test_one_that_cannot_be_started_again_is_tried_later_and_said_meanwhile(worl
     mps.apply(hold("a-1"))
     kill(world.daemon())
     world.fails("no room for MPS")
-    assert any("ended at" in notice for notice in mps.watch()["GPU-1"])
-    assert "no room for MPS" in mps.available(DEVICE)
+    assert any(isinstance(notice, MpsDaemonEnded) for notice in mps.watch()["GPU-1"])
+    assert "no room for MPS" in str(mps.why_unavailable(DEVICE))
     assert len(world.told) == 1
     world.works()
     world.clock.at += 61
     mps.watch()
     assert world.daemon().pid() is not None
-    assert mps.available(DEVICE) == ""
+    assert mps.why_unavailable(DEVICE) is None
 
 
 def test_a_daemon_that_does_not_start_is_the_reason(world: World) -> None:
@@ -206,8 +207,10 @@ def test_what_an_admin_is_told_of_faults(world: World) -> None:
     mps = world.mps()
     mps.apply(hold("a-1"))
     notices = mps.watch()["GPU-1"]
-    assert any("fatal fault" in notice for notice in notices)
-    assert any("clears its variables" in notice for notice in notices)  # there is no driver to ask for exclusive mode
+    assert SharedByMps() in notices
+    assert any(
+        isinstance(notice, MpsNotExclusive) for notice in notices
+    )  # there is no driver to ask for exclusive mode
 
 
 def test_parts_of_two_devices_cannot_be_held(world: World) -> None:

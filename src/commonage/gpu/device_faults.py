@@ -11,9 +11,9 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from commonage.domain.reasons import Reason
 from commonage.gpu.nvml import xid
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class DeviceFaults:
 
     def agent_reports(self, device: str, number: int, life: Life, instance: str | None = None) -> None:
         """The driver reported this Xid of the GPU, or of an application on an instance of it."""
-        log.warning("GPU %s: Xid %d, %s", instance or device, number, xid.meaning_of(number).words)
+        log.warning("GPU %s: Xid %d", instance or device, number)
         self.last[device] = number
         at = self._now()
         if number == xid.CONTAINED:
@@ -95,26 +95,27 @@ class DeviceFaults:
         when = self._notes.get(device, {}).get(xid.CONTAINED, float("-inf"))
         return number == xid.DOUBLE_BIT and at - when <= xid.CONTAINED_WITHIN_S
 
-    def faults(self, device: str, index: int, life: Life) -> tuple[str, ...]:
+    def faults(self, device: str, index: int, life: Life) -> tuple[Reason, ...]:
         """Why the GPU takes no new work because of Xids. Drops those that are cleared by now."""
         known = self._fatal.get(device, [])
         left = [one for one in known if not one.is_over(life)]
         if len(left) < len(known):
-            log.warning("GPU %s began anew, its Xids of before are forgotten", device)
+            log.warning("GPU %s was reset; its earlier Xids are cleared", device)
             self._keep(device, left)
         for one in left:
             one.asked = one.asked or bool(life.recovery)
             one.energy_mj = life.energy_mj if life.energy_mj is not None else one.energy_mj
         return tuple(xid.fault_of(one.number, index) for one in left)
 
-    def notices(self, *uuids: str) -> tuple[str, ...]:
+    def notices(self, *uuids: str) -> tuple[Reason, ...]:
         """Notices of the last hour about these uuids (a GPU and its instance)."""
-        now, found = self._now(), []
+        now = self._now()
+        notices: list[Reason] = []
         for uuid in uuids:
             notes = {number: at for number, at in self._notes.get(uuid, {}).items() if 0 <= now - at < SHOWN_S}
             self._notes[uuid] = notes
-            found += [f"{xid.notice_of(number)} at {_clock(at)}" for number, at in sorted(notes.items())]
-        return tuple(found)
+            notices += [xid.notice_of(number, at) for number, at in sorted(notes.items())]
+        return tuple(notices)
 
     def forget(self, device: str | None) -> None:
         """An admin clears the faults of this GPU (None: of all)."""
@@ -156,7 +157,3 @@ def boot_id(path: Path = BOOT_ID) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M UTC")

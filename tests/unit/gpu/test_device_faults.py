@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from commonage.domain.reasons.devices import XidReported
 from commonage.gpu.device_faults import DeviceFaults, Life, boot_id
 
 LIFE = Life("boot-1", "615.10", energy_mj=5000, recovery=0)
@@ -26,9 +27,7 @@ def test_a_notice_is_shown_for_an_hour() -> None:
     faults = Faults()
     faults.agent_reports("GPU-1", 31, LIFE)
     faults.at += 3599
-    assert faults.notices("GPU-1") == (
-        "an application had Xid 31 (memory page fault, an access to an address that is not its own) at 00:16 UTC",
-    )
+    assert faults.notices("GPU-1") == (XidReported(number=31, seen_at=1000.0, by_application=True),)
     faults.at += 2
     assert faults.notices("GPU-1") == ()
     assert faults.last == {"GPU-1": 31}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from commonage.domain.nodes import Device, Isolation
+from commonage.domain.reasons import Reason
 from commonage.files.injected import PYTHON
 from commonage.gpu.isolation.level import Level
 from commonage.ports.devices import ShareAssignment
@@ -21,9 +22,8 @@ class Cooperative(Level):
 
     isolation = Isolation.COOPERATIVE
 
-    def available(self, device: Device) -> str:
-        """Always available: it guarantees nothing."""
-        return ""
+    def why_unavailable(self, device: Device) -> Reason | None:
+        return None
 
     def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
         """The folder for every Python of the workload; the engine mounts it into containers."""

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from commonage.domain.nodes import Allocation, Device, Isolation, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import IsolationLost, IsolationNotAvailable, MpsNotForContainers
 from commonage.gpu.environment import share_environment
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
@@ -28,12 +30,6 @@ from commonage.ports.devices import Devices, DeviceSample, ShareAssignment, Shar
 
 log = logging.getLogger(__name__)
 Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
-
-
-_NOT_BY_ITSELF = (
-    "clients of MPS in containers must share the node's /dev/shm with most drivers, and ours do not: it is used "
-    "only where gpu_isolation names it"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +86,12 @@ class IsolatedDevices:
         """The GPUs of `inner`, each with its level, its slots, and notices about them."""
         found = self._inner.inventory()
         with self._lock:
-            notices: dict[str, tuple[str, ...]] = {}
+            notices: dict[str, tuple[Reason, ...]] = {}
             for level in self._levels:
                 notices.update(level.watch())
             return [self._with_state(device, notices.get(device.uuid, ())) for device in found]
 
-    def _with_state(self, device: Device, notices: tuple[str, ...]) -> Device:
+    def _with_state(self, device: Device, notices: tuple[Reason, ...]) -> Device:
         slots = self._sharing.slots.of(device)
         if device.simulated:
             return replace(device, slots=slots, isolation=Isolation.COOPERATIVE)
@@ -114,29 +110,29 @@ class IsolatedDevices:
             context_mib=self._contexts.known().get(device.uuid, 0),
         )
 
-    def _why_not(self, level: Level, device: Device) -> str:
-        why = level.available(device)
+    def _why_not(self, level: Level, device: Device) -> Reason | None:
+        why = level.why_unavailable(device)
         if why or level.isolation is not Isolation.MPS or not self._sharing.in_containers:
             return why
         held = any(share.isolation is Isolation.MPS for share in self._shares_of(device.uuid))
-        return "" if held or self._sharing.wanted == "mps" else _NOT_BY_ITSELF
+        return None if held or self._sharing.wanted == "mps" else MpsNotForContainers()
 
-    def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> tuple[Isolation, str]:
+    def _choice(self, device: Device, why_not: Mapping[Isolation, Reason | None]) -> tuple[Isolation, Reason | None]:
         """The best available level, or the requested one; and the fault, if the GPU takes no work because of it.
 
         While shares of a GPU are held it keeps their level: two levels at once would enforce neither.
         """
         held = next((one.isolation for one in self._shares_of(device.uuid)), None)
         if held is not None:
-            why = f"takes no more work until its present shares ended: {held} does not hold any more: {why_not[held]}"
-            return held, why if why_not[held] else ""
+            cause = why_not[held]
+            return held, cause and IsolationLost(level=held.value, cause=cause)
         if device.parent_uuid is not None or self._sharing.wanted == "auto":
-            return next(level for level, why in why_not.items() if not why), ""
+            return next(level for level, why in why_not.items() if not why), None
         wanted = Isolation(self._sharing.wanted)
-        if why_not[wanted]:
-            why = f"is not shared: gpu_isolation is {wanted}, which does not hold here: {why_not[wanted]}"
-            return Isolation.COOPERATIVE, why
-        return wanted, ""
+        cause = why_not[wanted]
+        if cause:
+            return Isolation.COOPERATIVE, IsolationNotAvailable(level=wanted.value, cause=cause)
+        return wanted, None
 
     def _shares_of(self, uuid: str) -> Iterator[Share]:
         return (share for hold in self._held.values() for share in hold.shares if share.device_uuid == uuid)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from commonage.domain.nodes import Device, Isolation
+from commonage.domain.reasons import Reason
 from commonage.ports.devices import ShareAssignment
 
 
@@ -20,8 +21,8 @@ class Level(Protocol):
         """The level that this class implements."""
         ...
 
-    def available(self, device: Device) -> str:
-        """Empty if it is available on this device, else why not and what would change that, in half a sentence."""
+    def why_unavailable(self, device: Device) -> Reason | None:
+        """None if it is available on this device."""
         ...
 
     def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
@@ -42,7 +43,7 @@ class Level(Protocol):
         """Called after a start with all applied holds: keep the processes that serve them, end the others."""
         return
 
-    def watch(self) -> Mapping[str, tuple[str, ...]]:
+    def watch(self) -> Mapping[str, tuple[Reason, ...]]:
         """Check the processes that serve the shares; returns notices by device uuid. Called every few seconds."""
         return {}
 

@@ -19,6 +19,7 @@ from typing import Any
 import pynvml
 
 from commonage.domain.nodes import Allocation, Device, Share
+from commonage.domain.reasons.devices import GpuDriverFailed, GpuNotListed, MigChangedInUse, MigInstanceRemoved
 from commonage.gpu.device_faults import DeviceFaults, Life, boot_id
 from commonage.gpu.environment import share_environment
 from commonage.gpu.nvml import errors
@@ -26,10 +27,6 @@ from commonage.gpu.nvml.inventory import Node, cuda_version, devices_of, instanc
 from commonage.gpu.nvml.library import Gpu, Library, Message
 from commonage.gpu.nvml.sample import Measuring
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable
-
-_REMADE = "is not there any more: its GPU was split anew while it was held"
-_BESIDE = "is a part of a GPU that was split anew under running work, and takes none until that has ended"
-_UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
 
 
 class NvmlDevices(Devices):
@@ -167,11 +164,13 @@ class NvmlDevices(Devices):
         gone = [one for one in self._known.get(gpu, ()) if one.uuid in self._held and one.uuid not in listed]
         if not gone:
             return here
-        parts = [one if one.uuid in self._held else replace(one, faults=(*one.faults, _BESIDE)) for one in here]
+        parts = [
+            one if one.uuid in self._held else replace(one, faults=(*one.faults, MigChangedInUse())) for one in here
+        ]
         for one in gone:
             taken = {device.index for device in parts}
             index = next(place for place in itertools.count(one.index) if place not in taken)
-            parts.append(replace(one, index=index, faults=(_REMADE,)))
+            parts.append(replace(one, index=index, faults=(MigInstanceRemoved(),)))
         return tuple(parts)
 
     def _at_fault(self, index: int, error: Any, node: Node) -> list[Device]:
@@ -193,14 +192,14 @@ class NvmlDevices(Devices):
         for device in gone:
             index = device.index if device.index not in taken else max(taken) + 1
             taken.add(index)
-            found.append(replace(device, index=index, faults=(_UNLISTED,)))
+            found.append(replace(device, index=index, faults=(GpuNotListed(search="Xid"),)))
         return found
 
     def _all_at_fault(self, error: DevicesUnavailable) -> Sequence[Device]:
         self._trouble = True
         if not self._known:
             raise error
-        faults = (f"cannot be used: {error.message}",)
+        faults = (GpuDriverFailed(error=error.message),)
         return tuple(replace(device, faults=faults) for devices in self._known.values() for device in devices)
 
     def _hear(self, gpus: Sequence[Gpu]) -> None:

@@ -1,15 +1,25 @@
 """Translates NVML's native errors into Commonage's. Used by `nvml` only.
 
-There are two kinds: DevicesUnavailable if the driver as a whole cannot be used, and a fault, a half sentence that
-follows the name of a GPU, if one GPU cannot.
+There are two kinds: DevicesUnavailable if the driver as a whole cannot be used, and a fault if one GPU cannot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pynvml
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import (
+    GpuInfoRomCorrupted,
+    GpuNeedsReset,
+    GpuNotAccessible,
+    GpuNotAnswering,
+    GpuNotReachable,
+    GpuWithoutInterrupts,
+    GpuWithoutPower,
+)
 from commonage.gpu.nvml import driver_versions
 from commonage.ports.devices import DevicesUnavailable
 
@@ -48,15 +58,12 @@ _DRIVER_RETRYABLE = frozenset(
         pynvml.NVML_ERROR_NOT_READY,
     }
 )
-_GPU = {
-    pynvml.NVML_ERROR_GPU_IS_LOST: (
-        "fell off the bus or cannot be reached; look for `Xid` in `dmesg`; a reboot often brings it back"
-    ),
-    pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset to work again (`nvidia-smi --gpu-reset -i {index}`)",
-    pynvml.NVML_ERROR_INSUFFICIENT_POWER: "has no external power; check its power cables",
-    pynvml.NVML_ERROR_IRQ_ISSUE: "gets no interrupts; look into `dmesg` and the BIOS settings",
-    pynvml.NVML_ERROR_NO_PERMISSION: "is not accessible to this user; check the rights of /dev/nvidia*",
-    pynvml.NVML_ERROR_CORRUPTED_INFOROM: "has a corrupted infoROM; its vendor has to repair it",
+_GPU: Mapping[int, Reason] = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: GpuNotReachable(),
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: GpuWithoutPower(),
+    pynvml.NVML_ERROR_IRQ_ISSUE: GpuWithoutInterrupts(),
+    pynvml.NVML_ERROR_NO_PERMISSION: GpuNotAccessible(),
+    pynvml.NVML_ERROR_CORRUPTED_INFOROM: GpuInfoRomCorrupted(),
 }
 _ABSENT = frozenset(
     {
@@ -80,12 +87,12 @@ def unavailable(error: Any) -> DevicesUnavailable:
     return DevicesUnavailable(sentence, retryable=error.value in _DRIVER_RETRYABLE)
 
 
-def fault(error: Any, index: int) -> str:
+def fault(error: Any, index: int) -> Reason:
     """The fault of GPU `index` for an NVMLError of a call that concerns it alone."""
-    known = _GPU.get(error.value)
-    if known is not None:
-        return known.format(index=index)
-    return f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
+    if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
+        return GpuNeedsReset(index=index)
+    unknown = GpuNotAnswering(error=f"{str(error)!r} (NVML code {error.value})", advice="try `nvidia-smi`")
+    return _GPU.get(error.value, unknown)
 
 
 def is_absent(error: Any) -> bool:

@@ -13,17 +13,13 @@ from typing import Any
 import pynvml
 
 from commonage.domain.nodes import INSTANCE_INDEX, Device
+from commonage.domain.reasons.devices import GpuMemoryUnknown, MigWithoutInstances
 from commonage.gpu.device_faults import DeviceFaults, Life
 from commonage.gpu.environment import MIB
 from commonage.gpu.nvml.health import health_of, recovery_of
 from commonage.gpu.nvml.library import Gpu, Library
 from commonage.gpu.nvml.places import Links, links_of, numa_of, pci_of, peers_of
 
-_NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
-_NO_INSTANCE = (
-    "is in MIG mode and has no instance: make some (`commonage node mig`, or `nvidia-smi mig -i {index} -cgi PROFILES "
-    "-C`), or switch MIG off (`nvidia-smi -i {index} -mig 0`)"
-)
 _PROFILE = re.compile(r"MIG (\S+)$")
 
 
@@ -87,7 +83,7 @@ def devices_of(gpu: Gpu, node: Node, faults: DeviceFaults) -> tuple[Device, ...]
         return (device,)
     instances = instances_of(gpu)
     if not instances:
-        return (replace(device, faults=(*device.faults, _NO_INSTANCE.format(index=gpu.index))),)
+        return (replace(device, faults=(*device.faults, MigWithoutInstances(index=gpu.index))),)
     return tuple(_instance(gpu, device, one, faults) for one in instances)
 
 
@@ -97,7 +93,7 @@ def _gpu(gpu: Gpu, node: Node, faults: DeviceFaults) -> Device:
     pci = pci_of(gpu)
     life = life_of(gpu, node.driver, node.boot)
     health = health_of(gpu, capability and (capability[0], capability[1]), life.recovery)
-    missing = () if total_mib else (_NO_MEMORY,)
+    missing = () if total_mib else (GpuMemoryUnknown(),)
     return Device(
         uuid=gpu.uuid,
         index=gpu.index,
@@ -143,7 +139,7 @@ def instances_of(gpu: Gpu) -> list[Instance]:
 
 def _instance(gpu: Gpu, whole: Device, one: Instance, faults: DeviceFaults) -> Device:
     mib, _ = memory_mib(gpu.library, one.handle)
-    missing = () if mib else (_NO_MEMORY,)
+    missing = () if mib else (GpuMemoryUnknown(),)
     return replace(
         whole,
         uuid=one.uuid,

@@ -20,6 +20,7 @@ from commonage.gpu.cuda.probe import digits
 from commonage.gpu.environment import share_environment
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mps import Mps
+from commonage.messages import texts
 from commonage.ports.devices import ShareAssignment
 from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, ask
 from commonage.server.processes.termination import Termination
@@ -112,7 +113,9 @@ class GpuTrials:
         """Run the trials one after the other; everything is released in any case."""
         for device in self._devices:
             for level in self._levels:
-                why = "; ".join(device.faults) or level.available(device) or self._no_room(device)
+                unavailable = level.why_unavailable(device)
+                reasons = device.faults or ((unavailable,) if unavailable else ())
+                why = texts(reasons) or self._no_room(device)
                 if why:
                     yield _not_tried(device, level.isolation, why)
                 else:
