@@ -62,7 +62,6 @@ class AmdDevices(Devices):
             return next((self._driver(handle) for handle in self._ask("amdsmi_get_processor_handles") or ()), "")
 
     def inventory(self) -> Sequence[Device]:
-        """Every GPU seen since the start, by index; GPUs that do not work now have a fault."""
         with self._lock:
             try:
                 handles = self._whole("amdsmi_get_processor_handles")
@@ -87,7 +86,6 @@ class AmdDevices(Devices):
             return tuple(sorted(seen, key=lambda device: device.index))
 
     def measure(self) -> Sequence[DeviceSample]:
-        """A sample of every GPU that answers; for the others, `inventory` gives the reason."""
         with self._lock:
             handles = self._ask("amdsmi_get_processor_handles") or ()
             gpus = (self._gpu(handle, number) for number, handle in enumerate(handles))
@@ -109,7 +107,6 @@ class AmdDevices(Devices):
         return variables | {"ROCR_VISIBLE_DEVICES": ",".join(uuids), "HIP_VISIBLE_DEVICES": left}
 
     def close(self) -> None:
-        """Close the driver."""
         with self._lock:
             if self._open:
                 self._open = False

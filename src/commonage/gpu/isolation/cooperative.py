@@ -18,13 +18,11 @@ SITE_VARIABLE = "COMMONAGE_GPU_SITE"
 
 
 class Cooperative(Level):
-    """Variables only."""
-
     isolation = Isolation.COOPERATIVE
 
     def why_unavailable(self, device: Device) -> Reason | None:
         return None
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """The folder for every Python of the workload; the engine mounts it into containers."""
-        return {} if hold.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}
+        return {} if assignment.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}

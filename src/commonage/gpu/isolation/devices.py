@@ -1,7 +1,7 @@
 """Wraps any devices: chooses the isolation level and slots of each, and enforces the shares of attempts.
 
-Created by `detect.open_devices` for the server. A hold is written to disk before it is applied (`holds`), so that it is
-released after any crash; GPUs that another server of this node allocates are not allocated here (`claims`).
+Created by `detect.open_devices` for the server. An assignment is written to disk before it is applied, so that it is
+released after any crash; GPUs that another server of this node allocates are not allocated here (`gpu_locks`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from commonage.domain.nodes import Allocation, Device, Isolation, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.devices import IsolationLost, IsolationNotAvailable, MpsNotForContainers
 from commonage.gpu.environment import share_environment
+from commonage.gpu.isolation.assignment_files import AssignmentFiles
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.gpu_locks import GpuLocks
-from commonage.gpu.isolation.holds import Holds
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
@@ -45,9 +45,9 @@ class Sharing:
     in_containers: bool = False
 
 
-def holds_in(folder: Path) -> Holds:
+def assignments_in(folder: Path) -> AssignmentFiles:
     """The holds of the server whose `Sharing` has this folder, for read access."""
-    return Holds(folder / "holds")
+    return AssignmentFiles(folder / "holds")
 
 
 class IsolatedDevices:
@@ -67,7 +67,7 @@ class IsolatedDevices:
         self._warnings: list[tuple[str, str]] = []
         self._levels = tuple(levels or self._all_levels())
         self._by = {level.isolation: level for level in self._levels}
-        self._holds = holds_in(sharing.folder)
+        self._assignments = assignments_in(sharing.folder)
         self._claims = claims or GpuLocks(f"data folder {sharing.folder.parent}")
         self._contexts = contexts or Contexts(sharing.folder / "contexts.json")
         self._held: dict[str, ShareAssignment] = {}  # content of the files, by attempt
@@ -83,7 +83,6 @@ class IsolatedDevices:
     # --- inventory ----------------------------------------------------------------------------------------
 
     def inventory(self) -> Sequence[Device]:
-        """The GPUs of `inner`, each with its level, its slots, and notices about them."""
         found = self._inner.inventory()
         with self._lock:
             notices: dict[str, tuple[Reason, ...]] = {}
@@ -135,10 +134,9 @@ class IsolatedDevices:
         return wanted, None
 
     def _shares_of(self, uuid: str) -> Iterator[Share]:
-        return (share for hold in self._held.values() for share in hold.shares if share.device_uuid == uuid)
+        return (share for assignment in self._held.values() for share in assignment.shares if share.device_uuid == uuid)
 
     def measure(self) -> Sequence[DeviceSample]:
-        """The samples of `inner`."""
         return self._inner.measure()
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
@@ -146,42 +144,45 @@ class IsolatedDevices:
         return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
-        """Forwarded to `inner`."""
         self._inner.note_allocations(allocations)
 
     def resume(self, uuid: str | None = None) -> None:
-        """Forwarded to `inner`."""
         self._inner.resume(uuid)
 
     # --- enforcing shares ---------------------------------------------------------------------------------
 
-    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def enforce(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Enforce each share that is a part of its GPU, at the level with which it was allocated."""
-        parts = tuple(share for share in hold.shares if not share.whole)
+        parts = tuple(share for share in assignment.shares if not share.whole)
         if not parts:
             return {}
         with self._lock:
-            self._refuse_a_second_level(hold.attempt_id, parts)
+            self._refuse_a_second_level(assignment.attempt_id, parts)
             try:
-                self._held[hold.attempt_id] = replace(hold, shares=parts)
-                self._holds.put(self._held[hold.attempt_id])
+                self._held[assignment.attempt_id] = replace(assignment, shares=parts)
+                self._assignments.put(self._held[assignment.attempt_id])
                 # Frameworks get their limit at every level: this avoids failed allocations.
-                variables = dict(self._by[Isolation.COOPERATIVE].apply(hold))
+                variables = dict(self._by[Isolation.COOPERATIVE].apply(assignment))
                 for isolation in dict.fromkeys(share.isolation for share in parts):
                     mine = tuple(share for share in parts if share.isolation is isolation)
-                    variables |= self._by[isolation].apply(replace(hold, shares=mine))
+                    variables |= self._by[isolation].apply(replace(assignment, shares=mine))
                 return variables
             except OSError as error:
-                self.release(hold.attempt_id)
+                self.release(assignment.attempt_id)
                 raise ShareNotEnforced(f"its share of a GPU cannot be written down: {error}", retryable=True) from error
             except BaseException:
-                self.release(hold.attempt_id)
+                self.release(assignment.attempt_id)
                 raise
 
     def _refuse_a_second_level(self, attempt_id: str, parts: Sequence[Share]) -> None:
         for share in parts:
-            others = (hold for hold in self._held.values() if hold.attempt_id != attempt_id)
-            levels = {one.isolation for hold in others for one in hold.shares if one.device_uuid == share.device_uuid}
+            others = (assignment for assignment in self._held.values() if assignment.attempt_id != attempt_id)
+            levels = {
+                one.isolation
+                for assignment in others
+                for one in assignment.shares
+                if one.device_uuid == share.device_uuid
+            }
             if levels - {share.isolation}:
                 raise ShareNotEnforced(
                     f"its share was given as {share.isolation}, but GPU {share.device_index} is shared by "
@@ -192,32 +193,30 @@ class IsolatedDevices:
         """Release all shares of the attempt; failures are logged."""
         with self._lock:
             self._held.pop(attempt_id, None)
-            hold = self._holds.get(attempt_id)
-            if hold is None:
+            assignment = self._assignments.get(attempt_id)
+            if assignment is None:
                 return
-            for isolation in dict.fromkeys(share.isolation for share in hold.shares):
-                mine = tuple(share for share in hold.shares if share.isolation is isolation)
-                self._by[isolation].release(replace(hold, shares=mine))
-            self._holds.drop(attempt_id)
+            for isolation in dict.fromkeys(share.isolation for share in assignment.shares):
+                mine = tuple(share for share in assignment.shares if share.isolation is isolation)
+                self._by[isolation].release(replace(assignment, shares=mine))
+            self._assignments.drop(attempt_id)
 
     def settle(self, live: Collection[str]) -> None:
         """Keep the holds of live attempts, release all others."""
         with self._lock:
-            for attempt_id in set(self._holds.ids()) - set(live):
+            for attempt_id in set(self._assignments.ids()) - set(live):
                 log.info("attempt %s does not live any more: its share is released", attempt_id)
                 self.release(attempt_id)
-            self._held = {hold.attempt_id: hold for hold in self._holds}
+            self._held = {assignment.attempt_id: assignment for assignment in self._assignments}
             for level in self._levels:
-                mine = (_only(hold, level.isolation) for hold in self._held.values())
-                level.settle([hold for hold in mine if hold.shares])
+                mine = (_only(assignment, level.isolation) for assignment in self._held.values())
+                level.settle([assignment for assignment in mine if assignment.shares])
 
     def enforced(self) -> Collection[str]:
-        """The attempts with a hold, from the files."""
         with self._lock:
-            return self._holds.ids()
+            return self._assignments.ids()
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """The warnings of the levels since the last call."""
         with self._lock:
             taken, self._warnings = self._warnings, []
             return [*self._inner.take_warnings(), *taken]
@@ -231,5 +230,5 @@ class IsolatedDevices:
         self._inner.close()
 
 
-def _only(hold: ShareAssignment, isolation: Isolation) -> ShareAssignment:
-    return replace(hold, shares=tuple(share for share in hold.shares if share.isolation is isolation))
+def _only(assignment: ShareAssignment, isolation: Isolation) -> ShareAssignment:
+    return replace(assignment, shares=tuple(share for share in assignment.shares if share.isolation is isolation))

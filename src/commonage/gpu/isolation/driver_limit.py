@@ -120,18 +120,18 @@ class DriverLimit(Level):
             return None if error.value in _OF_THE_TOPMOST_GROUP else DriverRefusesLimits(error=words(error))
         return None
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Set the limits; for a container, pass them to its runtime."""
-        if hold.in_container:
-            limit = str(min(share.memory_mib for share in hold.shares))
+        if assignment.in_container:
+            limit = str(min(share.memory_mib for share in assignment.shares))
             return {"NVIDIA_GPU_MEMORY_REQUEST": limit, "NVIDIA_GPU_MEMORY_LIMIT": limit}
-        folder = _unified(hold)
+        folder = _unified(assignment)
         if folder is None:
             raise ShareNotEnforced(
                 "its share of a GPU cannot be held by the driver: it has no control group of version 2; "
                 "see `commonage doctor`, or set gpu_isolation to another level"
             )
-        for share in hold.shares:
+        for share in assignment.shares:
             try:
                 _set(share.device_uuid, folder, share.memory_mib * MIB, share.memory_mib * MIB)
             except pynvml.NVMLError as error:
@@ -142,21 +142,23 @@ class DriverLimit(Level):
                 ) from error
         return {}
 
-    def release(self, hold: ShareAssignment) -> None:
+    def release(self, assignment: ShareAssignment) -> None:
         """Clear the limits, so that the parent groups no longer count them."""
-        folder = _unified(hold)
+        folder = _unified(assignment)
         if folder is None or not folder.is_dir():  # its limits were removed with it
             return
-        for share in hold.shares:
+        for share in assignment.shares:
             try:
                 _set(share.device_uuid, folder, 0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
             except pynvml.NVMLError as error:
-                log.warning("attempt %s: its limit on %s stays: %s", hold.attempt_id, share.device_uuid, words(error))
+                log.warning(
+                    "attempt %s: its limit on %s stays: %s", assignment.attempt_id, share.device_uuid, words(error)
+                )
 
 
-def _unified(hold: ShareAssignment) -> Path | None:
+def _unified(assignment: ShareAssignment) -> Path | None:
     """The attempt's folder in the version 2 hierarchy."""
-    return next((Path(one) for one in hold.cgroups if (Path(one).parent / "cgroup.controllers").exists()), None)
+    return next((Path(one) for one in assignment.cgroups if (Path(one).parent / "cgroup.controllers").exists()), None)
 
 
 def _set(uuid: str, folder: Path, soft: int, hard: int) -> None:

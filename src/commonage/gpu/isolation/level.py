@@ -17,29 +17,27 @@ class Level(Protocol):
     """
 
     @property
-    def isolation(self) -> Isolation:
-        """The level that this class implements."""
-        ...
+    def isolation(self) -> Isolation: ...
 
     def why_unavailable(self, device: Device) -> Reason | None:
         """None if it is available on this device."""
         ...
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Enforce these shares, all of this level and each a part of its GPU; returns variables to add.
 
         Raises ShareNotEnforced.
         """
         ...
 
-    def release(self, hold: ShareAssignment) -> None:
+    def release(self, assignment: ShareAssignment) -> None:
         """Called when the attempt has no process any more.
 
         A failure (a GPU that fell off the bus) is logged, not raised.
         """
         return
 
-    def settle(self, holds: Sequence[ShareAssignment]) -> None:
+    def settle(self, assignments: Sequence[ShareAssignment]) -> None:
         """Called after a start with all applied holds: keep the processes that serve them, end the others."""
         return
 

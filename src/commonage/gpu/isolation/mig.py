@@ -16,8 +16,6 @@ from commonage.ports.devices import ShareAssignment
 
 
 class Mig(Level):
-    """Shares that are MIG instances."""
-
     isolation = Isolation.MIG
 
     def why_unavailable(self, device: Device) -> Reason | None:
@@ -28,6 +26,5 @@ class Mig(Level):
             return GpuSimulated()
         return NotSplit() if is_nvidia(device) else NvidiaOnly()
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
-        """No variables to add."""
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         return {}

@@ -49,8 +49,6 @@ _LOST = (
 
 @dataclass(slots=True)
 class _Served:
-    """A GPU's daemon and the attempts that are its clients."""
-
     daemon: MpsDaemon
     attempts: set[str] = field(default_factory=set)
     escape: str = ""
@@ -96,19 +94,19 @@ class Mps(Level):
         error, retry_at = self._broken.get(device.uuid, ("", 0.0))
         return MpsNotStarting(error=error) if self._now() < retry_at else None
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Start the daemon if needed, and return the client's limits. If interrupted, `release` cleans up."""
-        if len(hold.shares) > 1:
+        if len(assignment.shares) > 1:
             raise ShareNotEnforced("parts of several GPUs cannot be held by MPS: each GPU has a daemon of its own")
-        (share,) = hold.shares
+        (share,) = assignment.shares
         served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
-        is_new = hold.attempt_id not in served.attempts
-        served.attempts.add(hold.attempt_id)
+        is_new = assignment.attempt_id not in served.attempts
+        served.attempts.add(assignment.attempt_id)
         try:
             self._start(served)
         except ShareNotEnforced:
             if is_new:
-                self.release(hold)
+                self.release(assignment)
             raise
         return {
             **served.daemon.variables,
@@ -131,23 +129,22 @@ class Mps(Level):
         served = self._served.get(uuid)
         return served is not None and not served.escape
 
-    def release(self, hold: ShareAssignment) -> None:
-        """The daemon ends with its last client."""
-        for share in hold.shares:
+    def release(self, assignment: ShareAssignment) -> None:
+        for share in assignment.shares:
             served = self._served.get(share.device_uuid)
             if served is None:
                 continue
-            served.attempts.discard(hold.attempt_id)
+            served.attempts.discard(assignment.attempt_id)
             if not served.attempts:
                 served.daemon.stop()
                 del self._served[share.device_uuid]
 
-    def settle(self, holds: Sequence[ShareAssignment]) -> None:
+    def settle(self, assignments: Sequence[ShareAssignment]) -> None:
         """Find the daemons of an earlier process by the holds that need them; end those without holds."""
-        for hold in holds:
-            for share in hold.shares:
+        for assignment in assignments:
+            for share in assignment.shares:
                 served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
-                served.attempts.add(hold.attempt_id)
+                served.attempts.add(assignment.attempt_id)
         for served in self._served.values():
             if served.daemon.pid() is not None:
                 served.escape = served.daemon.exclusive_mode()

@@ -20,10 +20,10 @@ import pynvml
 
 from commonage.domain.nodes import Allocation, Device, Share
 from commonage.domain.reasons.devices import GpuDriverFailed, GpuNotListed, MigChangedInUse, MigInstanceRemoved
-from commonage.gpu.device_faults import DeviceFaults, Life, boot_id
+from commonage.gpu.device_faults import DeviceFaults, ResetMarkers, boot_id
 from commonage.gpu.environment import share_environment
 from commonage.gpu.nvml import errors
-from commonage.gpu.nvml.inventory import Node, cuda_version, devices_of, instances_of, life_of, node_of
+from commonage.gpu.nvml.inventory import Node, cuda_version, devices_of, instances_of, node_of, reset_markers_of
 from commonage.gpu.nvml.library import Gpu, Library, Message
 from commonage.gpu.nvml.sample import Measuring
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable
@@ -79,11 +79,10 @@ class NvmlDevices(Devices):
                 found = self._look_at_all()
             except DevicesUnavailable as error:
                 return self._all_at_fault(error)
-            self._let_go_if_broken(found)
+            self._close_if_broken(found)
             return found
 
     def measure(self) -> Sequence[DeviceSample]:
-        """A sample of every GPU that answers; for the others, `inventory` gives the reason."""
         with self._lock:
             try:
                 self._library.open()
@@ -91,7 +90,7 @@ class NvmlDevices(Devices):
             except DevicesUnavailable:
                 self._trouble = True
                 return ()
-            self._hear([gpu for gpu in gpus if isinstance(gpu, Gpu)])
+            self._read_events([gpu for gpu in gpus if isinstance(gpu, Gpu)])
             samples: list[DeviceSample] = []
             for gpu in gpus:
                 try:
@@ -100,11 +99,10 @@ class NvmlDevices(Devices):
                     samples += self._measuring.samples(gpu, self._faults.last.get(gpu.uuid))
                 except pynvml.NVMLError:
                     self._trouble = True
-            self._let_go_if_broken([device for devices in self._known.values() for device in devices])
+            self._close_if_broken([device for devices in self._known.values() for device in devices])
             return tuple(samples)
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """The variables for a workload that holds these shares."""
         return share_environment(shares, self._context_mib)
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
@@ -118,7 +116,6 @@ class NvmlDevices(Devices):
             self._faults.forget(None if uuid is None else of.get(uuid, uuid))
 
     def close(self) -> None:
-        """Close the driver."""
         with self._lock:
             self._library.close()
 
@@ -137,7 +134,7 @@ class NvmlDevices(Devices):
     def _look_at_all(self) -> tuple[Device, ...]:
         gpus = self._gpus()
         answering = [gpu for gpu in gpus if isinstance(gpu, Gpu)]
-        self._hear(answering)
+        self._read_events(answering)
         self._trouble = False
         node = node_of(self._library, answering, self._boot)
         seen: dict[str, tuple[Device, ...]] = {}
@@ -202,30 +199,30 @@ class NvmlDevices(Devices):
         faults = (GpuDriverFailed(error=error.message),)
         return tuple(replace(device, faults=faults) for devices in self._known.values() for device in devices)
 
-    def _hear(self, gpus: Sequence[Gpu]) -> None:
+    def _read_events(self, gpus: Sequence[Gpu]) -> None:
         """Read the driver's events since the last time."""
         by_uuid = {gpu.uuid: gpu for gpu in gpus}
         for gpu in gpus:
             self._library.listen(gpu)
         for message in self._library.messages():
-            self._note(message, by_uuid.get(message.gpu))
+            self._note_event(message, by_uuid.get(message.gpu))
 
-    def _note(self, message: Message, gpu: Gpu | None) -> None:
+    def _note_event(self, message: Message, gpu: Gpu | None) -> None:
         driver = str(self._library.try_to("nvmlSystemGetDriverVersion") or "")
         instance = None
         try:
             if gpu is None:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-            life = life_of(gpu, driver, self._boot)
+            markers = reset_markers_of(gpu, driver, self._boot)
             if message.gpu_instance is not None:
                 ids = (message.gpu_instance, message.compute_instance)
                 found = (one for one in instances_of(gpu) if (one.gpu_instance, one.compute_instance) == ids)
                 instance = next((one.uuid for one in found), None)
         except pynvml.NVMLError:  # it is gone by now, and gives no more data
-            life = Life(self._boot, driver)
-        self._faults.agent_reports(message.gpu, message.number, life, instance)
+            markers = ResetMarkers(self._boot, driver)
+        self._faults.note_xid(message.gpu, message.number, markers, instance)
 
-    def _let_go_if_broken(self, devices: Sequence[Device]) -> None:
+    def _close_if_broken(self, devices: Sequence[Device]) -> None:
         """Close NVML while a GPU waits for a reset, except for moments.
 
         `nvidia-smi --gpu-reset` is refused while any process has NVML open. Xids of that time are missed, the GPUs' own

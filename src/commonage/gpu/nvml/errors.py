@@ -5,7 +5,9 @@ There are two kinds: DevicesUnavailable if the driver as a whole cannot be used,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -20,9 +22,12 @@ from commonage.domain.reasons.devices import (
     GpuWithoutInterrupts,
     GpuWithoutPower,
 )
-from commonage.gpu.nvml import driver_versions
 from commonage.ports.devices import DevicesUnavailable
 
+LOADED = Path("/proc/driver/nvidia/version")
+MAPPED = Path("/proc/self/maps")
+_LOADED = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
+_LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 _DRIVER = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "NVIDIA's management library (libnvidia-ml.so.1) cannot be loaded here: install the NVIDIA driver; "
@@ -78,17 +83,15 @@ _ABSENT = frozenset(
 
 
 def unavailable(error: Any) -> DevicesUnavailable:
-    """The exception for an NVMLError of a call that concerns the driver as a whole."""
     sentence = _DRIVER.get(error.value)
     if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and sentence is not None:
-        sentence = sentence.format(versions=driver_versions.in_words())
+        sentence = sentence.format(versions=versions_in_words())
     if sentence is None:
         sentence = f"NVIDIA's management library answers {str(error)!r} (code {error.value}): try `nvidia-smi`"
     return DevicesUnavailable(sentence, retryable=error.value in _DRIVER_RETRYABLE)
 
 
 def fault(error: Any, index: int) -> Reason:
-    """The fault of GPU `index` for an NVMLError of a call that concerns it alone."""
     if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
         return GpuNeedsReset(index=index)
     unknown = GpuNotAnswering(error=f"{str(error)!r} (NVML code {error.value})", advice="try `nvidia-smi`")
@@ -98,3 +101,31 @@ def fault(error: Any, index: int) -> Reason:
 def is_absent(error: Any) -> bool:
     """True if the GPU or driver does not support this one value, which says nothing about the others."""
     return error.value in _ABSENT
+
+
+# --- versions, for the message about a mismatch ----------------------------------------------------------------------
+
+
+def loaded_version(path: Path = LOADED) -> str:
+    """The version of the kernel module; empty if none is loaded."""
+    return _first(_LOADED, path)
+
+
+def library_version(path: Path = MAPPED) -> str:
+    """The version of the NVML library in this process; empty if none is loaded, or its name has no version."""
+    return _first(_LIBRARY, path)
+
+
+def versions_in_words(loaded: Path = LOADED, mapped: Path = MAPPED) -> str:
+    """` (550.54.14, the library is of 570.86.10)`, as far as known; else empty."""
+    kernel, library = loaded_version(loaded), library_version(mapped)
+    known = [kernel, f"the library is of {library}" if library else ""]
+    return f" ({', '.join(part for part in known if part)})" if any(known) else ""
+
+
+def _first(pattern: re.Pattern[str], path: Path) -> str:
+    try:
+        found = pattern.search(path.read_text(errors="replace"))
+    except OSError:
+        return ""
+    return found[1] if found else ""

@@ -80,8 +80,6 @@ class MemoryErrors:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The faults and notices that a GPU reports itself."""
-
     faults: tuple[Reason, ...]
     notices: tuple[Reason, ...]
 
@@ -118,7 +116,6 @@ def throttle_words(bits: int | None) -> tuple[str, ...]:
 
 
 def memory_errors(gpu: Gpu) -> MemoryErrors:
-    """Its ECC counts and remapped rows."""
     corrected, uncorrected = (
         gpu.ask("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_VOLATILE_ECC)
         for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)

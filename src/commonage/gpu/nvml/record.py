@@ -125,7 +125,6 @@ def record(path: Path, *, source: str = "NVML", api: Any = pynvml) -> Mapping[st
 
 
 def as_json(device: Device) -> dict[str, Any]:
-    """The device as it is stored in the record."""
     plain: dict[str, Any] = json.loads(json.dumps(to_json(device)))
     return plain
 

@@ -35,7 +35,6 @@ def is_fatal(number: int) -> bool:
 
 
 def fault_of(number: int, index: int) -> FatalXid:
-    """The fault of GPU `index` after a fatal Xid."""
     return FatalXid(number=number, index=index, remedy=_REMEDIES[number])
 
 

@@ -65,17 +65,17 @@ class FakeLevel:
     def why_unavailable(self, device: Device) -> Reason | None:
         return GpuSimulated() if device.simulated else self.why
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
-        self.applied[hold.attempt_id] = hold
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
+        self.applied[assignment.attempt_id] = assignment
         if self.fails:
             raise ShareNotEnforced(self.fails)
-        return {f"BY_{self.isolation.name}": str(hold.shares[0].memory_mib)}
+        return {f"BY_{self.isolation.name}": str(assignment.shares[0].memory_mib)}
 
-    def release(self, hold: ShareAssignment) -> None:
-        self.applied.pop(hold.attempt_id, None)
+    def release(self, assignment: ShareAssignment) -> None:
+        self.applied.pop(assignment.attempt_id, None)
 
-    def settle(self, holds: Sequence[ShareAssignment]) -> None:
-        self.applied = {hold.attempt_id: hold for hold in holds}
+    def settle(self, assignments: Sequence[ShareAssignment]) -> None:
+        self.applied = {assignment.attempt_id: assignment for assignment in assignments}
 
     def watch(self) -> Mapping[str, tuple[Reason, ...]]:
         return {"GPU-1": (SharedByMps(),)} if self.isolation is Isolation.MPS else {}
@@ -321,9 +321,9 @@ def test_devices_of_amd_are_cooperative(tmp_path: Path) -> None:
 
 
 def test_a_container_is_told_by_variables() -> None:
-    hold = ShareAssignment("a-1", (quarter(A100),), in_container=True)
-    assert DriverLimit().apply(hold) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
-    assert not Cooperative().apply(hold)
+    assignment = ShareAssignment("a-1", (quarter(A100),), in_container=True)
+    assert DriverLimit().apply(assignment) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
+    assert not Cooperative().apply(assignment)
 
 
 def test_without_a_control_group_the_driver_cannot_hold_it(tmp_path: Path) -> None:

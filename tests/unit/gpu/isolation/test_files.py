@@ -7,9 +7,9 @@ import pytest
 
 from commonage.domain.nodes import Device, Share
 from commonage.domain.reasons.devices import GpuLockFailed, GpuNotReachable, GpuTakenByOtherServer
+from commonage.gpu.isolation.assignment_files import AssignmentFiles
 from commonage.gpu.isolation.contexts import Contexts, measure_context
 from commonage.gpu.isolation.gpu_locks import GpuLocks
-from commonage.gpu.isolation.holds import Holds
 from commonage.ports.devices import ShareAssignment
 
 SHARE = Share("GPU-1", 0, "A100", 1024, 100, whole=False, device_memory_mib=10240)
@@ -17,10 +17,10 @@ DEVICE = Device("GPU-1", 0, "A100", 10240, driver="615.10")
 
 
 def test_a_hold_is_read_by_a_later_process(tmp_path: Path) -> None:
-    hold = ShareAssignment("a-1", (SHARE,), ("/sys/fs/cgroup/commonage/k/a-1",))
-    Holds(tmp_path / "holds").put(hold)
-    later = Holds(tmp_path / "holds")
-    assert list(later) == [hold]
+    assignment = ShareAssignment("a-1", (SHARE,), ("/sys/fs/cgroup/commonage/k/a-1",))
+    AssignmentFiles(tmp_path / "holds").put(assignment)
+    later = AssignmentFiles(tmp_path / "holds")
+    assert list(later) == [assignment]
     later.drop("a-1")
     later.drop("a-1")
     assert later.ids() == []
@@ -29,17 +29,17 @@ def test_a_hold_is_read_by_a_later_process(tmp_path: Path) -> None:
 def test_a_hold_that_cannot_be_read_is_still_there_to_be_dropped(tmp_path: Path) -> None:
     (tmp_path / "a-1.json").write_text("{half")
     (tmp_path / "a-2.new").write_text("left by a crash")
-    holds = Holds(tmp_path)
-    assert holds.ids() == ["a-1"]
-    assert holds.get("a-1") == ShareAssignment("a-1", ())
+    assignments = AssignmentFiles(tmp_path)
+    assert assignments.ids() == ["a-1"]
+    assert assignments.get("a-1") == ShareAssignment("a-1", ())
 
 
 def test_no_file_is_named_after_what_cannot_be_an_id(tmp_path: Path) -> None:
-    holds = Holds(tmp_path)
+    assignments = AssignmentFiles(tmp_path)
     with pytest.raises(ValueError, match="cannot be the id"):
-        holds.put(ShareAssignment("../a", ()))
-    assert holds.get("../a") is None
-    holds.drop("../a")
+        assignments.put(ShareAssignment("../a", ()))
+    assert assignments.get("../a") is None
+    assignments.drop("../a")
 
 
 def test_a_device_is_given_out_by_one_server_only(tmp_path: Path) -> None:
