@@ -1,6 +1,7 @@
 """Remembers the Xids of GPUs, which NVML reports only once. Fatal ones are kept over a restart of the server.
 
-A fatal Xid is cleared after a reset (the node was booted, another driver loaded, the GPU reset), or by an admin. The others are shown for an hour. Used by `nvml`, under its lock; the meaning of Xids is in `xid`.
+A fatal Xid is cleared after a reset (the node was booted, another driver loaded, the GPU reset), or by an admin. The
+others are shown for an hour. Used by `nvml`, under its lock; the meaning of Xids is in `xid`.
 """
 
 from __future__ import annotations
