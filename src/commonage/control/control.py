@@ -111,8 +111,9 @@ class Control:
         self.queries = WorkloadQueries(store, live_state, self.feed, engines, adapters.metrics, clock)
         self.execs = Execs(self.queries, live_state, writer, engines, clock)
         self.gangs = Gangs(store, live_state, writer, clock)
-        requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings.volumes)
-        self.reconcile = Reconcile(engines, live_state, writer, clock, requests.of, settings.sweep_every_s)
+        start_requests = StartRequests(catalogue, self.bundles, adapters.devices, self.gangs.members, settings.volumes)
+        self._start_requests = start_requests
+        self.reconcile = Reconcile(engines, live_state, writer, clock, start_requests.of, settings.sweep_every_s)
         self.schedule = Schedule(live_state, writer, clock)
         self.timers = Timers(store, live_state, writer, clock, settings.warn_before_s, catalogue.shortfall)
         self.usage_reports = UsageReports(store, live_state, writer, clock, settings.sample_every_s)
