@@ -156,8 +156,7 @@ def told(site: Site) -> list[tuple[str | None, Reason]]:
     return [(one.attempt_id, one.reason) for one in site.store.shelf.events if one.kind is EventKind.WARNING]
 
 
-async def test_the_owner_is_told_once() -> None:
-    site = Site()
+async def test_the_owner_is_told_once(site: Site) -> None:
     site.samples_itself = False
     async with site.open() as control:
         mine = (await control.workloads.submit(ANN, job())).workloads[0]
@@ -169,8 +168,7 @@ async def test_the_owner_is_told_once() -> None:
         assert (event.owner, event.workload_id) == ("ann", mine.id)
 
 
-async def test_it_is_told_when_the_store_is_back() -> None:
-    site = Site()
+async def test_it_is_told_when_the_store_is_back(site: Site) -> None:
     site.samples_itself = False
     async with site.open() as control:
         mine = (await control.workloads.submit(ANN, job())).workloads[0]

@@ -30,8 +30,7 @@ def told(site: Site, kind: EventKind, workload_id: str | None = None) -> list[Re
     return [one.reason for one in site.store.shelf.events if (one.kind, one.workload_id) == (kind, workload_id)]
 
 
-async def test_a_device_that_fails_takes_no_new_work_and_its_workloads_are_told() -> None:
-    site = Site()
+async def test_a_device_that_fails_takes_no_new_work_and_its_workloads_are_told(site: Site) -> None:
     (device,) = site.nodes[0].devices
     async with site.open() as control:
         (mine,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
@@ -53,8 +52,7 @@ async def test_a_device_that_fails_takes_no_new_work_and_its_workloads_are_told(
         assert GpuRecovered(node="gpu-1", gpu="0", model=device.model) in told(site, EventKind.NODE)
 
 
-async def test_a_restart_does_not_tell_again() -> None:
-    site = Site()
+async def test_a_restart_does_not_tell_again(site: Site) -> None:
     (device,) = site.nodes[0].devices
     says(site, replace(device, faults=(FELL,)))
     async with site.open():
@@ -64,8 +62,7 @@ async def test_a_restart_does_not_tell_again() -> None:
         assert len([one for one in told(site, EventKind.NODE) if isinstance(one, GpuFault)]) == 1
 
 
-async def test_a_mig_instance_that_is_taken_away_under_its_workload() -> None:
-    site = Site()
+async def test_a_mig_instance_that_is_taken_away_under_its_workload(site: Site) -> None:
     (device,) = site.nodes[0].devices
     async with site.open() as control:
         (mine,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
