@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, ROOT, USER, Site, job
+from tests.unit.control.world import ANN, ROOT, USER, Site, job, submit
 
+from commonage.control.control import Control
 from commonage.control.reservations import Wanted
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, Unschedulable
 from commonage.domain.events import EventKind
@@ -22,6 +23,11 @@ RULES = Rules((Tenant("course"), Tenant("optics")))
 HOUR = 3600.0
 
 
+@pytest.fixture
+def site() -> Site:
+    return Site(rules=RULES)
+
+
 def wanted(
     tenant: str = "course", start: float = HOUR, end: float = 2 * HOUR, gpus: str = "4GiB", **more: Any
 ) -> Wanted:
@@ -29,25 +35,22 @@ def wanted(
     return Wanted(tenant, request=Request(500, 512, parse_gpus(gpus)), **more)
 
 
-async def test_the_planner_hears_of_each_and_of_its_end() -> None:
-    site = Site(rules=RULES)
-    async with site.open() as control:
-        made = await control.reservations.add(ROOT, wanted(start=60, end=120, count=6, title="class"))
-        assert (len(made.reservations), made.shortfalls) == (1, None)
-        assert control.live_state.snapshot.rules.reservations == made.reservations
-        assert control.live_state.snapshot.rules.tenants == RULES.tenants
-        await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
-        await site.clock.advance(121)
-        assert [one.starts_at for one in control.live_state.snapshot.rules.reservations] == [NOW + 3 * HOUR]
-        first, *_, last = [one.reason for one in await control.queries.events(ROOT) if one.kind is EventKind.AUDIT]
-        assert isinstance(first, ReservationMade)
-        assert (first.by, first.reservation.tenant, first.reservation.count) == ("root", "course", 6)
-        assert (first.reservation.title, first.reservation.starts_at) == ("class", NOW + 60)
-        assert last == ReservationOver(reservation=first.reservation)
+async def test_the_planner_hears_of_each_and_of_its_end(site: Site, control: Control) -> None:
+    made = await control.reservations.add(ROOT, wanted(start=60, end=120, count=6, title="class"))
+    assert (len(made.reservations), made.shortfalls) == (1, None)
+    assert control.live_state.snapshot.rules.reservations == made.reservations
+    assert control.live_state.snapshot.rules.tenants == RULES.tenants
+    await control.reservations.add(ROOT, wanted(start=3 * HOUR, end=4 * HOUR))
+    await site.clock.advance(121)
+    assert [one.starts_at for one in control.live_state.snapshot.rules.reservations] == [NOW + 3 * HOUR]
+    first, *_, last = [one.reason for one in await control.queries.events(ROOT) if one.kind is EventKind.AUDIT]
+    assert isinstance(first, ReservationMade)
+    assert (first.by, first.reservation.tenant, first.reservation.count) == ("root", "course", 6)
+    assert (first.reservation.title, first.reservation.starts_at) == ("class", NOW + 60)
+    assert last == ReservationOver(reservation=first.reservation)
 
 
-async def test_they_outlive_a_restart_and_what_was_taken_away_does_not() -> None:
-    site = Site(rules=RULES)
+async def test_they_outlive_a_restart_and_what_was_taken_away_does_not(site: Site) -> None:
     async with site.open() as control:
         kept, gone = [
             (await control.reservations.add(ROOT, wanted(start=n * HOUR, end=(n + 1) * HOUR))).reservations[0]
@@ -59,20 +62,18 @@ async def test_they_outlive_a_restart_and_what_was_taken_away_does_not() -> None
         assert control.live_state.snapshot.rules.reservations == (kept,)
 
 
-async def test_members_see_their_own_and_admins_all() -> None:
-    site = Site(rules=RULES)
-    async with site.open() as control:
-        for tenant in ("course", "optics", "commons"):
-            await control.reservations.add(ROOT, wanted(tenant))
-        member = Principal("ann", USER, ("course", "staff"))
-        assert {one.tenant for one in control.reservations.visible(member)} == {"course", "commons"}
-        assert {one.tenant for one in control.reservations.visible(ROOT)} == {"course", "optics", "commons"}
-        with pytest.raises(Forbidden):
-            await control.reservations.add(ANN, wanted())
-        with pytest.raises(Forbidden):
-            await control.reservations.remove(ANN, "r")
-        with pytest.raises(NotFound, match="no reservation 'r'"):
-            await control.reservations.remove(ROOT, "r")
+async def test_members_see_their_own_and_admins_all(control: Control) -> None:
+    for tenant in ("course", "optics", "commons"):
+        await control.reservations.add(ROOT, wanted(tenant))
+    member = Principal("ann", USER, ("course", "staff"))
+    assert {one.tenant for one in control.reservations.visible(member)} == {"course", "commons"}
+    assert {one.tenant for one in control.reservations.visible(ROOT)} == {"course", "optics", "commons"}
+    with pytest.raises(Forbidden):
+        await control.reservations.add(ANN, wanted())
+    with pytest.raises(Forbidden):
+        await control.reservations.remove(ANN, "r")
+    with pytest.raises(NotFound, match="no reservation 'r'"):
+        await control.reservations.remove(ROOT, "r")
 
 
 @pytest.mark.parametrize(
@@ -89,45 +90,38 @@ async def test_members_see_their_own_and_admins_all() -> None:
         (wanted(windows=[(NOW + HOUR, NOW + 2 * HOUR)] * 2, count=4), Conflict, "ReservationRefused(starts_at="),
     ],
 )
-async def test_what_cannot_be_reserved(ask: Wanted, error: type[CommonageError], words: str) -> None:
-    site = Site(rules=RULES)
-    async with site.open() as control:
-        with pytest.raises(error) as raised:
-            await control.reservations.add(ROOT, ask)
-        assert words in str(raised.value)
-        assert control.reservations.visible(ROOT) == []
+async def test_what_cannot_be_reserved(control: Control, ask: Wanted, error: type[CommonageError], words: str) -> None:
+    with pytest.raises(error) as raised:
+        await control.reservations.add(ROOT, ask)
+    assert words in str(raised.value)
+    assert control.reservations.visible(ROOT) == []
 
 
-async def test_those_made_before_come_first() -> None:
-    site = Site(rules=RULES)
-    async with site.open() as control:
-        await control.reservations.add(ROOT, wanted(count=5))
-        with pytest.raises(Conflict):
-            await control.reservations.add(ROOT, wanted("optics", count=2))
-        assert (await control.reservations.add(ROOT, wanted("optics", count=1))).shortfalls is None
-        assert (await control.reservations.add(ROOT, wanted("optics", 2 * HOUR, 3 * HOUR, count=6))).shortfalls is None
+async def test_those_made_before_come_first(control: Control) -> None:
+    await control.reservations.add(ROOT, wanted(count=5))
+    with pytest.raises(Conflict):
+        await control.reservations.add(ROOT, wanted("optics", count=2))
+    assert (await control.reservations.add(ROOT, wanted("optics", count=1))).shortfalls is None
+    assert (await control.reservations.add(ROOT, wanted("optics", 2 * HOUR, 3 * HOUR, count=6))).shortfalls is None
 
 
-async def test_what_runs_without_a_limit_is_said_and_no_refusal() -> None:
-    site = Site(rules=RULES)
-    async with site.open() as control:
-        await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))
-        await site.clock.advance(1)
-        made = await control.reservations.add(ROOT, wanted(count=6))
-        assert isinstance(made.shortfalls, ReservationBlocked)
-        assert (made.shortfalls.places, made.shortfalls.count, made.shortfalls.endless) == (4, 6, 1)
-        await site.clock.advance(1)
-        assert control.reservations.shortfalls(made.reservations[0]) == made.shortfalls
+async def test_what_runs_without_a_limit_is_said_and_no_refusal(site: Site, control: Control) -> None:
+    await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))
+    await site.clock.advance(1)
+    made = await control.reservations.add(ROOT, wanted(count=6))
+    assert isinstance(made.shortfalls, ReservationBlocked)
+    assert (made.shortfalls.places, made.shortfalls.count, made.shortfalls.endless) == (4, 6, 1)
+    await site.clock.advance(1)
+    assert control.reservations.shortfalls(made.reservations[0]) == made.shortfalls
 
 
-async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before_it() -> None:
-    site = Site(rules=RULES)
+async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before_it(site: Site) -> None:
     student = Principal("stu", USER, ("course",))
     share = parse_gpus("4GiB")
     async with site.open() as control:
         await control.reservations.add(ROOT, wanted(start=200, end=300, count=6, title="class"))
-        endless = (await control.workloads.submit(ANN, job(gpu=share))).workloads[0]
-        short = (await control.workloads.submit(ANN, job(gpu=share, time_limit_s=100))).workloads[0]
+        endless = await submit(control, job(gpu=share))
+        short = await submit(control, job(gpu=share, time_limit_s=100))
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(short).state) == (State.QUEUED, State.RUNNING)
         said = control.queries.details(site.there(endless)).reason
@@ -136,7 +130,7 @@ async def test_who_waits_is_told_of_the_reservation_and_short_work_starts_before
         assert 190 <= (said.begins_in_s or 0) <= 200
         await site.clock.advance(210)
         asked = job(gpu=share, cpus_milli=500, memory_mib=512)
-        mine = (await control.workloads.submit(student, asked)).workloads[0]
+        mine = await submit(control, asked, student)
         await site.clock.advance(5)
         assert (site.there(endless).state, site.there(mine).state) == (State.QUEUED, State.RUNNING)
         said = control.queries.details(site.there(endless)).reason

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job
+from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
@@ -16,17 +16,13 @@ from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.reasons.nodes import DiskNearlyFull, DrainedBy, NotReporting
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import StartRequest
-from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
+from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import settle
 
 pytestmark = pytest.mark.anyio
 INSTALLING = attempts.PreparingEnvironment(environment="base", step="installing torch")
-
-
-async def submit(control: Control, ask: Submission | None = None) -> Workload:
-    return (await control.workloads.submit(ANN, ask or job())).workloads[0]
 
 
 async def test_a_job_runs_and_ends(site: Site) -> None:
@@ -424,8 +420,8 @@ async def test_repeated_statuses_change_nothing(site: Site) -> None:
 
 async def test_standing_down_ends_sessions_and_returns_work(site: Site) -> None:
     async with site.open() as control:
-        session = (await control.workloads.submit(SPAWNER, Submission(Kind.SESSION, owner="ann"))).workloads[0]
-        service = (await control.workloads.submit(BOB, Submission(Kind.SERVICE, ("serve",)))).workloads[0]
+        session = await submit(control, Submission(Kind.SESSION, owner="ann"), SPAWNER)
+        service = await submit(control, Submission(Kind.SERVICE, ("serve",)), BOB)
         one = await submit(control)
         await site.clock.advance(1)
         assert set(site.states()) == {State.RUNNING}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, USER, Site, job
+from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, USER, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
@@ -25,16 +25,12 @@ from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.notes import Submitted
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Rules, Tenant
-from commonage.domain.workloads import Condition, Dependency, Kind, State, Workload
+from commonage.domain.workloads import Condition, Dependency, Kind, State
 from commonage.ports.store import Filter
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 
 pytestmark = pytest.mark.anyio
-
-
-async def submit(control: Control, ask: Submission | None = None, who: Principal = ANN) -> Workload:
-    return (await control.workloads.submit(who, ask or job())).workloads[0]
 
 
 @pytest.mark.parametrize(
@@ -320,7 +316,7 @@ async def test_following_has_no_gap_and_no_repetition(site: Site, control: Contr
 
     following = asyncio.create_task(follow())
     for number in range(200):
-        await submit(control, who=BOB if number % 3 == 0 else ANN)
+        await submit(control, principal=BOB if number % 3 == 0 else ANN)
     await site.clock.advance(3)
     expected = [event.seq for event in site.store.shelf.events if event.owner == "ann"]
     assert before == []

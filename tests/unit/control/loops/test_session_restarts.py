@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, ROOT, SPAWNER, Site
+from tests.unit.control.world import ANN, ROOT, SPAWNER, Site, submit
 
 from commonage.control.control import Control
 from commonage.control.loops import session_restarts as again
@@ -47,7 +47,7 @@ class Hub:
 
 async def session(site: Site, control: Control, **fields: Any) -> Workload:
     ask = Submission(Kind.SESSION, **{"name": "main", "owner": "ann", "requeue": True, **fields})
-    (made,) = (await control.workloads.submit(SPAWNER, ask)).workloads
+    made = await submit(control, ask, SPAWNER)
     await site.clock.advance(2)
     assert site.there(made).state is State.RUNNING
     return made

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, ROOT, Site, job
+from tests.unit.control.world import ROOT, Site, job, submit
 
 from commonage.control.nodes.devices import AllDevices
 from commonage.control.usage.attribution import attribute
@@ -59,8 +59,7 @@ class Elsewhere:
 
 
 def far_site() -> tuple[Site, Elsewhere]:
-    site = Site([factories.node("far", [factories.device(uuid=UUID)])])
-    site.samples_itself = False
+    site = Site([factories.node("far", [factories.device(uuid=UUID)])], samples_itself=False)
     site.elsewhere = Elsewhere(site)
     return site, site.elsewhere
 
@@ -68,7 +67,7 @@ def far_site() -> tuple[Site, Elsewhere]:
 async def test_what_its_agent_measures_is_shown_and_written_down() -> None:
     site, far = far_site()
     async with site.open() as control:
-        mine = (await control.workloads.submit(ANN, job(gpu=parse_gpus("4GiB")))).workloads[0]
+        mine = await submit(control, job(gpu=parse_gpus("4GiB")))
         await site.sampled(control, 5)
         far.owner = f"{mine.id}-1"
         await site.sampled(control, 10)
@@ -105,7 +104,7 @@ async def test_what_is_old_is_no_measurement() -> None:
 async def test_its_warnings_reach_the_owner_and_a_sound_device_is_said_to_be_so() -> None:
     site, far = far_site()
     async with site.open() as control:
-        mine = (await control.workloads.submit(ANN, job())).workloads[0]
+        mine = await submit(control)
         await site.sampled(control, 5)
         far.warnings = [("far", f"{mine.id}-1", "its MPS daemon ended")]
         await site.sampled(control, 5)
@@ -156,10 +155,10 @@ def told(site: Site) -> list[tuple[str | None, Reason]]:
     return [(one.attempt_id, one.reason) for one in site.store.shelf.events if one.kind is EventKind.WARNING]
 
 
-async def test_the_owner_is_told_once(site: Site) -> None:
-    site.samples_itself = False
+async def test_the_owner_is_told_once() -> None:
+    site = Site(samples_itself=False)
     async with site.open() as control:
-        mine = (await control.workloads.submit(ANN, job())).workloads[0]
+        mine = await submit(control)
         await site.sampled(control, 5)
         site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended"), (f"{mine.id}-9", "nobody's")]
         await site.sampled(control, 10)
@@ -168,10 +167,10 @@ async def test_the_owner_is_told_once(site: Site) -> None:
         assert (event.owner, event.workload_id) == ("ann", mine.id)
 
 
-async def test_it_is_told_when_the_store_is_back(site: Site) -> None:
-    site.samples_itself = False
+async def test_it_is_told_when_the_store_is_back() -> None:
+    site = Site(samples_itself=False)
     async with site.open() as control:
-        mine = (await control.workloads.submit(ANN, job())).workloads[0]
+        mine = await submit(control)
         await site.sampled(control, 5)
         site.devices.warnings = [(f"{mine.id}-1", "its MPS daemon ended")]
         site.store.trouble = Unavailable("the database is away")

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.control.world import ANN, ROOT, Site, job
+from tests.unit.control.world import ANN, ROOT, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
@@ -141,7 +141,7 @@ async def test_work_that_waits_brings_a_machine_that_goes_when_it_idles(rented: 
     site.default = Behaviour(lasts_s=300)
     site.engine = site.new_engine()
     async with site.open() as control:
-        (made,) = (await control.workloads.submit(ANN, job("true", cpus_milli=6000))).workloads
+        made = await submit(control, job("true", cpus_milli=6000))
         await rented.pass_time(30)
         assert rented.cloud.ours == []
         await rented.pass_time(60)
@@ -242,15 +242,12 @@ async def test_node_pools_are_for_admins(rented: Rented) -> None:
 
 async def on_a_rented_one(rented: Rented, control: Control) -> tuple[Workload, str]:
     """A job that only a rented machine has room for, and the name of the node that came for it and joined."""
-    (made,) = (await control.workloads.submit(ANN, job("true", cpus_milli=6000))).workloads
+    made = await submit(control, job("true", cpus_milli=6000))
     await rented.pass_time(90)
     (name,) = rented.cloud.ours
     rented.joins()
     await rented.pass_time(30)
     return made, name
-
-
-# --- nodes that die --------------------------------------------------------------------------------------------
 
 
 async def test_one_that_stays_listed_as_down_is_given_back_and_replaced_for_what_waits() -> None:
@@ -323,9 +320,6 @@ async def test_one_that_the_cloud_took_away_is_put_out_of_the_swarm_too() -> Non
         assert len(rented.cloud.ours) == 1
 
 
-# --- clouds that take their time ----------------------------------------------------------------------------------
-
-
 async def test_what_fails_at_the_cloud_is_given_back_and_the_node_pool_rests() -> None:
     rented = Rented(least=1)
     rented.cloud.fails = True
@@ -380,9 +374,6 @@ async def test_what_the_cloud_said_that_it_took_is_given_back_again() -> None:
         assert rented.cloud.destroyed == 1
         await rented.pass_time(420)
         assert rented.cloud.destroyed == 2
-
-
-# --- nodes that leave ------------------------------------------------------------------------------------------
 
 
 async def leaving(rented: Rented, control: Control) -> str:
@@ -444,9 +435,6 @@ async def test_one_that_an_admin_has_resumed_stays_and_may_idle_again() -> None:
         assert rented.cloud.ours == []
 
 
-# --- trouble of our own, and words --------------------------------------------------------------------------------
-
-
 async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_done_later() -> None:
     rented = Rented(least=1)
     async with rented.site.open() as control:
@@ -468,9 +456,7 @@ async def test_a_disk_that_is_full_ends_nothing_and_what_could_not_be_done_is_do
 
 async def test_who_waits_is_told_that_a_machine_was_asked_for(rented: Rented) -> None:
     async with rented.site.open() as control:
-        (first, second) = [
-            (await control.workloads.submit(ANN, job("true", cpus_milli=cpus))).workloads[0] for cpus in (6000, 5000)
-        ]
+        (first, second) = [await submit(control, job("true", cpus_milli=cpus)) for cpus in (6000, 5000)]
         assert control.queries.details(rented.site.there(first)).notes == ()
         await rented.pass_time(90)
         (pending_node,) = control.queries.details(rented.site.there(first)).notes
@@ -494,15 +480,13 @@ async def test_whom_a_quota_holds_back_is_told_of_that_alone() -> None:
         await rented.pass_time(20)
         rented.joins(rented.cloud.ours[0])
         await rented.pass_time(10)
-        (first, second) = [(await control.workloads.submit(ANN, job(cpus_milli=6000))).workloads[0] for _ in range(2)]
+        (first, second) = [await submit(control, job(cpus_milli=6000)) for _ in range(2)]
         await rented.pass_time(5)
         assert rented.site.there(first).state is State.RUNNING
         told = control.queries.details(rented.site.there(second))
         assert isinstance(told.reason, UserQuotaExceeded)
         assert told.notes == ()
 
-
-# --- whatever happens ---------------------------------------------------------------------------------------------
 
 DEEDS = ["work", "enough", "joins", "dies", "refuses", "answers", "fails", "works", "full", "empty", "wait"]
 

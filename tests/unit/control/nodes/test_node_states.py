@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.control.world import ANN, BOB, ROOT, Site, job
+from tests.unit.control.world import ANN, BOB, ROOT, Site, job, submit
 
 from commonage.control.nodes.node_states import device_of
 from commonage.domain.errors import Forbidden, NotFound
@@ -33,9 +33,9 @@ def told(site: Site, kind: EventKind, workload_id: str | None = None) -> list[Re
 async def test_a_device_that_fails_takes_no_new_work_and_its_workloads_are_told(site: Site) -> None:
     (device,) = site.nodes[0].devices
     async with site.open() as control:
-        (mine,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
-        (none,) = (await control.workloads.submit(BOB, job())).workloads
-        (later,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("1")))).workloads
+        mine = await submit(control, job(gpu=parse_gpus("8GiB")))
+        none = await submit(control, job(), BOB)
+        later = await submit(control, job(gpu=parse_gpus("1")))
         await site.clock.advance(1)
         says(site, replace(device, faults=(FELL,)))
         await site.clock.advance(60)
@@ -65,7 +65,7 @@ async def test_a_restart_does_not_tell_again(site: Site) -> None:
 async def test_a_mig_instance_that_is_taken_away_under_its_workload(site: Site) -> None:
     (device,) = site.nodes[0].devices
     async with site.open() as control:
-        (mine,) = (await control.workloads.submit(ANN, job(gpu=parse_gpus("8GiB")))).workloads
+        mine = await submit(control, job(gpu=parse_gpus("8GiB")))
         await site.clock.advance(1)
         says(site, replace(device, uuid="MIG-9", index=100, parent_uuid=device.uuid))
         await site.clock.advance(60)

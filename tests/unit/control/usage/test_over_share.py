@@ -107,8 +107,6 @@ def test_an_attempt_within_its_share_is_never_found(rounds: list[tuple[float, in
         assert all(each.attempt_id == "b-1" for each in found)
 
 
-# --- who needs it -----------------------------------------------------------------------------------------------------
-
 OVER = Excess("a-1", "GPU-0", DEVICE, 14 * 1024, SHARE, 0.0, 2)
 
 

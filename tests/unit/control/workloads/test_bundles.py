@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.control.world import ANN, BOB, ROOT, Site, job
+from tests.unit.control.world import ANN, BOB, ROOT, Site, job, submit
 
 from commonage.control.control import Control
 from commonage.control.settings import BundleLimits
@@ -130,8 +130,8 @@ async def test_what_no_live_workload_needs_is_removed_in_time() -> None:
     async with site.open() as control:
         for digest in ("held", "ended", "unused"):
             await send(control, ANN, digest)
-        (live,) = (await control.workloads.submit(ANN, job(bundle="held"))).workloads
-        (ended,) = (await control.workloads.submit(ANN, job(bundle="ended"))).workloads
+        live = await submit(control, job(bundle="held"))
+        ended = await submit(control, job(bundle="ended"))
         await site.clock.advance(1)
         await control.workloads.stop(ANN, ended.id)
         assert await control.bundles.collect() == 0
@@ -211,7 +211,7 @@ async def test_what_an_older_release_kept_becomes_that_of_those_who_need_it() ->
     site = Site(bundles=BundleLimits(keep_s=KEEP_S))
     async with site.open() as control:
         await send(control, ANN, "a")
-        (queued,) = (await control.workloads.submit(ANN, job(bundle="a", cpus_milli=1))).workloads
+        queued = await submit(control, job(bundle="a", cpus_milli=1))
     old = [KeptBundle("", "", digest, 7, site.clock.now()) for digest in ("a", "b")]
     site.bundles.kept = {site.bundles.path(one): one for one in old}
     async with site.open() as control:
@@ -227,9 +227,9 @@ async def test_what_an_older_release_kept_becomes_that_of_those_who_need_it() ->
 
 async def test_a_workload_whose_bundle_is_gone_fails_and_says_so(site: Site, control: Control) -> None:
     await send(control, ANN, "a")
-    (first,) = (await control.workloads.submit(ANN, job())).workloads
+    first = await submit(control)
     later = job(bundle="a", depends_on=(Dependency(first.id, Condition.AFTER_ANY),))
-    (one,) = (await control.workloads.submit(ANN, later)).workloads
+    one = await submit(control, later)
     control.bundles._kept.clear()
     await control.workloads.stop(ANN, first.id)
     await site.clock.advance(5)
