@@ -13,7 +13,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commonage.domain.errors import Forbidden, InvalidInput
-from commonage.domain.folders import folder_name
+
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+
+
+def folder_name(user: str) -> str:
+    """A folder name for any user name.
+
+    A plain name maps to itself; any other name maps to a folder name that no plain name can have.
+    """
+    if _PLAIN.fullmatch(user):
+        return user
+    readable = re.sub(r"[^a-z0-9._-]+", "-", user.lower()).strip("-.")[:40]
+    return f"{readable}~{hashlib.sha256(user.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
 
 ROOT = "/volumes"
 """The default place of a volume in a container: `/volumes/NAME`."""

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import Forbidden, InvalidInput
-from commonage.domain.folders import folder_name
 from commonage.domain.volumes import (
     Extent,
     Volume,
@@ -11,6 +10,7 @@ from commonage.domain.volumes import (
     VolumeRequest,
     allowed,
     check_volume,
+    folder_name,
     mounts_of,
     parse_volume,
     see_that_folders_are_apart,
