@@ -20,6 +20,9 @@ replaces their pages by its own.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from commonage.domain.reasons import Reason
@@ -158,3 +161,26 @@ class EngineFailure(CommonageError):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.native})" if self.native else self.message
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def keeping(what: str, where: object) -> Iterator[None]:
+    """Raise Unavailable for an OSError inside. `what` is the subject of the sentence (the thing to keep); `where` the
+    file.
+
+    The error is retryable only if the disk was full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            words = f"the disk of {where} is full: {what} cannot be kept there; free some space, then ask again"
+            raise Unavailable(words) from error
+        why = error.strerror or str(error)
+        words = (
+            f"{where} cannot be written ({why}): {what} cannot be kept there; have this user write it, then ask again"
+        )
+        raise Unavailable(words, retryable=False) from error

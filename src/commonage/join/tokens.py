@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.domain.keeping import keeping
+from commonage.domain.errors import CommonageError, Forbidden, InvalidInput, keeping
 
 MAX_LIFETIME_S = 7 * 86400
 DEFAULT_LIFETIME_S = 3600

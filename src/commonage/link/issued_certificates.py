@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from commonage.domain.errors import Forbidden
-from commonage.domain.keeping import keeping
+from commonage.domain.errors import Forbidden, keeping
 
 _WHAT = "which node has which certificate"
 
