@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from commonage.domain.events import EventKind
-from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MAX_LOSSES, Attempt, Kind, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import MAX_LOSSES, Attempt, Kind, State, StopCause, StopRequest, Workload, attempt_id
 
 # --- what can happen ----------------------------------------------------------------------------------------------
 

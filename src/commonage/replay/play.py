@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
 
-from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
+from commonage.domain.workloads import attempt_id
 from commonage.replay.figures import Capacity, Figures, ReplayedWorkload, Sample, figures
 from commonage.replay.records import Record, Records
 from commonage.scheduler.explain.explain import ever_fits

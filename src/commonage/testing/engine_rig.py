@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from commonage.domain.environments import Environment
-from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import LogLine, Phase, StartRequest, Status
-from commonage.domain.workloads import Kind
+from commonage.domain.workloads import IdSequence, Kind, attempt_id
 from commonage.ports.engine import Engine
 from commonage.testing.behaviour import Aside, Behaviour, shell_aside
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.ids import WORKLOAD_ID_LENGTH, IdSequence, attempt_id, workload_of
+from commonage.domain.workloads import WORKLOAD_ID_LENGTH, IdSequence, attempt_id, workload_of
 
 ASKS = st.lists(st.tuples(st.floats(0, 4e9), st.integers(0, 1 << 40)), min_size=1, max_size=50)
 

@@ -7,7 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.domain.triggers import NOW, allocation_for, situations, status_reported, stop, triggers
 
 from commonage.domain.events import EventKind
-from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
     AllocationAssigned,
     AttemptLost,
@@ -24,7 +23,16 @@ from commonage.domain.lifecycle import (
 )
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MAX_LOSSES, Kind, RetryPolicy, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import (
+    MAX_LOSSES,
+    Kind,
+    RetryPolicy,
+    State,
+    StopCause,
+    StopRequest,
+    Workload,
+    attempt_id,
+)
 from commonage.testing import factories
 
 GONE = attempts.Disappeared()

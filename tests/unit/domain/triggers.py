@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
     AllocationAssigned,
     AttemptLost,
@@ -20,7 +19,7 @@ from commonage.domain.lifecycle import (
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import RetryPolicy, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import RetryPolicy, State, StopCause, StopRequest, Workload, attempt_id
 from commonage.testing import factories
 
 NOW = factories.NOW

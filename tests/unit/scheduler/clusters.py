@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from commonage.domain.explanations import Explanation
-from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Device, Node, NodeState
 from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Rules
+from commonage.domain.workloads import attempt_id
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
