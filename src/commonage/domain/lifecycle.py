@@ -9,11 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from commonage.domain.events import EventKind
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MAX_LOSSES, Attempt, Kind, State, StopCause, StopRequest, Workload, attempt_id
+from commonage.domain.workloads import (
+    MAX_LOSSES,
+    Attempt,
+    EventKind,
+    Kind,
+    State,
+    StopCause,
+    StopRequest,
+    Workload,
+    attempt_id,
+)
 
 # --- what can happen ----------------------------------------------------------------------------------------------
 

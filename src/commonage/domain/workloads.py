@@ -264,3 +264,35 @@ class Workload:
         if limit is None or attempt is None or not self.state.holds_allocation:
             return None
         return (attempt.started_at or attempt.allocation.at) + limit
+
+
+class EventKind(StrEnum):
+    """The kind of an event; stable, part of the API."""
+
+    SUBMITTED = "submitted"
+    HELD = "held"
+    QUEUED = "queued"
+    STARTING = "starting"
+    PROGRESS = "progress"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WARNING = "warning"
+    RETRYING = "retrying"
+    ENDED = "ended"
+    NODE = "node"
+    AUDIT = "audit"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`seq` rises by one with every event of an installation (0 until it is written); `at` is unix seconds."""
+
+    kind: EventKind
+    at: float
+    reason: Reason
+    workload_id: str | None = None
+    attempt_id: str | None = None
+    owner: str | None = None
+    tenant: str | None = None
+    state: str | None = None
+    seq: int = 0

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.unit.domain.triggers import NOW, allocation_for, situations, status_reported, stop, triggers
 
-from commonage.domain.events import EventKind
 from commonage.domain.lifecycle import (
     AllocationAssigned,
     AttemptLost,
@@ -25,6 +24,7 @@ from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import (
     MAX_LOSSES,
+    EventKind,
     Kind,
     RetryPolicy,
     State,

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event, EventKind
 from commonage.domain.nodes import Device, Node
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
-from commonage.domain.workloads import Workload
+from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.scheduler.model.queued_requests import AllocatedRequest
 
 Alarm = GpuFault | GpuRecovered | GpuMissing

@@ -21,7 +21,6 @@ from commonage.control.state.writer import Writer
 from commonage.control.tenants.membership import tenants, tenants_of
 from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
-from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal, Scope
@@ -32,7 +31,7 @@ from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Reservation, Rules
-from commonage.domain.workloads import IdSequence
+from commonage.domain.workloads import Event, EventKind, IdSequence
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 from commonage.scheduler.backfill.reservations import feasible

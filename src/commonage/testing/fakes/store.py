@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
-from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
 from commonage.domain.usage import PastAllocation, Usage
 from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Attempt, State, Workload
+from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
 
