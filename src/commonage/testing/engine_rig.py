@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import LogLine, Phase, StartRequest, Status
 from commonage.domain.workloads import IdSequence, Kind, attempt_id

@@ -10,8 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
-from commonage.domain.environments import Environment
-from commonage.domain.images import Image, Kernel, Provenance
+from commonage.domain.images import Environment, Image, Kernel, Provenance
 from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons.waiting import InQueue
 from commonage.domain.requests import Request, parse_gpus

@@ -21,9 +21,8 @@ from commonage.control.queries.workloads import StateDetails
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
-from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
-from commonage.domain.images import Image, Kernel, Provenance, SourceFile
+from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
 from commonage.domain.node_pools import MachineKind, NodePoolPolicy, NodePoolView
 from commonage.domain.nodes import Device, Node, NodeReport, Share
 from commonage.domain.reasons import Reason

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from commonage.catalogue import builtin_environments
-from commonage.domain.environments import left_out
+from commonage.domain.images import left_out
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,9 +8,8 @@ from tests.unit.control.world import ROOT, SPAWNER, USER, Site, job
 
 from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import Submission
-from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
-from commonage.domain.images import Image, Kernel
+from commonage.domain.images import EnvironmentState, Image, Kernel
 from commonage.domain.nodes import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import EnvironmentFailed, OnNodes, PreparingEnvironment, PullingImage
