@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.registry import Access, Rights, granted, parse_access, rights_of_member
+from commonage.domain.images import Access, Rights, granted, parse_access, rights_of_member
 
 MEMBER = rights_of_member(["lab", "commons"])
 
