@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.nodes import Device, Share
-from commonage.domain.parts import Part, part_of
-from commonage.domain.requests import GpuRequest, parse_gpus
+from commonage.domain.requests import GpuRequest, Part, parse_gpus, part_of
 
 DEVICE = Device("GPU-1", 0, "A100", 12 * 1024)
 SLOTTED = replace(DEVICE, slots=3)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.scheduler.clusters import GIB, NOW, REQUESTS, Scene, by_age, overdrawn, queues, scenes, stored_fields
 
 from commonage.domain.nodes import NodeState
-from commonage.domain.parts import part_of
-from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.requests import Request, parse_gpus, part_of
 from commonage.domain.workloads import attempt_id
 from commonage.scheduler.fit.filters import refusal
 from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest

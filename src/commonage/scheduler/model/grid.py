@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonage.domain.nodes import Allocation, Device, Node, NodeState, Share
-from commonage.domain.parts import part_of
-from commonage.domain.requests import Request
+from commonage.domain.requests import Request, part_of
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MAX_SHAPES = 50_000  # cached shapes of requests

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonage.domain.nodes import Device
-from commonage.domain.parts import part_of
-from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.requests import GpuRequest, Request, part_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
