@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commonage.domain.quantities import format_duration, format_memory
-from commonage.domain.requests import GpuRequest
+from commonage.domain.requests import GpuRequest, format_duration, format_memory
 from commonage.domain.usage_reports import UsageReport, request_for_peak
 
 MUCH_MORE = 1.5  # times the sufficient amount

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from commonage.domain.nodes import Allocation
-from commonage.domain.quantities import format_cpus, format_memory
-from commonage.domain.requests import Request
+from commonage.domain.requests import Request, format_cpus, format_memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from html import escape
 
 import numpy as np
 
-from commonage.domain.quantities import format_duration
+from commonage.domain.requests import format_duration
 from commonage.replay.figures import Capacity, Figures, Sample
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 900, 240, 56, 24

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState
-from commonage.domain.quantities import parse_memory
+from commonage.domain.requests import parse_memory
 
 _CLUSTER = re.compile(
     r"(?P<nodes>\d{1,5})x(?P<devices>\d{1,2})(?:x(?P<memory>[\d.]+[A-Za-z]+))?(?::(?P<model>[\w ./+-]{1,62}))?"

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import (
+from commonage.domain.requests import (
     format_cpus,
     format_duration,
     format_memory,

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.quantities import parse_memory
-from commonage.domain.requests import parse_gpus
+from commonage.domain.requests import parse_gpus, parse_memory
 from commonage.domain.suggestions import cores_enough_for, memory_text, suggestion_of, usage_report_in_words
 from commonage.domain.usage_reports import UsageFigures, UsageReport
 from commonage.testing import factories as make

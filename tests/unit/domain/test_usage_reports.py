@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.quantities import parse_memory
+from commonage.domain.requests import parse_memory
 from commonage.domain.usage_reports import (
     Measured,
     UsageFigures,

@@ -20,8 +20,8 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.node_pools import Machine, NodePoolPolicy, NodePoolView, PendingNode
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason, notes
+from commonage.domain.requests import format_duration
 from commonage.domain.workloads import Event, EventKind, State
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud

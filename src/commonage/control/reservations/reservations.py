@@ -24,12 +24,11 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import ReservationInfo, ReservationMade, ReservationOver, ReservationRemoved
 from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
-from commonage.domain.requests import Request
+from commonage.domain.requests import Request, format_duration
 from commonage.domain.tenants import Reservation, Rules
 from commonage.domain.workloads import Event, EventKind, IdSequence
 from commonage.ports.clock import Clock

@@ -23,7 +23,7 @@ from commonage.control.tenants.membership import tenant_of
 from commonage.domain.errors import CommonageError, NotFound, TooMany, Unavailable
 from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.requests import format_duration, format_memory
 from commonage.domain.volumes import folder_name
 from commonage.domain.workloads import Spec
 from commonage.ports.bundles import Bundles, KeptBundle, ReceivedBundle

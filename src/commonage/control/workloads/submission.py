@@ -12,9 +12,8 @@ from commonage.control.tenants.membership import may_use, tenant_of, tenants_of,
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
 from commonage.domain.images import Environment
 from commonage.domain.principals import OPERATOR, Principal, Scope
-from commonage.domain.quantities import format_memory
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
-from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.requests import GpuRequest, Request, format_memory
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
