@@ -46,7 +46,7 @@ from commonage.control.workloads.workloads import Workloads
 from commonage.domain.errors import CommonageError
 from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
-from commonage.domain.node_pools import NodePoolPolicy
+from commonage.domain.nodes import NodePoolPolicy
 from commonage.domain.workloads import IdSequence
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles

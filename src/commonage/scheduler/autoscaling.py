@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from commonage.domain.node_pools import NodePoolPolicy, PendingNode
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request

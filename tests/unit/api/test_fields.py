@@ -23,8 +23,7 @@ from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
-from commonage.domain.node_pools import MachineKind, NodePoolPolicy, NodePoolView
-from commonage.domain.nodes import Device, Node, NodeReport, Share
+from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request
 from commonage.domain.statuses import LogLine

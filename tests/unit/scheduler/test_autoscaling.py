@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.node_pools import MachineKind, NodePoolPolicy, PendingNode
+from commonage.domain.nodes import MachineKind, NodePoolPolicy, PendingNode
 from commonage.domain.reasons import notes
 from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request, parse_gpus

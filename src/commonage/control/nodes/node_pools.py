@@ -17,8 +17,7 @@ from commonage.control.state.live_state import LiveState, queued_request_of
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
 from commonage.domain.iterations import Iterations
-from commonage.domain.node_pools import Machine, NodePoolPolicy, NodePoolView, PendingNode
-from commonage.domain.nodes import NodeState
+from commonage.domain.nodes import Machine, NodePoolPolicy, NodePoolView, NodeState, PendingNode
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.requests import format_duration

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.node_pools import NodePoolPolicy, PendingNode
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
