@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.requests import parse_gpus, parse_memory
-from commonage.domain.suggestions import cores_enough_for, memory_text, suggestion_of, usage_report_in_words
-from commonage.domain.usage_reports import UsageFigures, UsageReport
+from commonage.domain.usage_reports import (
+    UsageFigures,
+    UsageReport,
+    cores_enough_for,
+    memory_text,
+    suggestion_of,
+    usage_report_in_words,
+)
 from commonage.testing import factories as make
 
 USED = UsageFigures(measured_s=60, vram_s=60, vram_peak_mib=5000, gpu_s=60, gpu_busy_s=30, gpu_idle_s=6, energy_s=60,
