@@ -12,8 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastAllocation, Usage
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from commonage.domain.codec import from_json, to_json
 from commonage.domain.images import Image
 from commonage.domain.nodes import Allocation, Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Attempt, Event, Spec, Workload
 from commonage.store import tables
 

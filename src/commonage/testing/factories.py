@@ -15,7 +15,7 @@ from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeSta
 from commonage.domain.reasons.waiting import InQueue
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport, hash_command
+from commonage.domain.usage import UsageReport, hash_command
 from commonage.domain.workloads import Attempt, Event, EventKind, IdSequence, Kind, Spec, State, Workload, attempt_id
 
 NOW: Final = 1_700_000_000.0

@@ -28,8 +28,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request
 from commonage.domain.statuses import LogLine
 from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
-from commonage.domain.usage import Usage
-from commonage.domain.usage_reports import Suggestion, UsageFigures, UsageReport
+from commonage.domain.usage import Suggestion, Usage, UsageFigures, UsageReport
 from commonage.domain.volumes import Volume
 from commonage.domain.workloads import Attempt, Event, Spec, Workload
 from commonage.ports.devices import DeviceSample

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.requests import parse_gpus, parse_memory
-from commonage.domain.usage_reports import (
+from commonage.domain.usage import (
     UsageFigures,
     UsageReport,
     cores_enough_for,

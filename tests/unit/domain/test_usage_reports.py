@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.requests import parse_memory
-from commonage.domain.usage_reports import (
+from commonage.domain.usage import (
     Measured,
     UsageFigures,
     hash_command,

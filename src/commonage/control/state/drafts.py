@@ -15,7 +15,7 @@ from commonage.domain.lifecycle import Effect, Record, Trigger, step
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.store import Batch
 

@@ -24,7 +24,7 @@ from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Effect, Trigger
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import Event, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Filter, Store

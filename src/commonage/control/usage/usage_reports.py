@@ -15,7 +15,7 @@ from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import Round, parts_of, utilisation_of
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import LastUse, Measurement
-from commonage.domain.usage_reports import (
+from commonage.domain.usage import (
     Measured,
     UsageFigures,
     UsageReport,

@@ -22,7 +22,7 @@ from commonage.domain.nodes import Device
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
 from commonage.domain.requests import GpuRequest
-from commonage.domain.usage_reports import request_for_peak
+from commonage.domain.usage import request_for_peak
 from commonage.domain.workloads import Event, EventKind, State, StopCause, StopRequest, Workload, workload_of
 from commonage.ports.clock import Clock
 

@@ -15,8 +15,7 @@ from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotF
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import PastAllocation, Usage, UsageReport
 from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
