@@ -167,7 +167,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
-def keeping(what: str, where: object) -> Iterator[None]:
+def file_errors(what: str, where: object) -> Iterator[None]:
     """Raise Unavailable for an OSError inside. `what` is the subject of the sentence (the thing to keep); `where` the
     file.
 
