@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.errors import InvalidInput
@@ -44,8 +44,6 @@ class Environment:
 
 
 class EnvironmentState(StrEnum):
-    """The state of an environment on a site: made on first use, then kept."""
-
     ABSENT = "absent"
     BUILDING = "building"
     READY = "ready"
@@ -54,9 +52,7 @@ class EnvironmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentStatus:
-    """An environment on one site. `progress` is 0..1, or None if unknown; `reason`: the current step, or the
-    failure.
-    """
+    """On one site. `progress` is 0..1, or None if unknown; `reason` the current step, or the failure."""
 
     name: str
     site: str
@@ -72,7 +68,7 @@ def left_out(requirements: Sequence[str]) -> str:
     start time. A list that names the package itself gets it. requirements/left-out.txt does the same for Commonage's
     own dependencies.
     """
-    return "" if any(_SLOW.match(one.strip()) for one in requirements) else _LEFT_OUT
+    return "" if any(_SLOW.match(requirement.strip()) for requirement in requirements) else _LEFT_OUT
 
 
 PUBLIC = "public"
@@ -106,12 +102,10 @@ class ImageName:
 
     @property
     def repository(self) -> str:
-        """Its repository in the registry."""
         return f"{self.scope}/{self.name}"
 
     @property
     def tagged(self) -> str:
-        """Repository and tag; the tag is always included."""
         return f"{self.repository}:{self.tag}"
 
 
@@ -129,8 +123,6 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A source file of an image, and the digest of its content (`sha256:…`)."""
-
     path: str
     digest: str
 
@@ -155,8 +147,6 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The user who removed an image from the catalogue, and when (unix seconds)."""
-
     by: str
     at: float
 
@@ -190,14 +180,13 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """The digest that pins it: `sha256:…`."""
         return self.reference.rpartition("@")[2]
 
 
 def parse_image_name(text: str) -> ImageName:
     """Parse the name of an image. Raises InvalidInput(code="invalid-image"), which explains the syntax."""
-    found = _NAME.fullmatch(text)
-    if found is None or len(text) > LONGEST_NAME:
+    match = _NAME.fullmatch(text)
+    if match is None or len(text) > LONGEST_NAME:
         shown = text if len(text) <= 100 else text[:97] + "..."
         raise InvalidInput(
             f"{shown!r} is not the name of an image; write TENANT/NAME or TENANT/NAME:TAG in lower case, "
@@ -205,7 +194,7 @@ def parse_image_name(text: str) -> ImageName:
             field="name",
             code="invalid-image",
         )
-    return ImageName(found["scope"], found["name"], found["tag"] or LATEST)
+    return ImageName(match["scope"], match["name"], match["tag"] or LATEST)
 
 
 def scope_of(tenant: str | None) -> str:
@@ -226,22 +215,25 @@ def repository_of(reference: str) -> str | None:
 
     Raises InvalidInput(code="invalid-image") if no digest pins it.
     """
-    found = _PINNED.fullmatch(reference)
-    if found is None:
+    match = _PINNED.fullmatch(reference)
+    if match is None:
         raise InvalidInput(
             f"{reference[:100]!r} does not say which image for ever; write HOST/REPOSITORY@sha256:…, as "
             "`commonage image push` and `skopeo inspect` show it",
             field="reference",
             code="invalid-image",
         )
-    repository: str | None = found["repository"]
+    repository: str | None = match["repository"]
     return repository
 
 
 def check(image: Image) -> None:
     """Raise InvalidInput(code="invalid-image") for an image that contradicts itself or could not be run."""
     names = [kernel.name for kernel in image.kernels]
-    for field, folder in [("server_prefix", image.server_prefix), *(("kernels", one.prefix) for one in image.kernels)]:
+    for field, folder in [
+        ("server_prefix", image.server_prefix),
+        *(("kernels", kernel.prefix) for kernel in image.kernels),
+    ]:
         if folder and (not _FOLDER.fullmatch(folder) or ".." in folder.split("/")):
             raise _wrong(field, f"{folder[:100]!r} is not a folder in an image; write it like /opt/kernels/torch")
     for name in names:
@@ -267,14 +259,16 @@ def environments_of(image: Image) -> tuple[Environment, ...]:
     if len(image.kernels) < 2:
         first = [kernel.prefix for kernel in image.kernels]
         return (_environment(image, image.name, title, image.kinds, first),)
-    found = []
+    environments = []
     if Kind.SESSION in image.kinds:
-        found.append(_environment(image, image.name, title, (Kind.SESSION,), []))
+        environments.append(_environment(image, image.name, title, (Kind.SESSION,), []))
     others = tuple(kind for kind in image.kinds if kind is not Kind.SESSION)
     for kernel in image.kernels if others else ():
         name = f"{image.name}/{kernel.name}"
-        found.append(_environment(image, name, f"{title}: {kernel.title or kernel.name}", others, [kernel.prefix]))
-    return tuple(found)
+        environments.append(
+            _environment(image, name, f"{title}: {kernel.title or kernel.name}", others, [kernel.prefix])
+        )
+    return tuple(environments)
 
 
 def _environment(image: Image, name: str, title: str, kinds: tuple[Kind, ...], prefixes: list[str]) -> Environment:
@@ -339,26 +333,29 @@ def parse_access(scopes: Sequence[str]) -> tuple[Access, ...]:
 
 
 def _parsed(word: str) -> Access:
-    found = _ACCESS.fullmatch(word)
-    if found is None:
+    match = _ACCESS.fullmatch(word)
+    if match is None:
         raise InvalidInput(
             f"{word[:100]!r} is not a scope of a registry; one is written repository:TENANT/NAME:pull,push",
             field="scope",
         )
-    return Access(found["kind"], found["name"], tuple(dict.fromkeys(one for one in found["actions"].split(",") if one)))
+    actions = dict.fromkeys(action for action in match["actions"].split(",") if action)
+    return Access(match["kind"], match["name"], tuple(actions))
 
 
-def granted(asked: Iterable[Access], rights: Rights) -> tuple[Access, ...]:
-    """The requested access as far as these rights allow it; objects without an allowed action are left out."""
-    found = (Access(one.kind, one.name, tuple(act for act in one.actions if _may(one, act, rights))) for one in asked)
-    return tuple(one for one in found if one.actions)
+def granted(requested: Iterable[Access], rights: Rights) -> tuple[Access, ...]:
+    allowed = (
+        replace(access, actions=tuple(action for action in access.actions if _may(access, action, rights)))
+        for access in requested
+    )
+    return tuple(access for access in allowed if access.actions)
 
 
-def _may(what: Access, action: str, rights: Rights) -> bool:
+def _may(access: Access, action: str, rights: Rights) -> bool:
     if rights.everything:
         return True
-    scope, slash, _ = what.name.partition("/")
-    if what.kind != "repository" or not slash:
+    scope, slash, _ = access.name.partition("/")
+    if access.kind != "repository" or not slash:
         return False
     if action == PULL:
         return rights.pulls_all or scope in rights.pulls

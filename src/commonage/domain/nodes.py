@@ -76,7 +76,6 @@ class Share:
 
     @property
     def label(self) -> str:
-        """The name of its device, as `Device.label`: the uuid of a MIG instance begins with MIG-."""
         return _label(self.device_index, is_instance=self.device_uuid.startswith("MIG-"))
 
 
@@ -115,9 +114,8 @@ class NodeReport:
     """The report of an engine or agent on a node's present state. CPUs in thousandths, memory and disk in MiB.
 
     `disk_pressure`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the
-    engine
-    knows the node and has given it up; the faults give the reason. `awaits_admin`: why its workloads may still run, so
-    that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
+    engine knows the node and has given it up; the faults give the reason. `awaits_admin`: why its workloads may still
+    run, so that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
     """
 
     name: str
@@ -151,7 +149,6 @@ class Node:
 
     @property
     def drain(self) -> bool:
-        """True if a user drained it."""
         return bool(self.drained_by)
 
 
@@ -172,7 +169,6 @@ class MachineKind:
     labels: tuple[tuple[str, str], ...] = ()
 
     def node(self, name: str, site: str, engine: str) -> Node:
-        """A node of this kind as an empty, ready node for the planner."""
         devices = tuple(
             Device(f"{name}-{index}", index, self.gpu_model, self.gpu_memory_mib, isolation=Isolation.COOPERATIVE)
             for index in range(self.gpus)
@@ -217,16 +213,13 @@ class NodePoolPolicy:
         return self
 
     def owns(self, machine: str) -> bool:
-        """True for the name of a node of this pool."""
         node_pool, _, number = machine.rpartition("-")
         return node_pool == self.name and _NUMBER.fullmatch(number) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A node that the cloud reports. `created_at` (unix seconds) is None if the cloud does not tell; `failed`: the
-    cloud could not create it, or reports that it is broken.
-    """
+    """`created_at` (unix seconds) is None if the cloud does not tell; `failed`: it was not created, or is broken."""
 
     id: str
     name: str
@@ -236,9 +229,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class PendingNode:
-    """A node that was requested at `since` and has not joined. `took_s`: how long the last one of its pool took to
-    join, None before the first.
-    """
+    """Requested at `since`, and not joined yet. `took_s`: the last join time in its pool, None before the first."""
 
     policy: NodePoolPolicy
     name: str
@@ -248,11 +239,9 @@ class PendingNode:
 
 @dataclass(frozen=True, slots=True)
 class NodePoolView:
-    """A pool now, and the next decision of its policy. Costs are per hour.
+    """A pool now, and the next decision of its policy: `adding`, `removing`, and `why`.
 
-    `machines` have their state in words. `adding` and `removing` are the next step, with its reason in words.
-    `last_error`
-    is the last error of the cloud. The present cost excludes nodes that were given back.
+    `machines` are (name, state as text). `last_error` is that of the cloud. `cost_per_h` excludes nodes given back.
     """
 
     policy: NodePoolPolicy

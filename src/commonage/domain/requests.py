@@ -68,7 +68,6 @@ def parse_cpus(text: str | float, *, field: str = "cpus") -> int:
 
 
 def format_cpus(milli: int) -> str:
-    """`2`, `0.5`, `1.25`."""
     return f"{(Decimal(milli) / 1000).normalize():f}"
 
 
@@ -119,7 +118,6 @@ class GpuRequest:
 
     @property
     def text(self) -> str:
-        """The shortest text that parses back to this request."""
         if self.whole:
             amount = str(self.whole)
         elif self.vram_mib:
@@ -234,11 +232,9 @@ def _fraction(amount: str, asked: object) -> GpuRequest | None:
     return GpuRequest(fraction_milli=milli)
 
 
-def parse_labels(given: Iterable[tuple[str, str]], *, field: str = "on") -> tuple[tuple[str, str], ...]:
-    """Labels that a node must carry, or carries, sorted. Raises InvalidInput for invalid names, and for too
-    many labels.
-    """
-    labels = sorted((name.strip(), value.strip()) for name, value in given)
+def parse_labels(pairs: Iterable[tuple[str, str]], *, field: str = "on") -> tuple[tuple[str, str], ...]:
+    """Labels that a node must carry, or carries, sorted. Raises InvalidInput."""
+    labels = sorted((name.strip(), value.strip()) for name, value in pairs)
     if len(labels) > MAX_LABELS:
         raise _invalid_label(field, f"has {len(labels)} labels; at most {MAX_LABELS} are allowed")
     for name, value in labels:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from commonage.domain.requests import GpuRequest, format_duration, format_memory
 from commonage.domain.statuses import LastUse
@@ -31,8 +31,6 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class PastAllocation:
-    """A past allocation of an attempt, with its begin and end in unix seconds."""
-
     attempt_id: str
     tenant: str
     owner: str
@@ -51,7 +49,6 @@ class Prices:
     currency: str = ""
 
     def cost(self, usage: Usage) -> float:
-        """The cost of `usage`."""
         return usage.gpu_gib_h * self.gpu_gib_h + usage.cpu_h * self.cpu_h + usage.memory_gib_h * self.memory_gib_h
 
 
@@ -89,23 +86,11 @@ class UsageFigures:
 
     def __add__(self, other: UsageFigures) -> UsageFigures:
         """The total of two attempts: sums added, the higher peak, the first known first use."""
-        return UsageFigures(
-            measured_s=self.measured_s + other.measured_s,
-            cpu_s=self.cpu_s + other.cpu_s,
-            cpu_peak_milli=max(self.cpu_peak_milli, other.cpu_peak_milli),
-            memory_peak_mib=max(self.memory_peak_mib, other.memory_peak_mib),
-            memory_mib_s=self.memory_mib_s + other.memory_mib_s,
-            vram_s=self.vram_s + other.vram_s,
-            vram_peak_mib=max(self.vram_peak_mib, other.vram_peak_mib),
-            vram_mib_s=self.vram_mib_s + other.vram_mib_s,
-            gpu_s=self.gpu_s + other.gpu_s,
-            gpu_busy_s=self.gpu_busy_s + other.gpu_busy_s,
-            gpu_idle_s=self.gpu_idle_s + other.gpu_idle_s,
-            energy_s=self.energy_s + other.energy_s,
-            energy_j=self.energy_j + other.energy_j,
-            first_gpu_s=self.first_gpu_s if self.first_gpu_s is not None else other.first_gpu_s,
-            over_share_s=self.over_share_s + other.over_share_s,
-        )
+        totals = {}
+        for name in (field.name for field in fields(self) if field.name != "first_gpu_s"):
+            mine, others = getattr(self, name), getattr(other, name)
+            totals[name] = max(mine, others) if "_peak_" in name else mine + others
+        return UsageFigures(**totals, first_gpu_s=other.first_gpu_s if self.first_gpu_s is None else self.first_gpu_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,27 +117,29 @@ class Measured:
 IDLE_BELOW = 0.01
 
 
-def with_measurement(figures: UsageFigures, look: Measured) -> UsageFigures:
+def with_measurement(figures: UsageFigures, measured: Measured) -> UsageFigures:
     """The figures after one more measurement. An unknown value adds nothing, neither to the sum nor to its seconds."""
-    span = look.span_s
-    vram_s, gpu_s, energy_s = (span if each is not None else 0.0 for each in (look.vram_mib, look.gpu, look.energy_j))
-    uses_gpu = bool(look.vram_mib) or (look.gpu or 0.0) >= IDLE_BELOW
+    span = measured.span_s
+    vram_s, gpu_s, energy_s = (
+        span if each is not None else 0.0 for each in (measured.vram_mib, measured.gpu, measured.energy_j)
+    )
+    uses_gpu = bool(measured.vram_mib) or (measured.gpu or 0.0) >= IDLE_BELOW
     return UsageFigures(
         measured_s=figures.measured_s + span,
-        cpu_s=max(figures.cpu_s, look.cpu_s or 0.0),
-        cpu_peak_milli=max(figures.cpu_peak_milli, look.cpu_milli or 0),
-        memory_peak_mib=max(figures.memory_peak_mib, look.memory_mib or 0),
-        memory_mib_s=figures.memory_mib_s + (look.memory_mib or 0) * span,
+        cpu_s=max(figures.cpu_s, measured.cpu_s or 0.0),
+        cpu_peak_milli=max(figures.cpu_peak_milli, measured.cpu_milli or 0),
+        memory_peak_mib=max(figures.memory_peak_mib, measured.memory_mib or 0),
+        memory_mib_s=figures.memory_mib_s + (measured.memory_mib or 0) * span,
         vram_s=figures.vram_s + vram_s,
-        vram_peak_mib=max(figures.vram_peak_mib, look.vram_max_mib),
-        vram_mib_s=figures.vram_mib_s + (look.vram_mib or 0) * vram_s,
+        vram_peak_mib=max(figures.vram_peak_mib, measured.vram_max_mib),
+        vram_mib_s=figures.vram_mib_s + (measured.vram_mib or 0) * vram_s,
         gpu_s=figures.gpu_s + gpu_s,
-        gpu_busy_s=figures.gpu_busy_s + (look.gpu or 0.0) * gpu_s,
-        gpu_idle_s=figures.gpu_idle_s + (gpu_s if (look.gpu or 0.0) < IDLE_BELOW else 0.0),
+        gpu_busy_s=figures.gpu_busy_s + (measured.gpu or 0.0) * gpu_s,
+        gpu_idle_s=figures.gpu_idle_s + (gpu_s if (measured.gpu or 0.0) < IDLE_BELOW else 0.0),
         energy_s=figures.energy_s + energy_s,
-        energy_j=figures.energy_j + (look.energy_j or 0.0),
-        first_gpu_s=look.running_s if figures.first_gpu_s is None and uses_gpu else figures.first_gpu_s,
-        over_share_s=figures.over_share_s + (span if look.over_share else 0.0),
+        energy_j=figures.energy_j + (measured.energy_j or 0.0),
+        first_gpu_s=measured.running_s if figures.first_gpu_s is None and uses_gpu else figures.first_gpu_s,
+        over_share_s=figures.over_share_s + (span if measured.over_share else 0.0),
     )
 
 
@@ -174,11 +161,9 @@ class UsageReport:
     """The usage report of one attempt (or, summed, of all attempts of a workload): requested and used resources.
 
     `command_hash` identifies repetitions of the same work by the same owner: see `hash_command`. `devices` is the
-    number of
-    GPUs on which it held a share, `vram_mib` its share on one of them (the largest), `device_mib` the memory of that
-    GPU,
-    `gpu_milli` the sum of its shares in thousandths of a GPU. `ended_at` is None while it still runs: then these are
-    the figures so far. `gpu_h` are GPUs times hours held, whether used or not. `simulated`: no GPU was real.
+    number of GPUs on which it held a share, `vram_mib` its share on one of them (the largest), `device_mib` the memory
+    of that GPU, `gpu_milli` the sum of its shares in thousandths of a GPU. `ended_at` is None while it still runs: then
+    these are the figures so far. `gpu_h` are GPUs times hours held, used or not. `simulated`: no GPU was real.
     """
 
     attempt_id: str
@@ -205,7 +190,6 @@ class UsageReport:
 
     @property
     def vram_mean_mib(self) -> int | None:
-        """The mean VRAM on all its GPUs together, over the measured time."""
         return round(self.figures.vram_mib_s / self.figures.vram_s) if self.figures.vram_s else None
 
     @property
@@ -215,12 +199,10 @@ class UsageReport:
 
     @property
     def idle_share(self) -> float | None:
-        """The part of its time, 0..1, in which it held a GPU and computed nothing on it."""
         return self.figures.gpu_idle_s / self.figures.gpu_s if self.figures.gpu_s else None
 
     @property
     def energy_wh(self) -> float | None:
-        """Its part of the energy of its GPUs, in watt-hours."""
         return self.figures.energy_j / 3600 if self.figures.energy_s else None
 
     @property
@@ -231,7 +213,6 @@ class UsageReport:
 
     @property
     def sufficient_memory_mib(self) -> int | None:
-        """The memory that would have sufficed; None if it was not measured."""
         return request_for_peak(self.figures.memory_peak_mib) if self.figures.memory_peak_mib else None
 
 
@@ -247,17 +228,12 @@ def request_for_peak(peak_mib: int, max_mib: int = 0) -> int:
 
 
 def hash_command(environment: str, command: Sequence[str]) -> str:
-    """A hash of environment and command: 32 hexadecimal digits."""
-    said = "\0".join((environment, *command)).encode("utf-8", "surrogatepass")
-    return hashlib.sha256(said).hexdigest()[:32]
+    key = "\0".join((environment, *command)).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(key).hexdigest()[:32]
 
 
 def sum_of(usage_reports: Iterable[UsageReport]) -> UsageReport | None:
-    """The sum for all attempts of a workload, oldest first: requested as in the last, used in all. None for no
-    attempts.
-
-    It has ended when the last has.
-    """
+    """The sum over the attempts of a workload, oldest first: requested, and ended, as in the last. None for none."""
     total: UsageReport | None = None
     for each in usage_reports:
         if total is None:
@@ -320,7 +296,6 @@ def suggestion_of(usage_reports: Sequence[UsageReport], asked: GpuRequest | None
 
 
 def _of_model(asked: GpuRequest | None, amount: str) -> str:
-    """The amount, prefixed with the requested model, if there was one."""
     return f"{asked.model}:{amount}" if asked is not None and asked.model else amount
 
 
@@ -329,10 +304,10 @@ def _summary(most: UsageReport | None, runs: int, wanted_mib: int) -> str:
         return ""
     last = "last time it used" if runs == 1 else f"the last {runs} runs of it used"
     simulated = " (simulated, so it means nothing)" if most.simulated else ""
-    said = f"{last} at most {format_memory(most.vram_peak_mib)} of VRAM{simulated}: "
+    peak = f"{last} at most {format_memory(most.vram_peak_mib)} of VRAM{simulated}: "
     if wanted_mib and wanted_mib < most.vram_peak_mib:
-        return f"{said}{format_memory(wanted_mib)} may be too little, {format_memory(most.sufficient_vram_mib)} will do"
-    return f"{said}{format_memory(most.sufficient_vram_mib)} will do"
+        return f"{peak}{format_memory(wanted_mib)} may be too little, {format_memory(most.sufficient_vram_mib)} will do"
+    return f"{peak}{format_memory(most.sufficient_vram_mib)} will do"
 
 
 def cores_enough_for(peak_milli: int) -> int:

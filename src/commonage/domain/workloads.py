@@ -25,20 +25,21 @@ def _encode(number: int, length: int) -> str:
 
 
 class IdSequence:
-    """Makes ids that only rise, even when the clock stands still or goes back. One for each process."""
+    """Makes ids that only rise, even when the clock stands still or goes back. One for each process.
+
+    A workload's id is 13 characters of Crockford's base 32: nine for milliseconds since 1970, four that make ids of one
+    millisecond differ and rise.
+    """
 
     def __init__(self) -> None:
         self._last = -1
 
     def follow(self, last: str | None) -> None:
-        """Make only ids after this one, which an earlier process made."""
         if last:
             self._last = max(self._last, _decode(last))
 
     def next(self, now: float, chance: int) -> str:
-        """A new id at `now` (unix seconds); `chance` is any integer that differs between processes, to avoid
-        collisions.
-        """
+        """A new id at `now` (unix seconds). `chance` is any integer that differs between processes."""
         fresh = int(now * 1000) * _TAIL + chance % (_TAIL // 2)
         self._last = max(fresh, self._last + 1)
         return _encode(self._last, WORKLOAD_ID_LENGTH)
@@ -52,7 +53,6 @@ def _decode(identifier: str) -> int:
 
 
 def attempt_id(workload_id: str, number: int) -> str:
-    """The id of a workload's `number`-th attempt, from 1."""
     return f"{workload_id}-{number}"
 
 
@@ -87,12 +87,10 @@ class State(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True once the state can no longer change."""
         return self in TERMINAL
 
     @property
     def holds_allocation(self) -> bool:
-        """True while an attempt occupies a node."""
         return self in (State.STARTING, State.RUNNING)
 
     @property
@@ -120,8 +118,6 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """This workload waits until `workload_id` meets `condition`."""
-
     workload_id: str
     condition: Condition = Condition.AFTER_OK
 
@@ -174,11 +170,9 @@ class Spec:
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """The names of all its secrets, whether their values are still there or not."""
         return (*(name for name, _ in self.secrets), *self.dropped_secrets)
 
     def without_secrets(self) -> Spec:
-        """The same, with only the names of its secrets."""
         return replace(self, secrets=(), dropped_secrets=self.secret_names)
 
 
@@ -254,12 +248,10 @@ class Workload:
 
     @property
     def attempts(self) -> int:
-        """The number of attempts."""
         return self.attempt.number if self.attempt else 0
 
     @property
     def deadline(self) -> float | None:
-        """The end by its time limit, once it runs; None without a limit or before it runs."""
         limit, attempt = self.spec.time_limit_s, self.attempt
         if limit is None or attempt is None or not self.state.holds_allocation:
             return None
