@@ -104,7 +104,7 @@ async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: R
     request = rig.request(Behaviour(shows=("HELD", "PYTHONPATH")), variables=(("PYTHONPATH", "/mine"), ("HELD", "no")))
     await rig.ended(request)
     assert await rig.lines(request.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
-    enforced = "enforce with groups" if rig.settings.cgroups else "confine with 0"
+    enforced = "enforce with groups" if rig.settings.cgroups else "enforce with 0"
     assert rig.devices.calls == [enforced, "release while its groups are there"]
     assert not rig.devices.holds.ids()
 
