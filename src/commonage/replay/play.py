@@ -20,7 +20,7 @@ from commonage.replay.figures import Capacity, Figures, ReplayedWorkload, Sample
 from commonage.replay.records import Record, Records
 from commonage.scheduler.explain.explain import ever_fits
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.policies.registry import POLICIES, Maker
 from commonage.scheduler.snapshot import Snapshot

@@ -22,8 +22,7 @@ from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.fit.fit_table import FitTable
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Floats, Ints
+from commonage.scheduler.model.shapes import AllocatedRequest, Floats, Ints, QueuedRequest
 from commonage.scheduler.policies import Policy
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker

@@ -14,7 +14,7 @@ from commonage.domain.tenants import Rules
 from commonage.domain.workloads import attempt_id
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories

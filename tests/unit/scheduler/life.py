@@ -14,7 +14,7 @@ from tests.unit.scheduler.clusters import GIB, NOW, Scene, overdrawn, stored_fie
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Rules
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories

@@ -10,7 +10,7 @@ from commonage.domain.nodes import NodeState
 from commonage.domain.requests import Request, parse_gpus, part_of
 from commonage.domain.workloads import attempt_id
 from commonage.scheduler.fit.filters import refusal
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import plan
 from commonage.testing import factories
 

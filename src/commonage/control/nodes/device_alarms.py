@@ -11,7 +11,7 @@ from commonage.domain.errors import NotFound
 from commonage.domain.nodes import Device, Node
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.workloads import Event, EventKind, Workload
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 
 Alarm = GpuFault | GpuRecovered | GpuMissing
 

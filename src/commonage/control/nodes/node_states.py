@@ -14,7 +14,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting
 from commonage.domain.reasons.notes import NodeUndecided
 from commonage.domain.workloads import Event, EventKind, Workload
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 
 
 def with_state(node: Node) -> Node:

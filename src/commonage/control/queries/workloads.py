@@ -23,7 +23,7 @@ from commonage.ports.store import Filter, Page, Store
 from commonage.scheduler.autoscaling import expected_node
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 
 BIRTH_OF_UNIX = 0.0
 

@@ -36,7 +36,7 @@ from commonage.ports.store import Store
 from commonage.scheduler.backfill.reservations import feasible
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 
 log = logging.getLogger(__name__)
 LONGEST_S = 31 * 86400.0

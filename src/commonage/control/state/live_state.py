@@ -16,7 +16,7 @@ from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
 from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
 

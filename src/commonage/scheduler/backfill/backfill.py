@@ -23,8 +23,7 @@ from commonage.scheduler.backfill.availability import AvailabilityProfiles
 from commonage.scheduler.backfill.claims import CapacityClaim, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
+from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, Floats, Ints, QueuedRequest, Shape
 from commonage.scheduler.model.space import fits_in, free_rows, pick_devices, row_of
 
 MAX_PROMISES = 16

@@ -33,8 +33,7 @@ from commonage.scheduler.backfill.reservation_places import (
 from commonage.scheduler.backfill.timeline import BEGUN, Window
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid, Rows
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows, width
 
 MAX_VIEWS = 64

@@ -15,8 +15,7 @@ import numpy as np
 from commonage.domain.explanations import Confidence
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Floats
+from commonage.scheduler.model.shapes import AllocatedRequest, Floats, QueuedRequest
 from commonage.scheduler.plan import SchedulingPass
 from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.queue.quota import amounts_of

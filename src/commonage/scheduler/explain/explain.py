@@ -23,7 +23,7 @@ from commonage.scheduler.explain.shortfalls import might_start, shortfalls
 from commonage.scheduler.explain.smaller_requests import smaller_requests
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, trial_pass
 from commonage.scheduler.snapshot import Snapshot
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from commonage.domain.explanations import JobsAhead, Precedence
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.snapshot import Snapshot
 

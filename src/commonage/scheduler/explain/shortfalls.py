@@ -17,8 +17,7 @@ from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
 from commonage.scheduler.fit.filters import FILTERS, Filter, NodeReady, matching, usable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import QueuedRequest
-from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.model.shapes import Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.plan import Plan, SchedulingPass
 from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
-from commonage.scheduler.model.shapes import Bools, Floats, Ints
+from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Floats, Ints
 from commonage.scheduler.model.space import row_of, width
 
 NEVER_ENDS = np.inf

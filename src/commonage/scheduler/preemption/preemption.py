@@ -21,8 +21,7 @@ import numpy as np
 from commonage.domain.reasons import Reason, attempts
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.model.space import fits_in, free_rows
 from commonage.scheduler.preemption.victim_sets import EvictionUnit, cheapest_set, cost_of, order_of
 from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amounts_of

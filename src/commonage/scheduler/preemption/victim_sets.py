@@ -14,8 +14,7 @@ from math import comb
 import numpy as np
 
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
-from commonage.scheduler.model.shapes import Ints, Shape
+from commonage.scheduler.model.shapes import AllocatedRequest, Ints, Shape
 from commonage.scheduler.model.space import devices_in, fits_in, free_rows
 
 MAX_COMBINATIONS = 4000

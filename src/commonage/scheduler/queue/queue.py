@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
-from commonage.scheduler.model.queued_requests import QueuedRequest
-from commonage.scheduler.model.shapes import Floats, Ints
+from commonage.scheduler.model.shapes import Floats, Ints, QueuedRequest
 from commonage.scheduler.queue.fair_share import Usage
 
 COST_UNIT = 1e9  # costs are summed in whole billionths of the capacity, so that the order of summation does not matter

@@ -22,8 +22,7 @@ from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.reasons.waiting import Resource
 from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
-from commonage.scheduler.model.shapes import NEVER, Bools, Shape
+from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, Shape
 
 RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 _RESOURCES = (Resource.CPU, Resource.MEMORY, Resource.GPU, Resource.GPU_MEMORY)

@@ -17,7 +17,7 @@ from commonage.domain.tenants import Reservation
 from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES
 from commonage.testing import factories

@@ -15,7 +15,7 @@ from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.scheduler.explain.explain import ever_fits, why_waiting
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.scheduler.plan import plan
 from commonage.testing import factories
 

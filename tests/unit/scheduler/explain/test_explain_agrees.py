@@ -12,7 +12,7 @@ from commonage.domain.requests import Request
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.fit.filters import FILTERS
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.scheduler.plan import plan
 
 SLOWLY = settings(max_examples=40, deadline=None)

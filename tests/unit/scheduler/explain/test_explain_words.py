@@ -13,7 +13,7 @@ from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
 from commonage.scheduler.explain.expected_start import BY_FEW, BY_HISTORY, BY_TOTAL_WORK, MAX_AHEAD
 from commonage.scheduler.explain.explain import explain
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 from commonage.scheduler.queue.durations import ENOUGH, Durations
 from commonage.testing import factories
 

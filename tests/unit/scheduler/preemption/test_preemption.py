@@ -16,7 +16,7 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices
 from commonage.scheduler.preemption.preemption import Preemption, PreemptionProposal
 from commonage.scheduler.queue.quota import QuotaAccounts, amounts_of

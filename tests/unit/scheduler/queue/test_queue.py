@@ -8,7 +8,7 @@ from tests.unit.scheduler.clusters import GIB, NOW
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules, Tenant
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 

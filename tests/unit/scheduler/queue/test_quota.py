@@ -14,7 +14,7 @@ from commonage.domain.reasons.waiting import Resource
 from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amounts_of
 from commonage.testing import factories
 
