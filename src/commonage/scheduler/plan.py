@@ -22,7 +22,7 @@ from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
 from commonage.scheduler.backfill.backfill import MAX_PROMISES, ROUNDING_S, Backfill, Promise
-from commonage.scheduler.fit.node_choice import choose_nodes
+from commonage.scheduler.fit.fit_table import choose_nodes
 from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Floats, Ints, QueuedRequest, Shape
 from commonage.scheduler.preemption.preemption import Preemption
 from commonage.scheduler.queue.equivalence_classes import EquivalenceClasses

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.tenants import Rules
-from commonage.scheduler.fit.node_choice import cheapest_node, choose_nodes
+from commonage.scheduler.fit.fit_table import cheapest_node, choose_nodes
 from commonage.scheduler.model.shapes import Floats, QueuedRequest
 from commonage.scheduler.plan import plan
 from commonage.scheduler.snapshot import Snapshot
