@@ -14,8 +14,8 @@ import numpy as np
 
 from commonage.scheduler.model.grid import Grid, Row, Rows, max_colocated
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
-from commonage.scheduler.policies.devices import first_fitting
 from commonage.scheduler.policies.mix import MixEstimator, WorkloadMix, mix_distance
+from commonage.scheduler.policies.scored import first_fitting
 from commonage.scheduler.policies.waste_tables import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
 PART = 1000 // PARTS

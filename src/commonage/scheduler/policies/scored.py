@@ -11,9 +11,61 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.scheduler.model.grid import Grid, Rows
-from commonage.scheduler.model.shapes import Floats, Ints, Shape
-from commonage.scheduler.policies.devices import tightest
+from commonage.scheduler.model.shapes import NEVER, Floats, Ints, Shape
 from commonage.scheduler.policies.mix import WorkloadMix
+
+
+def first_fitting(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
+    """The first devices with the resources that the shape takes, on one NUMA node if it wants that."""
+    fitting = _fitting(grid, shape, node)
+    if shape.request.one_numa and shape.devices > 1:
+        places = grid.numa[node, fitting]
+        together = [fitting[places == place] for place in np.unique(places)]
+        fitting = next(devices for devices in together if len(devices) >= shape.devices)
+    return [int(device) for device in fitting[: shape.devices]]
+
+
+def tightest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
+    """For a part of a device, the fitting one with the least left; for whole devices the first ones."""
+    if not shape.is_part:
+        return first_fitting(grid, shape, node)
+    fitting = _fitting(grid, shape, node)
+    return [int(fitting[np.argmin(grid.free_milli[node, fitting])])]
+
+
+def emptiest(grid: Grid, shape: Shape, node: int) -> Sequence[int]:
+    """For a part of a device, the one with the most left; for whole devices the first ones."""
+    if not shape.is_part:
+        return first_fitting(grid, shape, node)
+    fitting = _fitting(grid, shape, node)
+    return [int(fitting[np.argmax(grid.free_milli[node, fitting])])]
+
+
+def _fitting(grid: Grid, shape: Shape, node: int) -> Ints:
+    if not shape.devices:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(grid.devices_fit(shape, np.array([node]))[0])
+
+
+def idle_milli(grid: Grid, nodes: Ints) -> Ints:
+    """[len(nodes)]: thousandths of GPUs that are free on each node, over all schedulable devices."""
+    idle: Ints = np.where(grid.kind[nodes] >= 0, grid.free_milli[nodes], 0).sum(axis=1)
+    return idle
+
+
+def taken_milli(grid: Grid, shape: Shape, nodes: Ints) -> Ints:
+    """[len(nodes)]: thousandths of GPUs that the shape takes there, on the devices that need least; 0 if none fits."""
+    if not shape.devices:
+        return np.zeros(len(nodes), np.int64)
+    need = shape.need_milli[grid.kind[nodes]].min(axis=1, initial=NEVER)
+    taken: Ints = np.where(need < NEVER, need * shape.devices, 0)
+    return taken
+
+
+def largest(grid: Grid) -> tuple[int, int]:
+    """The most CPUs of any node (thousandths), and the most GPUs of any node (thousandths)."""
+    cpus = int(grid.cpus_total.max(initial=1))
+    return max(cpus, 1), 1000 * max(grid.kind.shape[1], 1)
 
 
 class Scored(ABC):

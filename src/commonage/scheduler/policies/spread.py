@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.scheduler.model.shapes import Floats, Ints, Shape
-from commonage.scheduler.policies.devices import emptiest, idle_milli, taken_milli
-from commonage.scheduler.policies.scored import Scored
+from commonage.scheduler.policies.scored import Scored, emptiest, idle_milli, taken_milli
 
 
 class Spread(Scored):
