@@ -92,3 +92,14 @@ class Scored(ABC):
 
     def _cost(self, shape: Shape, nodes: Ints) -> Floats:
         return np.where(self.grid.fits(shape, nodes), -1.0 * self.score(shape, nodes), np.inf)
+
+
+class BestFit(Scored):
+    """Prefers little left over."""
+
+    def score(self, shape: Shape, nodes: Ints) -> Floats:
+        """[n]: 100 minus the remaining resources, in whole per cent of the largest node."""
+        max_cpus, max_milli = largest(self.grid)
+        cpus = (self.grid.cpus[nodes] - shape.cpus_milli) / max_cpus
+        milli = (idle_milli(self.grid, nodes) - taken_milli(self.grid, shape, nodes)) / max_milli
+        return np.floor((1.0 - (0.5 * cpus + 0.5 * milli)) * 100)
