@@ -103,3 +103,22 @@ class BestFit(Scored):
         cpus = (self.grid.cpus[nodes] - shape.cpus_milli) / max_cpus
         milli = (idle_milli(self.grid, nodes) - taken_milli(self.grid, shape, nodes)) / max_milli
         return np.floor((1.0 - (0.5 * cpus + 0.5 * milli)) * 100)
+
+
+class Spread(Scored):
+    """Prefers much left over."""
+
+    def score(self, shape: Shape, nodes: Ints) -> Floats:
+        """[n]: 0 to 3. A node without GPUs counts as one whose GPUs are all free: no GPU workload competes there."""
+        grid = self.grid
+        total = 1000 * (grid.kind[nodes] >= 0).sum(axis=1)
+        left = idle_milli(grid, nodes) - taken_milli(grid, shape, nodes)
+        gpus = np.where(total > 0, left / np.maximum(total, 1), 1.0)
+        cpus = (grid.cpus[nodes] - shape.cpus_milli) / np.maximum(grid.cpus_total[nodes], 1)
+        memory = (grid.memory[nodes] - shape.memory_mib) / np.maximum(grid.memory_total[nodes], 1)
+        score: Floats = gpus + cpus + memory
+        return score
+
+    def devices(self, shape: Shape, node: int) -> Sequence[int]:
+        """The emptiest device, or the first whole ones."""
+        return emptiest(self.grid, shape, node)
