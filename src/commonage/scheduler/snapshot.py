@@ -17,7 +17,7 @@ from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
 from commonage.domain.usage import PastAllocation
-from commonage.scheduler.backfill.availability import AvailabilityProfiles
+from commonage.scheduler.backfill.claims import AvailabilityProfiles
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.fit.fit_table import FitTable
 from commonage.scheduler.model.allocations import AllocationTable

@@ -17,9 +17,8 @@ from tests.unit.scheduler.life import LONGEST_S, RULES, Life, LifeOptions
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
 from commonage.scheduler import plan as planner
-from commonage.scheduler.backfill.availability import AvailabilityProfiles
 from commonage.scheduler.backfill.backfill import Backfill
-from commonage.scheduler.backfill.claims import CapacityClaims
+from commonage.scheduler.backfill.claims import AvailabilityProfiles, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.plan import SchedulingPass, plan

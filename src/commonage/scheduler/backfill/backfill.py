@@ -19,8 +19,7 @@ import numpy as np
 
 from commonage.domain.nodes import Allocation
 from commonage.domain.tenants import Reservation
-from commonage.scheduler.backfill.availability import AvailabilityProfiles
-from commonage.scheduler.backfill.claims import CapacityClaim, CapacityClaims
+from commonage.scheduler.backfill.claims import AvailabilityProfiles, CapacityClaim, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, Floats, Ints, QueuedRequest, Shape
