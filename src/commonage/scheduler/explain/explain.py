@@ -13,18 +13,18 @@ from itertools import islice
 
 import numpy as np
 
-from commonage.domain.explanations import Confidence, Explanation, Holder
+from commonage.domain.explanations import Confidence, Explanation, Holder, JobsAhead, Precedence
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
 from commonage.scheduler.explain.expected_start import expected_start
-from commonage.scheduler.explain.jobs_ahead import jobs_ahead
 from commonage.scheduler.explain.shortfalls import might_start, shortfalls
 from commonage.scheduler.explain.smaller_requests import smaller_requests
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, trial_pass
+from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.snapshot import Snapshot
 
 MAX_HOLDERS = 5
@@ -236,3 +236,30 @@ def _site_of(snapshot: Snapshot, queued: QueuedRequest) -> str | None:
         return None
     could = snapshot.grid.fits_empty(snapshot.grid.shape(queued.request), np.arange(len(snapshot.grid.nodes)))
     return snapshot.sites.queue_site(queued.workload_id, could, queued.gang_size)
+
+
+MAX_NAMED = 3
+_REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Precedence.OWN)
+
+
+def jobs_ahead(snapshot: Snapshot, order: QueueOrder, queued: QueuedRequest) -> tuple[JobsAhead, ...]:
+    """The requests ahead, grouped by reason; for each reason the number, and the nearest."""
+    place = order.place(snapshot.queue.slot(queued.workload_id))
+    slots = order.slots[:place]
+    if not len(slots):
+        return ()
+    priority, submitted, keys = snapshot.ranks(order.now)
+    mine = order.slots[place]
+    by_age = snapshot.rules.age_credit * (submitted[mine] - submitted[slots])
+    by_share = keys[mine] - keys[slots] - by_age
+    reasons = np.where(by_share > by_age, 1, 2)
+    reasons[priority[slots] > priority[mine]] = 0
+    reasons[order.accounts[:place] == order.accounts[place]] = 3
+    found = []
+    for number, precedence in enumerate(_REASONS):
+        some = slots[reasons == number]
+        if len(some):
+            nearest = [snapshot.queue.queued_requests[slot] for slot in some[: -MAX_NAMED - 1 : -1].tolist()]
+            named = tuple((one.kind, one.owner) for one in nearest if one is not None)
+            found.append(JobsAhead(precedence, len(some), named))
+    return tuple(found)
