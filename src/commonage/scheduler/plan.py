@@ -285,7 +285,7 @@ class SchedulingPass:
             return -np.inf
         shape = snapshot.fits.shape(request_class)
         fit = self._fit(queued, request_class, shape)
-        allowed = snapshot.sites.choose(self.backfill.mask(queued, shape, fit), len(queued_requests))
+        allowed = snapshot.sites.choose(self.backfill.startable_nodes(queued, shape, fit), len(queued_requests))
         if np.count_nonzero(allowed) < len(queued_requests):  # most requests end here: do not run the policy
             return self.backfill.latest_end(queued, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
@@ -303,7 +303,7 @@ class SchedulingPass:
             touched = np.fromiter(self._changed_nodes, np.int64)
             fit[touched] = self.snapshot.grid.fits(shape, touched)
         if self._bounded:
-            within = self.snapshot.quotas.mask(self.snapshot.grid, shape, queued.tenant, queued.owner)
+            within = self.snapshot.quotas.nodes_within_quota(self.snapshot.grid, shape, queued.tenant, queued.owner)
             fit = fit if within is None else fit & within
         return fit
 

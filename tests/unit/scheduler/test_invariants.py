@@ -189,7 +189,7 @@ def _scenes(seed: int) -> None:
 BROKEN = {
     "allocations take nothing": (Grid, "_apply", lambda *_: None, live),
     "promises claim nothing": (CapacityClaims, "promise", lambda *_: None, _known_streams),
-    "backfill lets everything start": (Backfill, "mask", _no_backfill_rules, _scenes),
+    "backfill lets everything start": (Backfill, "startable_nodes", _no_backfill_rules, _scenes),
     "no node is reserved for the head": (Backfill, "reserve_node", lambda *_: None, large_starts),
     "members of gangs start alone": (SchedulingPass, "members_at", _alone, live),
     "a trial is not undone": (Snapshot, "trial", _never_undone, live),

@@ -74,10 +74,10 @@ class Backfill:
 
     # --- now ------------------------------------------------------------------------------------------------------
 
-    def mask(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
+    def startable_nodes(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
         """[N]: the nodes, of those in `fit`, on which the request may start now without delaying earlier ones."""
         own_nodes = self._reserved.own_nodes(queued, shape)
-        not_reserved = self._reserved.mask(queued, shape)
+        not_reserved = self._reserved.open_nodes(queued, shape)
         if own_nodes is not None and np.count_nonzero(fit & own_nodes) >= queued.gang_size:
             # Earlier requests do not matter: no other request could use this capacity.
             return fit & own_nodes if not_reserved is None else fit & own_nodes & not_reserved
@@ -85,7 +85,7 @@ class Backfill:
         if not_reserved is not None:
             allowed &= not_reserved
         if self.protected.any():
-            allowed &= ~self.protected | (self.until(queued) <= self._profiles.first_ends())
+            allowed &= ~self.protected | (self.end_if_started(queued) <= self._profiles.first_ends())
         claimed = [number for number in self.claims.nodes if allowed[number]]
         if claimed:
             allowed[claimed] = self._fits_next_to_claims(queued, shape, np.array(claimed))
@@ -97,7 +97,7 @@ class Backfill:
         The refusal of a long run holds for every request that runs as long, so the pass skips those.
         """
         if self._reservations:  # reservations differ by request: only an equal run is sure to fail
-            return self.until(queued) - ROUNDING_S
+            return self.end_if_started(queued) - ROUNDING_S
         ends = np.where(self.protected, self._profiles.first_ends(), np.inf)
         ends[~fit] = -np.inf
         claimed = [number for number in self.claims.nodes if fit[number]]
@@ -115,20 +115,20 @@ class Backfill:
         if within is not None or number not in self.claims.nodes:
             return within
         with self._reserved.without_reserved(queued, shape, number):
-            return pick_devices(self._grid, shape, number, self.claims.room(number, self.until(queued)))
+            return pick_devices(self._grid, shape, number, self.claims.room(number, self.end_if_started(queued)))
 
-    def until(self, queued: QueuedRequest) -> float:
+    def end_if_started(self, queued: QueuedRequest) -> float:
         """The end of the request if it starts now; inf without a time limit."""
         return np.inf if queued.time_limit_s is None else self.now + queued.time_limit_s
 
     def _fits_next_to_claims(self, queued: QueuedRequest, shape: Shape, nodes: Ints) -> Bools:
         """[n]: the nodes on which the request fits next to the claims."""
         if not self._reservations:
-            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(queued)))
+            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.end_if_started(queued)))
         fit = np.zeros(len(nodes), np.bool_)
         for index, number in enumerate(nodes.tolist()):
             with self._reserved.without_reserved(queued, shape, number):
-                room = self.claims.room(number, self.until(queued))
+                room = self.claims.room(number, self.end_if_started(queued))
                 fit[index] = fits_in(self._grid, shape, nodes[index : index + 1], room[None])[0]
         return fit
 

@@ -96,8 +96,8 @@ class AvailabilityProfiles:
 class CapacityClaim:
     """The window of a claim, and the id of its reservation; empty for a promise."""
 
-    from_at: float
-    until_at: float
+    starts_at: float
+    ends_at: float
     reservation: str = ""
 
 
@@ -121,11 +121,11 @@ class CapacityClaims:
         self._of[number].append((claim, row))
         self._forget(number)
 
-    def promise(self, allocation: Allocation, from_at: float, until_at: float) -> None:
+    def promise(self, allocation: Allocation, starts_at: float, ends_at: float) -> None:
         """Claim a promised allocation."""
         number = self._grid.number.get(allocation.node)
         if number is not None:
-            self.add(number, row_of(self._grid, allocation), CapacityClaim(from_at, until_at))
+            self.add(number, row_of(self._grid, allocation), CapacityClaim(starts_at, ends_at))
 
     def reserve_for_head(self, number: int, spare: Ints) -> None:
         """Reserve a node for the head of the queue: other requests may only use `spare` [W], even if they end soon."""
@@ -156,7 +156,7 @@ class CapacityClaims:
         """[n, W]: `room` of several nodes, cached until something starts there."""
         rows = []
         for number in nodes.tolist():
-            begun = sum(claim.from_at < until for claim, _ in self._of.get(number, ()))
+            begun = sum(claim.starts_at < until for claim, _ in self._of.get(number, ()))
             row = self._rooms[number].get(begun)
             if row is None:
                 row = self._rooms[number][begun] = self.room(number, until)
@@ -175,9 +175,9 @@ class CapacityClaims:
     def latest(self, shape: Shape, number: int) -> float:
         """The latest end of a shape that starts now next to the promises; -inf: it cannot start."""
         nodes = np.array([number])
-        for claim, _ in sorted(self._of.get(number, ()), key=lambda one: one[0].from_at):
-            if not fits_in(self._grid, shape, nodes, self.room(number, np.nextafter(claim.from_at, np.inf))[None])[0]:
-                return claim.from_at if claim.from_at > self.now else -np.inf
+        for claim, _ in sorted(self._of.get(number, ()), key=lambda one: one[0].starts_at):
+            if not fits_in(self._grid, shape, nodes, self.room(number, np.nextafter(claim.starts_at, np.inf))[None])[0]:
+                return claim.starts_at if claim.starts_at > self.now else -np.inf
         return np.inf if fits_in(self._grid, shape, nodes, self.room(number, np.inf)[None])[0] else -np.inf
 
     def _table(self, number: int, exempt: tuple[str, ...]) -> tuple[Floats, Ints]:
@@ -187,7 +187,7 @@ class CapacityClaims:
             times, _ = self._profiles.path(number)
             known = {self.now, *np.maximum(times[1:], self.now).tolist()}
             for claim, _ in self._of.get(number, ()):
-                known |= {at for at in (claim.from_at, claim.until_at) if self.now < at < np.inf}
+                known |= {at for at in (claim.starts_at, claim.ends_at) if self.now < at < np.inf}
             instants = sorted(known)
             rows = [self._left(number, at, exempt) for at in instants]
             left = np.array([*rows, np.full(len(rows[0]), NEVER)])
@@ -209,7 +209,7 @@ class CapacityClaims:
 
     def _instants(self, number: int, since: float, until: float) -> list[float]:
         """The times in [since, until) at which claims on a node begin: only these reduce the room."""
-        found = (max(since, claim.from_at) for claim, _ in self._of.get(number, ()) if claim.until_at > since)
+        found = (max(since, claim.starts_at) for claim, _ in self._of.get(number, ()) if claim.ends_at > since)
         return sorted({at for at in found if at < until})
 
     def _left(self, number: int, at: float, exempt: Sequence[str] | None) -> Ints:
@@ -217,6 +217,6 @@ class CapacityClaims:
         row = self._profiles.free_at(number, at)
         for claim, claimed in self._of.get(number, ()):
             counts = not claim.reservation or (exempt is not None and claim.reservation not in exempt)
-            if counts and claim.from_at <= at < claim.until_at:
+            if counts and claim.starts_at <= at < claim.ends_at:
                 row = row - claimed
         return row

@@ -1,8 +1,8 @@
 """Reservations: keeps capacity free for them, and decides which requests may use which nodes next to it.
 
 The snapshot owns a `ReservedCapacity`: call `update` at the beginning of a pass, `take` and `give` after those of the
-grid and the allocations. For each request backfill reads `mask` (nodes on which it may start) and `own_nodes` (nodes of
-its own reservation), and picks devices within `without_reserved`. The API calls `feasible` before it admits a
+grid and the allocations. For each request backfill reads `open_nodes` (nodes on which it may start) and `own_nodes`
+(those of its own reservation), and picks devices within `without_reserved`. The API calls `feasible` before it admits a
 reservation.
 
 A reservation is `count` places on chosen nodes (reservation_places.py). A workload that does not end before the window
@@ -164,7 +164,7 @@ class ReservedCapacity:
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
-    def mask(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
+    def open_nodes(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
         """[N], read-only: the nodes on which reservations let the request start now; None: all.
 
         Where nothing is reserved for others, True does not mean that the request fits.

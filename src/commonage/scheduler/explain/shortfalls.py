@@ -40,7 +40,7 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
         return (over,)
     fit = grid.fits(shape, np.arange(len(grid.nodes)))
     within = _within_quota(snapshot, queued, shape, fit)
-    may = outcome.backfill.mask(queued, shape, within)
+    may = outcome.backfill.startable_nodes(queued, shape, within)
     rooms = int(np.count_nonzero(may))
     if rooms >= queued.gang_size:
         if snapshot.sites.choose(may, queued.gang_size).any():
@@ -49,7 +49,7 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
         return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
     nodes = _by_distance(grid, shape, fit)
     found, left = _refused(grid, shape, nodes[~may[nodes]])
-    found += _PreconditionMissing(snapshot, outcome, queued).found(left, within)
+    found += _Withheld(snapshot, outcome, queued).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
     reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
     if rooms:
@@ -64,7 +64,7 @@ def might_start(outcome: SchedulingPass, queued: QueuedRequest, size: int) -> bo
     if over_quota(snapshot, queued, shape) is not None:
         return False
     fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
-    may = outcome.backfill.mask(queued, shape, _within_quota(snapshot, queued, shape, fit))
+    may = outcome.backfill.startable_nodes(queued, shape, _within_quota(snapshot, queued, shape, fit))
     return int(np.count_nonzero(may)) >= size
 
 
@@ -81,7 +81,11 @@ def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reaso
 
 
 def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
-    within = snapshot.quotas.mask(snapshot.grid, shape, queued.tenant, queued.owner) if snapshot.rules.tenants else None
+    within = (
+        snapshot.quotas.nodes_within_quota(snapshot.grid, shape, queued.tenant, queued.owner)
+        if snapshot.rules.tenants
+        else None
+    )
     return fit.copy() if within is None else fit & within
 
 
@@ -121,12 +125,12 @@ def _groups_of(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int
     return groups.values()
 
 
-class _PreconditionMissing:
+class _Withheld:
     """Explains why a request may not start where it fits: a quota, or capacity withheld for others."""
 
     def __init__(self, snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> None:
         self._snapshot, self._backfill, self._now, self._queued = snapshot, outcome.backfill, outcome.now, queued
-        self._reserved = snapshot.reserved.mask(queued, snapshot.grid.shape(queued.request))
+        self._reserved = snapshot.reserved.open_nodes(queued, snapshot.grid.shape(queued.request))
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
         for number, name, _, _ in snapshot.reserved.windows():
             self._reserving[number].append(name)
@@ -155,7 +159,7 @@ class _PreconditionMissing:
         at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
         if at <= self._now:
             return waiting.PreemptingForOthers()
-        if at < self._backfill.until(self._queued):
+        if at < self._backfill.end_if_started(self._queued):
             return waiting.PromisedToOthers(starts_in_s=float(at - self._now))
         first = float(self._snapshot.profiles.first_ends()[number])
         return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)

@@ -87,7 +87,7 @@ class Grid:
     def _shape_arrays(self, n: int, c: int) -> None:
         """Resize all arrays, and keep their contents in place."""
 
-        def grown(name: str, fill: int, shape: tuple[int, ...], dtype: type = np.int64) -> None:
+        def resize(name: str, fill: int, shape: tuple[int, ...], dtype: type = np.int64) -> None:
             new: npt.NDArray[Any] = np.full(shape, fill, dtype)
             old = getattr(self, name, None)
             if old is not None and n:
@@ -106,13 +106,13 @@ class Grid:
         self.ready: Bools
         self.disk_pressure: Bools
         for name in ("cpus", "memory", "cpus_total", "memory_total"):
-            grown(name, 0, (n,))
+            resize(name, 0, (n,))
         for name in ("ready", "disk_pressure"):
-            grown(name, 0, (n,), np.bool_)
+            resize(name, 0, (n,), np.bool_)
         for name in ("free_mib", "free_milli", "total_mib"):
-            grown(name, 0, (n, c))
-        grown("kind", -1, (n, c))
-        grown("numa", -1, (n, c))
+            resize(name, 0, (n, c))
+        resize("kind", -1, (n, c))
+        resize("numa", -1, (n, c))
         self._invalidate()
 
     def _write(self, number: int, node: Node) -> None:

@@ -90,7 +90,7 @@ class _Search:
     def _evictable(self, rules: Preemption, now: float) -> Ints:
         allocated, quotas, tenant = self.allocations, self.quotas, self.queued.tenant
         decision = quotas.decide(tenant, self.queued.owner, self.amounts)
-        claims = quotas.has_quota(tenant) and decision in (QuotaDecision.OWN, QuotaDecision.LENT)
+        claims = quotas.has_quota(tenant) and decision in (QuotaDecision.OWN, QuotaDecision.RECLAIMABLE)
         borrows = np.array([name != tenant and quotas.borrows(name) for name in allocated.tenants], np.bool_)
         open_to_all = np.array([name == tenant or not quotas.has_quota(name) for name in allocated.tenants], np.bool_)
         there = allocated.node >= 0
@@ -178,7 +178,7 @@ class _Search:
         if not len(self.slots):
             return self.slots
         mine, names = self.queued.tenant, self.allocations.tenants
-        if self.quotas.decide(mine, self.queued.owner, self.amounts) is QuotaDecision.LENT:
+        if self.quotas.decide(mine, self.queued.owner, self.amounts) is QuotaDecision.RECLAIMABLE:
             helps = np.array([name != mine and self.quotas.borrows(name) for name in names], np.bool_)
         else:
             helps = np.array([name == mine for name in names], np.bool_)

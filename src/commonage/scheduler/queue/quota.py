@@ -1,8 +1,8 @@
-"""Quotas: the resources that a tenant may hold at once. `QuotaAccounts.decide` says whether a workload waits for quota.
+"""Quotas: the resources that a tenant may hold at once.
 
 The pass asks `decide` for each request before it looks for nodes, and reports each start and end. explain.py asks for
-the `refusal`; admission asks for `never` before it accepts a workload. preemption.py chooses the victims of a reclaim.
-Allocations within a reservation are not counted: leave them out.
+the `refusal`, admission for the `unsatisfiable_reason`. Leave out allocations within a reservation: quotas do not count
+them.
 
 All tenants form one cohort, with nominal quota, borrowing limit and lending limit as in Kueue. A tenant lends the
 nominal quota that it does not use, at most its lending limit. All loans form a pool, from which a tenant also draws its
@@ -32,14 +32,14 @@ GPU, VRAM = 2, 3
 class QuotaDecision(StrEnum):
     """`own` and `borrowed` may start, the others wait.
 
-    `lent`: within the tenant's nominal quota, but others borrowed it; reclaim returns it. `full`: the tenant or user
-    has reached a limit.
+    `reclaimable`: within the tenant's nominal quota, but others borrowed it; reclaim returns it. `exhausted`: the
+    tenant or user has reached a limit.
     """
 
     OWN = "own"
     BORROWED = "borrowed"
-    LENT = "lent"
-    FULL = "full"
+    RECLAIMABLE = "reclaimable"
+    EXHAUSTED = "exhausted"
 
     @property
     def starts(self) -> bool:
@@ -154,7 +154,7 @@ class QuotaAccounts:
         """Whether a tenant has a nominal quota on any resource."""
         return bool(self._account_of(tenant).counted)
 
-    def mask(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
+    def nodes_within_quota(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
         """[N]: the nodes on which the shape stays within quota; None if the answer is the same for all nodes.
 
         Only shares by VRAM, or of unequal devices, take different amounts on different devices; `amounts_of` counts the
@@ -177,7 +177,7 @@ class QuotaAccounts:
         account = self._account_of(tenant)
         over = self._over_member(account, owner, asked)
         if over is not None:
-            return QuotaDecision.FULL, over
+            return QuotaDecision.EXHAUSTED, over
         borrowed = short = None
         for resource in account.counted:
             if not asked[resource]:
@@ -186,12 +186,12 @@ class QuotaAccounts:
             after = used + asked[resource]
             if after > account.own(resource):
                 if most is not None and after > most:
-                    return QuotaDecision.FULL, resource
+                    return QuotaDecision.EXHAUSTED, resource
                 borrowed = resource
             if max(0, after - guaranteed) - max(0, used - guaranteed) > self.pool[resource]:
                 short = resource
         if short is not None:
-            return (QuotaDecision.LENT if borrowed is None else QuotaDecision.FULL), short
+            return (QuotaDecision.RECLAIMABLE if borrowed is None else QuotaDecision.EXHAUSTED), short
         return (QuotaDecision.OWN, 0) if borrowed is None else (QuotaDecision.BORROWED, borrowed)
 
     def _over_member(self, account: _Account, owner: str, asked: tuple[int, ...]) -> int | None:
@@ -221,7 +221,7 @@ class QuotaAccounts:
                 limit=account.per_user[member] or 0,
             )
         used, own, most = account.used[resource], account.own(resource), account.most[resource]
-        if decide is QuotaDecision.LENT:
+        if decide is QuotaDecision.RECLAIMABLE:
             left = max(0, self.pool[resource])
             return waiting.QuotaLent(tenant=tenant, resource=_RESOURCES[resource], used=used, quota=own, left=left)
         return waiting.QuotaExceeded(
@@ -233,7 +233,7 @@ class QuotaAccounts:
             unused=self._unused(account, resource),
         )
 
-    def never(self, tenant: str, amounts: Amounts) -> Reason | None:
+    def unsatisfiable_reason(self, tenant: str, amounts: Amounts) -> Reason | None:
         """Why a user of the tenant can never hold `amounts`, even on an idle cluster; None if it can."""
         account, asked = self._account_of(tenant), _vector(amounts)
         for resource, bound in enumerate(account.per_user):
