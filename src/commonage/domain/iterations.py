@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-USUAL_ITERATION_S = 60.0
-"""An iteration that takes longer than this is stuck, unless its loop allows more."""
+USUAL_ITERATION_S = 60.0  # an iteration that takes longer than this is stuck, unless its loop allows more
 
 
 class Iterations:

@@ -9,8 +9,7 @@ from enum import StrEnum
 from commonage.domain.errors import InvalidInput
 from commonage.domain.reasons import Reason
 
-INSTANCE_INDEX = 100
-"""The index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU."""
+INSTANCE_INDEX = 100  # the index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU
 
 
 class Isolation(StrEnum):

@@ -25,11 +25,9 @@ def folder_name(user: str) -> str:
     return f"{readable}~{hashlib.sha256(user.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-ROOT = "/volumes"
-"""The default place of a volume in a container: `/volumes/NAME`."""
+ROOT = "/volumes"  # the default place of a volume in a container: `/volumes/NAME`
 
-MAX = 32
-"""The maximum number of volumes of one workload."""
+MAX = 32  # the maximum number of volumes of one workload
 
 # Folders that a container needs unchanged; and home folders, in which their owners could put a link in the way.
 _TAKEN = (

@@ -27,21 +27,17 @@ from commonage.scheduler.snapshot import Snapshot
 
 REPLAN_AFTER_S = 300.0
 """Time between plans without an event, in seconds: timeouts, guarantees and reservations expire meanwhile."""
-MAX_IDLE_PLANS = 2000
-"""After this number of plans without an event, the remaining workloads count as unfinished."""
+MAX_IDLE_PLANS = 2000  # after this number of plans without an event, the remaining workloads count as unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A finished replay. `samples` are ordered by time."""
-
     ran: tuple[ReplayedWorkload, ...]
     samples: tuple[Sample, ...]
     capacity: Capacity
 
     @property
     def figures(self) -> Figures:
-        """The figures of the replay."""
         return figures(self.ran, self.samples, self.capacity)
 
 
@@ -91,8 +87,6 @@ def play(
 
 @dataclass(slots=True)
 class _RecordState:
-    """The progress of a record."""
-
     record: Record
     tries: int = 0
     started_at: float | None = None
@@ -146,7 +140,6 @@ class _Replay:
         return min(coming, self._ends[0][0] if self._ends else float("inf"))
 
     def plan_and_apply(self, now: float) -> None:
-        """Plan and apply the plan until the planner evicts nothing more."""
         while len(self.snapshot.queue):
             outcome = plan(self.snapshot, now)
             self._apply(outcome, now)
@@ -190,13 +183,13 @@ class _Replay:
         self._cpus_milli += sign * allocated.allocation.cpus_milli
 
     def result(self) -> ReplayResult:
-        """The result of the replay."""
         capacity = Capacity(
             gpu_milli=1000 * sum(len(node.report.devices) for node in self.nodes),
             cpus_milli=sum(node.report.cpus_milli for node in self.nodes),
         )
         ran = (
-            ReplayedWorkload(one.record, one.started_at, one.ended_at, one.preempted) for one in self._states.values()
+            ReplayedWorkload(state.record, state.started_at, state.ended_at, state.preempted)
+            for state in self._states.values()
         )
         return ReplayResult(tuple(ran), tuple(self._samples), capacity)
 

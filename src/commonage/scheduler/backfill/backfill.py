@@ -41,13 +41,10 @@ class Promise:
     allocations: tuple[Allocation, ...]
 
 
-PossibleStart = tuple[float, list[int]]
-"""A start time, and the node of each member of a gang."""
+PossibleStart = tuple[float, list[int]]  # A start time, and the node of each member of a gang
 
 
 class Backfill:
-    """The backfill decisions of one pass, and its claims."""
-
     def __init__(
         self,
         grid: Grid,
@@ -67,9 +64,11 @@ class Backfill:
     def exempt(self, queued: QueuedRequest) -> tuple[str, ...]:
         """The reservations that the request may use; their capacity does not block it."""
         return tuple(
-            one.id
-            for one in self._reservations
-            if one.starts_at <= self.now and one.tenant == queued.tenant and one.owner in (None, queued.owner)
+            reservation.id
+            for reservation in self._reservations
+            if reservation.starts_at <= self.now
+            and reservation.tenant == queued.tenant
+            and reservation.owner in (None, queued.owner)
         )
 
     # --- now ------------------------------------------------------------------------------------------------------
@@ -122,7 +121,6 @@ class Backfill:
         return np.inf if queued.time_limit_s is None else self.now + queued.time_limit_s
 
     def _fits_next_to_claims(self, queued: QueuedRequest, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: the nodes on which the request fits next to the claims."""
         if not self._reservations:
             return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.end_if_started(queued)))
         fit = np.zeros(len(nodes), np.bool_)
@@ -135,11 +133,9 @@ class Backfill:
     # --- later ----------------------------------------------------------------------------------------------------
 
     def protect(self, nodes: Bools) -> None:
-        """Protect nodes that a waiting request could use: later requests must not delay it there."""
         self.protected |= nodes
 
     def promise(self, queued_requests: Sequence[QueuedRequest], shape: Shape, earliest_start: PossibleStart) -> Promise:
-        """Promise the start that `earliest_start` found."""
         queued, exempt, (at, nodes) = queued_requests[0], self.exempt(queued_requests[0]), earliest_start
         length = _duration_s(queued)
         rows = [self.claims.between(number, at, at + length, exempt) for number in nodes]
@@ -155,9 +151,9 @@ class Backfill:
         """Claim the nodes on which victims are evicted, so that no other workload takes them."""
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
-            for one in victims:
-                if one.allocation.node == self._grid.nodes[number].name:
-                    rows[index] = rows[index] + row_of(self._grid, one.allocation)
+            for victim in victims:
+                if victim.allocation.node == self._grid.nodes[number].name:
+                    rows[index] = rows[index] + row_of(self._grid, victim.allocation)
         return self._claim(queued_requests, shape, (self.now, list(nodes)), rows)
 
     def _claim(
@@ -255,16 +251,16 @@ class Backfill:
         grid = self._grid
         room: Ints = free_rows(grid, np.array([number]))[0]
         wanted = row_of(grid, allocation)
-        holding = sorted(grid.allocated_on(number), key=lambda one: (-one.at, one.attempt_id))
+        holding = sorted(grid.allocated_on(number), key=lambda allocated: (-allocated.at, allocated.attempt_id))
         for whole in (True, False):
-            for one in list(holding):
-                row = row_of(grid, one)
+            for allocated in list(holding):
+                row = row_of(grid, allocated)
                 if (room >= wanted).all():
                     return room
                 short = room < wanted
                 if (row[short] > 0).any() and (not whole or (row[2:] * short[2:]).any()):
                     room = room + row
-                    holding.remove(one)
+                    holding.remove(allocated)
         return room
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason, waiting
-from commonage.domain.tenants import Amounts
 from commonage.scheduler.fit.filters import FILTERS, Filter, NodeReady, matching, usable
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Bools, Ints, QueuedRequest, Shape
@@ -22,8 +21,7 @@ from commonage.scheduler.plan import Plan, SchedulingPass
 from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
-Found = list[tuple[int, Reason]]
-"""(closest node, shortfall there) of each group of nodes."""
+Found = list[tuple[int, Reason]]  # (closest node, shortfall there) of each group of nodes
 
 
 def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> tuple[Reason, ...]:
@@ -48,10 +46,10 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
             return () if came_later else (waiting.ResourcesFree(),)
         return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
     nodes = _by_distance(grid, shape, fit)
-    found, left = _refused(grid, shape, nodes[~may[nodes]])
-    found += _Withheld(snapshot, outcome, queued).found(left, within)
+    by_node, left = _refused(grid, shape, nodes[~may[nodes]])
+    by_node += _Withheld(snapshot, outcome, queued).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
-    reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
+    reasons = [reason for _, reason in sorted(by_node, key=lambda pair: place[pair[0]])]
     if rooms:
         reasons = [waiting.InsufficientNodes(size=queued.gang_size, nodes=rooms), *reasons]
     return tuple(reasons)
@@ -75,9 +73,7 @@ def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reaso
     """The quota reason for the request with its gang. Quotas do not count requests that fit into a reservation."""
     if not snapshot.rules.tenants or snapshot.reserved.own_nodes(queued, shape) is not None:
         return None
-    one = amounts_of(shape)
-    amounts = Amounts(*(getattr(one, name) * max(1, queued.gang_size) for name in one.__slots__))
-    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts)
+    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts_of(shape, max(1, queued.gang_size)))
 
 
 def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
@@ -102,16 +98,16 @@ def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
 
 def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
     """(refusals of filters, the nodes that no filter refuses)."""
-    found: Found = []
+    refusals: Found = []
     left = nodes
-    for one in FILTERS:
-        passes = one.passes(grid, shape, left)
+    for condition in FILTERS:
+        passes = condition.passes(grid, shape, left)
         refused, left = left[~passes], left[passes]
-        for alike in _groups_of(one, grid, refused):
-            shortfall = one.refusal(grid, shape, alike[0])
+        for alike in _groups_of(condition, grid, refused):
+            shortfall = condition.refusal(grid, shape, alike[0])
             if shortfall is not None:  # always: the filter has just refused this node
-                found.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
-    return found, left
+                refusals.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
+    return refusals, left
 
 
 def _groups_of(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
@@ -166,18 +162,20 @@ class _Withheld:
 
     def _reservation(self, number: int) -> waiting.FreeButKept:
         """The reservation on the node that has begun, else the one that begins first."""
-        named = {one.id: one for one in self._snapshot.rules.reservations}
+        named = {reservation.id: reservation for reservation in self._snapshot.rules.reservations}
         here = [named[name] for name in self._reserving[number] if name in named]
         if not here:
             return waiting.ReservedForOthers(tenant="")
-        one = min(here, key=lambda one: (one.starts_at > self._now, one.starts_at, one.id))
-        begins = one.starts_at > self._now
+        reservation = min(
+            here, key=lambda reservation: (reservation.starts_at > self._now, reservation.starts_at, reservation.id)
+        )
+        begins = reservation.starts_at > self._now
         return waiting.ReservedForOthers(
-            tenant=one.tenant,
-            user=one.owner,
-            title=one.title,
-            begins_in_s=one.starts_at - self._now if begins else None,
-            ends_in_s=None if begins else one.ends_at - self._now,
+            tenant=reservation.tenant,
+            user=reservation.owner,
+            title=reservation.title,
+            begins_in_s=reservation.starts_at - self._now if begins else None,
+            ends_in_s=None if begins else reservation.ends_at - self._now,
         )
 
 
@@ -189,7 +187,6 @@ def _place(snapshot: Snapshot, outcome: SchedulingPass | Plan, workload_id: str)
 
 
 def _free(grid: Grid, queued: QueuedRequest, number: int) -> waiting.Resources:
-    """The free amounts of the requested resources."""
     shape = grid.shape(queued.request)
     if queued.request.gpu is None:
         return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))

@@ -1,6 +1,7 @@
 """Which request classes fit on which nodes, for all at once: a request that fits nowhere costs a pass nothing.
 
-The snapshot keeps one row for each request class of the queue; only changed nodes are compared again.
+The snapshot keeps one row for each request class of the queue; only changed nodes are compared again. `choose_nodes`
+is the pass's last step, after quotas, reservations and backfill: the members of a gang get different nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,6 @@ class FitTable:
         self._fresh = {request_class for request_class, request in enumerate(self._requests) if request is not None}
 
     def put(self, request_class: int, request: Request) -> None:
-        """Set the request of a class."""
         while len(self._requests) <= request_class:
             self._requests.append(None)
             self.shapes.append(None)
@@ -54,7 +54,6 @@ class FitTable:
             self._fresh.add(request_class)
 
     def shape(self, request_class: int) -> Shape:
-        """The shape of a request class, after `refresh()`."""
         shape = self.shapes[request_class]
         assert shape is not None  # refresh() made all shapes
         return shape
@@ -70,7 +69,6 @@ class FitTable:
         return np.where(self._cpus < NEVER, np.maximum.reduce(parts), 0.0)
 
     def refresh(self) -> None:
-        """Update from the grid, and add new request classes."""
         grid = self._grid
         if self._epoch != grid.epoch or len(self._requests) > len(self._cpus):
             self._size(max(64, 2 * len(self._requests)))
@@ -110,7 +108,6 @@ class FitTable:
         self.count[request_classes] = np.count_nonzero(self.now[request_classes], axis=1)
 
     def _compute(self, table: Bools, request_classes: Ints, nodes: Ints, *, empty: bool) -> None:
-        """Compare request classes with nodes."""
         if not len(request_classes) or not len(nodes):
             return
         step = max(1, MAX_AT_ONCE // (len(request_classes) * max(1, self._grid.kind.shape[1])))

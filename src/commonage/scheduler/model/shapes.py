@@ -1,6 +1,6 @@
-"""Requests in the numbers that the grid compares: one `Shape` for all equal requests.
+"""Requests as the scheduler sees them: queued, with an allocation, and in numbers (one `Shape` for equal requests).
 
-Made by the grid, which knows the kinds of devices; read by filters and policies.
+The live state makes the first two. The grid, which knows the kinds of devices, makes shapes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from commonage.domain.requests import GpuRequest, Request, part_of
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A queued workload. The time limit is in seconds; None: unlimited."""
-
     workload_id: str
     attempt_id: str
     request: Request
@@ -74,7 +72,6 @@ class DeviceKind(NamedTuple):
 
     @classmethod
     def of(cls, device: Device) -> DeviceKind:
-        """The kind of a device."""
         return cls(device.model, device.memory_mib, device.slots, device.parent_memory_mib)
 
 
@@ -105,13 +102,11 @@ class Shape:
 
     @property
     def is_part(self) -> bool:
-        """True if it takes a part of one device."""
         gpu = self.request.gpu
         return gpu is not None and not gpu.whole
 
 
 def shape_of(number: int, request: Request, kinds: list[tuple[DeviceKind, Device]]) -> Shape:
-    """The shape of a request for these kinds of devices, each with one device as an example."""
     gpu = request.gpu
     need_mib = np.full(len(kinds) + 1, NEVER, np.int64)
     need_milli = np.full(len(kinds) + 1, NEVER, np.int64)

@@ -1,6 +1,7 @@
-"""Base of policies that score each node independently of the others: a cached row for each shape.
+"""Policies that score each node independently of the others, their base, and the choice of devices on a node.
 
-A subclass implements `score`, and `devices` if the tightest device is not right. Not for policies that compare nodes.
+A subclass of `Scored` implements `score`, and `devices` if the tightest device is not right. Not for policies that
+compare nodes.
 """
 
 from __future__ import annotations
@@ -80,14 +81,13 @@ class Scored(ABC):
         """[len(nodes)]: the score of each node for the shape, higher is better; meaningless where it does not fit."""
 
     def arrived(self, shape: Shape) -> None:  # noqa: B027  optional hook
-        """Nothing to learn."""
+        ...
 
     def costs(self, shape: Shape) -> Floats:
         """[N]: the score, negative; inf where the shape does not fit."""
         return self._costs.of(shape)
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
-        """The tightest fitting device, or the first whole ones."""
         return tightest(self.grid, shape, node)
 
     def _cost(self, shape: Shape, nodes: Ints) -> Floats:
@@ -95,8 +95,6 @@ class Scored(ABC):
 
 
 class BestFit(Scored):
-    """Prefers little left over."""
-
     def score(self, shape: Shape, nodes: Ints) -> Floats:
         """[n]: 100 minus the remaining resources, in whole per cent of the largest node."""
         max_cpus, max_milli = largest(self.grid)
@@ -106,8 +104,6 @@ class BestFit(Scored):
 
 
 class Spread(Scored):
-    """Prefers much left over."""
-
     def score(self, shape: Shape, nodes: Ints) -> Floats:
         """[n]: 0 to 3. A node without GPUs counts as one whose GPUs are all free: no GPU workload competes there."""
         grid = self.grid
@@ -120,5 +116,4 @@ class Spread(Scored):
         return score
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
-        """The emptiest device, or the first whole ones."""
         return emptiest(self.grid, shape, node)

@@ -154,4 +154,4 @@ def test_unused_request_classes_are_reused() -> None:
         snapshot.enqueue(queued(number, request=Request(1000 + number, GIB)))
         snapshot.dequeue(f"w{number:03}")
         order(snapshot)
-    assert len(snapshot.queue.requests) == 1
+    assert len(snapshot.queue._class_sizes) == 1
