@@ -23,7 +23,7 @@ PAGE_SIZE = 1000
 class Record:
     """A past workload. Times and durations are in seconds; `waited_s` is the wait that was recorded, if known.
 
-    `time_limit_s` is known to the planner; `duration_s` is not.
+    `time_limit_s` is known to the scheduler; `duration_s` is not.
     """
 
     id: str
