@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.nodes import Device, Isolation, NodeReport
+from commonage.domain.reasons.devices import GpuNotReachable, NotSplit
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link.messages import Report
 from commonage.ports.devices import DeviceSample
@@ -40,7 +41,11 @@ def test_json_restores_the_value(device: Device, sample: DeviceSample, owner: Pr
 
 
 @given(st.builds(Measurement, attempt_id=WORDS, cpu_s=FLOATS, memory_mib=NUMBERS))
-@example(factories.device(numa=1, peers=(("GPU-2", 4),), unavailable=((Isolation.MIG, "off"),), faults=("lost",)))
+@example(
+    factories.device(
+        numa=1, peers=(("GPU-2", 4),), unavailable=((Isolation.MIG, NotSplit()),), faults=(GpuNotReachable(),)
+    )
+)
 def test_json_restores_numbers_and_nested_tuples(value: object) -> None:
     assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
 
