@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.scheduler.clusters import GIB, NOW, Scene
-from tests.unit.scheduler.test_plan import allocated, queued
+from tests.unit.scheduler.clusters import GIB, NOW, Scene, allocated, queued
 
 from commonage.domain.tenants import Rules
 from commonage.scheduler import plan as planner
