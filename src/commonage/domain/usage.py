@@ -35,8 +35,8 @@ class PastAllocation:
     tenant: str
     owner: str
     amounts: Amounts
-    since: float
-    until: float
+    began_at: float
+    ended_at: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ class Snapshot:
     def remember(self, past: PastAllocation) -> None:
         """Charge a past allocation to its account, as far as its usage has not decayed."""
         share = self.capacity().share(past.amounts)
-        self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))
+        self.usage.begin(past.attempt_id, past.tenant, past.owner, share, past.began_at)
+        self.usage.end(past.attempt_id, past.ended_at)
 
     def enqueue(self, queued: QueuedRequest) -> None:
         request_class = self.queue.enqueue(queued, self.usage.account(queued.tenant, queued.owner))

@@ -43,12 +43,11 @@ MAX_VIEWS = 64  # cached views: requests share a view if the same reservations b
 class _View:
     """The reserved room for a group of requests: `unavailable` [N, W].
 
-    The requests stay beyond `until`, the last beginning of a reservation before they end. `own` is the reservation that
-    they may use.
+    `last_start` is the last start of a reservation before the requests end; `own` the reservation that they may use.
     """
 
     unavailable: Ints
-    until: float
+    last_start: float
     own: str | None
     rows: Rows
 
@@ -276,7 +275,7 @@ class ReservedCapacity:
 
     def _update_views(self, number: int) -> None:
         for view in self._views.values():
-            view.unavailable[number] = self._places.timeline.unavailable(number, view.until, view.own)
+            view.unavailable[number] = self._places.timeline.unavailable(number, view.last_start, view.own)
         self._grid.touch(number)
 
 

@@ -94,10 +94,6 @@ class Usage:
         self._past[number] += share * self._k * weight
         self.version += 1
 
-    def charge(self, attempt_id: str, tenant: str, owner: str, share: float, allocated: tuple[float, float]) -> None:
-        self.begin(attempt_id, tenant, owner, share, allocated[0])
-        self.end(attempt_id, allocated[1])
-
     def debts(self, now: float) -> tuple[Floats, Floats]:
         """([accounts], [tenants]): the debts at `now`, in capacity-seconds."""
         count, weight = len(self._number), self._weight(now)

@@ -243,7 +243,7 @@ class MemoryStore:
             for one in self.shelf.attempts.get(workload.id, {}).values()
             if one.ended_at is not None and one.ended_at >= since
         ]
-        return sorted(found, key=lambda each: (each.until, each.attempt_id), reverse=True)[:limit]
+        return sorted(found, key=lambda each: (each.ended_at, each.attempt_id), reverse=True)[:limit]
 
     async def nodes(self) -> Sequence[Node]:
         """All nodes, by site and name."""
