@@ -15,6 +15,7 @@ from enum import StrEnum
 from commonage.domain.errors import InvalidInput
 from commonage.domain.reasons import Reason
 from commonage.domain.workloads import Kind
+from commonage.units import quoted
 
 _SLOW = re.compile(r"rfc3987[-_.]syntax\b", re.IGNORECASE)
 _LEFT_OUT = 'rfc3987-syntax ; python_version < "3"\n'
@@ -187,9 +188,8 @@ def parse_image_name(text: str) -> ImageName:
     """Parse the name of an image. Raises InvalidInput(code="invalid-image"), which explains the syntax."""
     match = _NAME.fullmatch(text)
     if match is None or len(text) > LONGEST_NAME:
-        shown = text if len(text) <= 100 else text[:97] + "..."
         raise InvalidInput(
-            f"{shown!r} is not the name of an image; write TENANT/NAME or TENANT/NAME:TAG in lower case, "
+            f"{quoted(text, 100)} is not the name of an image; write TENANT/NAME or TENANT/NAME:TAG in lower case, "
             f"like lab/torch:2.4, with at most {LONGEST_NAME} characters",
             field="name",
             code="invalid-image",

@@ -165,9 +165,7 @@ class Request:
 
 
 def _invalid(text: object, why: str) -> InvalidInput:
-    shown = str(text)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return InvalidInput(f"gpus {shown!r} {why}", field="gpus", code="invalid-gpus")
+    return InvalidInput(f"gpus {quoted(text)} {why}", field="gpus", code="invalid-gpus")
 
 
 def parse_gpus(text: str | float | None) -> GpuRequest | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.units import quoted
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
@@ -124,8 +125,7 @@ class Mount:
 
 
 def _wrong(text: str, why: str) -> InvalidInput:
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return InvalidInput(f"the volume {shown!r} {why}", field="volumes", code="invalid-volume")
+    return InvalidInput(f"the volume {quoted(text, 80)} {why}", field="volumes", code="invalid-volume")
 
 
 def parse_volume(text: str) -> VolumeRequest:
