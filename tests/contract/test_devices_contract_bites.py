@@ -1,7 +1,7 @@
 """The contract of the device port is worth nothing if it lets a broken implementation pass: each of these must fail."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -74,8 +74,7 @@ class Lonely(Sound):
         return [replace(device, peers=((device.uuid, 2),)) for device in super().inventory()]
 
 
-@dataclass(frozen=True, slots=True)
-class Silent(Reason):
+class Silent(Reason, abstract=True):
     """A reason without a text."""
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 
 from commonage.control.settings import ControlSettings
 from commonage.control.state.live_state import LiveState
-from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput, NotFound
+from commonage.domain.images import Environment
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.tenants import Amounts, Bounds, Tenant
 from commonage.domain.workloads import State

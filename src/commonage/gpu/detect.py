@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device
-from commonage.domain.quantities import format_memory
+from commonage.domain.requests import format_memory
 from commonage.gpu.amd import AmdDevices
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing
 from commonage.gpu.none import NoDevices

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Device, Share
-from commonage.domain.quantities import parse_memory
+from commonage.domain.requests import parse_memory
 from commonage.gpu.environment import share_environment
 from commonage.ports.devices import Devices, DeviceSample, ProcessMemory
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from commonage.domain.ids import attempt_id
 from commonage.domain.images import Image, Kernel, Provenance, Removal, SourceFile
 from commonage.domain.nodes import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons import Reason
@@ -28,6 +27,7 @@ from commonage.domain.workloads import (
     StopCause,
     StopRequest,
     Workload,
+    attempt_id,
 )
 from commonage.testing.factories import workload_id
 

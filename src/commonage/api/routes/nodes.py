@@ -15,7 +15,7 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import NotFound
-from commonage.domain.node_pools import NodePoolView
+from commonage.domain.nodes import NodePoolView
 from commonage.domain.principals import Principal, Scope
 from commonage.wire.joining import DoneOut
 from commonage.wire.nodes import (

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import Signal
 from commonage.control.tenants import tenants_of
-from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
-from commonage.domain.images import Image, environments_of
+from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus, Image, environments_of
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import OnFirstUse

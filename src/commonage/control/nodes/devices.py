@@ -15,11 +15,10 @@ from commonage.control.state.feed import event_of
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import MeasurementRound, attribute, merge_rounds
-from commonage.domain.events import Event, EventKind
-from commonage.domain.ids import workload_of
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.statuses import ProcessOwner
+from commonage.domain.workloads import Event, EventKind, workload_of
 from commonage.ports.agents import AgentReport, RemoteDevices
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices, DeviceSample

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from commonage.control.state.feed import event_of
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event, EventKind
 from commonage.domain.nodes import Device, Node, NodeState
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered, NodeUndecided
-from commonage.domain.workloads import Workload
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.domain.workloads import Event, EventKind, Workload
+from commonage.scheduler.model.shapes import AllocatedRequest
 
 
 def with_state(node: Node) -> Node:

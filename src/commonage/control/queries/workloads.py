@@ -9,7 +9,6 @@ from commonage.control.loops.session_restarts import ended_by_platform, restarts
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import InvalidInput, NotFound
-from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal, Scope
@@ -27,7 +26,7 @@ from commonage.domain.reasons.notes import (
 from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
-from commonage.domain.workloads import Attempt, Kind, State, Workload
+from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
@@ -35,7 +34,7 @@ from commonage.ports.store import Filter, Page, Store
 from commonage.scheduler.autoscaling import expected_node
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 
 
 @dataclass(frozen=True, slots=True)

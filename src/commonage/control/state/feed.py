@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
-from commonage.domain.events import Event, EventKind
 from commonage.domain.reasons import Reason
-from commonage.domain.workloads import Workload
+from commonage.domain.workloads import Event, EventKind, Workload
 
 MAX_BEHIND = 5000
 

@@ -1,6 +1,6 @@
 """`mig`: a share is a whole MIG instance; the hardware isolates its memory and its compute.
 
-The inventory lists instances as devices, and a request takes a whole one (`domain/parts.py`), so there is nothing to
+The inventory lists instances as devices, and a request takes a whole one (`domain/requests.py`), so there is nothing to
 apply: the instance's uuid in CUDA_VISIBLE_DEVICES makes only this instance visible. Admins split GPUs with `mig_split`.
 """
 

@@ -21,7 +21,7 @@ from typing import Literal
 import httpx2
 
 from commonage.domain.errors import CommonageError, Conflict, EngineFailure
-from commonage.domain.quantities import format_memory
+from commonage.domain.requests import format_memory
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.daemon.admin_mounts import parse_mount
 from commonage.engines.containers.files.path_checks import check_path_is_trusted

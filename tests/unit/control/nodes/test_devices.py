@@ -13,12 +13,12 @@ from tests.unit.control.world import ROOT, Site, job, submit
 from commonage.control.nodes.devices import AllDevices
 from commonage.control.usage.attribution import attribute
 from commonage.domain.errors import Unavailable
-from commonage.domain.events import EventKind
 from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
+from commonage.domain.workloads import EventKind
 from commonage.ports.agents import AgentReport
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories

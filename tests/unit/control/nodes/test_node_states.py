@@ -8,13 +8,12 @@ from tests.unit.control.world import ANN, BOB, ROOT, Site, job, submit
 
 from commonage.control.nodes.node_states import device_of
 from commonage.domain.errors import Forbidden, NotFound
-from commonage.domain.events import EventKind
 from commonage.domain.nodes import Device
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.devices import FatalXid, Remedy
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.requests import parse_gpus
-from commonage.domain.workloads import State
+from commonage.domain.workloads import EventKind, State
 from commonage.testing import factories as make
 
 pytestmark = pytest.mark.anyio
