@@ -39,14 +39,10 @@ Owners = Callable[[Collection[int]], Sequence[ProcessOwner]]
 
 
 class SystemClock:
-    """The node's clock."""
-
     def now(self) -> float:
-        """Unix seconds."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
         await asyncio.sleep(seconds)
 
 

@@ -47,7 +47,6 @@ class Visibility:
         self._info, self._pids = info, pids or (os.getpid(), os.getppid())
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check it: workloads that are not visible would count as lost, and be requeued elsewhere."""
         if _INIT_PID in self._pids:
             return blocked(
                 "the container sees only its own processes: start it in the node's PID namespace (pid: host)"
@@ -57,8 +56,7 @@ class Visibility:
             return blocked(f"Docker's folder {folder} is not mounted at the same path: set COMMONAGE_DOCKER_ROOT")
         return done(f"{self._info['Name']}, Docker {self._info.get('ServerVersion', '?')} in {folder.parent}")
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
+    def apply(self, context: JoinContext) -> None: ...
 
 
 class SwarmMembership:
@@ -70,7 +68,6 @@ class SwarmMembership:
         self._node_id = str((info.get("Swarm") or {}).get("NodeID") or "")
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check with the Swarm manager."""
         state = context.registration(self._node_id)["swarm"] if self._node_id else ""
         if state != "ready":
             return blocked(
@@ -80,8 +77,7 @@ class SwarmMembership:
             )
         return done(f"{self._node_id}, {state}")
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
+    def apply(self, context: JoinContext) -> None: ...
 
 
 class SharedFolder:
@@ -90,7 +86,6 @@ class SharedFolder:
     name = "share"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check by the mark in the folder."""
         folder = Path(context.join_config.shared_dir)
         mark = context.host.read(folder / MARK_FILE)
         if mark is None:
@@ -101,8 +96,7 @@ class SharedFolder:
             )
         return done(f"{folder} is the site's")
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
+    def apply(self, context: JoinContext) -> None: ...
 
 
 class Settings:
@@ -114,13 +108,11 @@ class Settings:
         self._docker = docker
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check that they match the site's."""
         if context.host.read(SETTINGS) != self._text(context):
             return needed(f"write {SETTINGS}")
         return done(f"{SETTINGS} matches the site")
 
     def apply(self, context: JoinContext) -> None:
-        """Write the file."""
         context.host.write(SETTINGS, self._text(context), 0o600)
 
     def _text(self, context: JoinContext) -> str:

@@ -161,7 +161,6 @@ async def _never_called(_connection: Connection, _welcome: messages.Welcome) -> 
 
 
 def _forget_login(host: Host, registry: str) -> None:
-    """Remove Docker's credentials for the registry."""
     kept = read_logins(host)
     if kept.get("auths", {}).pop(registry, None) is not None:
         host.write(LOGINS, json.dumps(kept, indent=2) + "\n", 0o600)

@@ -40,7 +40,6 @@ class JoinConfig:
     agent: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object that is sent."""
         return dataclasses.asdict(self)
 
     @classmethod

@@ -36,7 +36,6 @@ class Revocation:
     file: Path
 
     def commit(self) -> None:
-        """Invalidate all tokens made until now."""
         with keeping(_WHAT, self.file):
             self.new_file.replace(self.file)
 

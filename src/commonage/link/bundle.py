@@ -48,7 +48,6 @@ def make_bundle() -> bytes:
 
 
 def _ours() -> dict[str, Path]:
-    """Commonage's files by their names in the archive."""
     found: dict[str, Path] = {}
     waiting = [path for room in _WHOLE for path in sorted((_SOURCES / room).rglob("*")) if _travels(path)]
     while waiting:
@@ -77,7 +76,6 @@ def _packages_of(path: Path) -> Iterator[Path]:
 
 
 def _imported(path: Path) -> Iterator[Path]:
-    """The Commonage modules that this one imports."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

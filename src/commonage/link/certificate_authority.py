@@ -186,11 +186,9 @@ class CertificateAuthority:
         return self._issued.node_ids(node, self._now())
 
     def revoked(self) -> frozenset[int]:
-        """The serial numbers of all revoked certificates that have not expired."""
         return self._issued.revoked()
 
     def holds(self, node: str) -> bool:
-        """True if this node has a valid certificate."""
         return self._issued.holds(node, self._now())
 
     def has_account(self, node: str, account: str) -> bool:

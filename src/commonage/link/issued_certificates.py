@@ -51,7 +51,6 @@ class IssuedCertificates:
         self._path = path
 
     def add(self, entry: IssuedCertificate, now: float) -> None:
-        """Record a certificate that was just signed."""
         with self._lock():
             self._write([*self._current(now), entry])
 
@@ -83,7 +82,6 @@ class IssuedCertificates:
             self._write(_taken_back(kept, node, ids))
 
     def bindings(self, now: float) -> dict[str, str]:
-        """The names of nodes by their Swarm node ids, as certificates bind them now."""
         return {one.node_id: one.node for one in self._read() if one.binds(now)}
 
     def node_ids(self, node: str, now: float) -> frozenset[str]:
@@ -93,11 +91,9 @@ class IssuedCertificates:
         return frozenset(one.node_id for one in kept if one.node == node and one.node_id) - others
 
     def revoked(self) -> frozenset[int]:
-        """The serial numbers of the revoked certificates."""
         return frozenset(int(entry.serial, 16) for entry in self._read() if entry.revoked)
 
     def holds(self, node: str, now: float) -> bool:
-        """True if this node has a valid certificate."""
         return any(one.node == node and one.until > now and not one.revoked for one in self._read())
 
     def accounts(self, node: str, now: float) -> frozenset[str]:

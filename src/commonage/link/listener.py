@@ -94,7 +94,6 @@ class Listener:
         return found
 
     async def close(self) -> None:
-        """Stop listening; all links end."""
         if self._server is not None:
             self._server.close()
         for task in self._links:

@@ -28,7 +28,6 @@ class Tunnels:
         self._open: dict[asyncio.Task[None], AgentPeer] = {}
 
     async def carry(self, agent: AgentPeer) -> None:
-        """Serve a tunnel from its beginning to its end."""
         reason = self._refusal(agent.node)
         if reason:
             _log.warning("a tunnel of %s is refused: %s", agent.node, reason)

@@ -89,7 +89,6 @@ class Containers:
         )
 
     def of_attempts(self) -> dict[str, str]:
-        """The attempts of the running containers, by container."""
         return {one.id: one.attempt_id for one in self.running.values()}
 
 

@@ -23,8 +23,6 @@ _CONTAINER_GONE = (404, 409)
 
 
 class DaemonGone(EngineFailure):
-    """Nothing listens at the daemon's socket."""
-
     retryable = True
 
 
@@ -61,12 +59,10 @@ class DockerDaemon:
         self._request("GET", "/_ping", timeout_s=timeout_s)
 
     def info(self) -> Mapping[str, Any]:
-        """The daemon's description of itself."""
         found: Mapping[str, Any] = self._json("GET", "/info")
         return found
 
     def containers(self, label: str, *, ended_too: bool = False) -> Sequence[Mapping[str, Any]]:
-        """The containers with this label, as the daemon lists them."""
         query = {"all": int(ended_too), "filters": json.dumps({"label": [label]})}
         found: Sequence[Mapping[str, Any]] = self._json("GET", f"/containers/json?{urlencode(query)}")
         return found
@@ -117,7 +113,6 @@ class DockerDaemon:
         return True
 
     def has_image(self, name: str) -> bool:
-        """True if the image is present."""
         try:
             self._request("GET", f"/images/{quote(name)}/json")
         except DaemonRefused as error:
@@ -185,14 +180,11 @@ class DockerDaemon:
 
 
 class _Connection(HTTPConnection):
-    """HTTP over a Unix socket."""
-
     def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__("docker", timeout=timeout_s)
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)

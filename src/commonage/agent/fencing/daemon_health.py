@@ -12,8 +12,6 @@ SILENT_FAULT_AFTER_S = 10.0
 
 
 class Ping(Enum):
-    """The result of a ping."""
-
     ANSWERS = "answers"
     GONE = "gone"
     SILENT = "silent"
@@ -34,7 +32,6 @@ class DaemonHealth:
     fenced: bool = False
 
     def note(self, answer: Ping, began: float) -> None:
-        """Record the result of a ping that began at `began`."""
         match answer:
             case Ping.ANSWERS:
                 self.gone_since = self.silent_since = None

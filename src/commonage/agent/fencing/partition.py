@@ -46,11 +46,9 @@ class Quorum:
     failed_probes: int = 0
 
     def set_neighbors(self, neighbors: tuple[str, ...]) -> None:
-        """Replace the neighbor nodes."""
         self.neighbors = neighbors
 
     def control_answered(self, now: float) -> None:
-        """Record an answer of the control plane."""
         self.control_at, self.failed_probes = max(self.control_at, now), 0
 
     def record_probe(self, control: bool, answering: Collection[str], began: float) -> None:
@@ -80,16 +78,13 @@ class PartitionMonitor:
 
     @property
     def neighbors(self) -> tuple[str, ...]:
-        """The names of the neighbor nodes."""
         return tuple(name for name, _ in self._neighbors.nodes)
 
     @property
     def is_partitioned(self) -> bool:
-        """True while the node is partitioned: its workloads must be paused."""
         return self._quorum.is_partitioned(time.monotonic())
 
     def set_neighbors(self, neighbors: Neighbors) -> None:
-        """Take the neighbor nodes from the control plane."""
         if neighbors != self._neighbors:
             self._neighbors = neighbors
             self._quorum.set_neighbors(self.neighbors)

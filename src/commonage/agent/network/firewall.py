@@ -70,7 +70,6 @@ class Firewall:
         return _CHAINS + _CHAINS_IPV6 if self._has_ipv6() else _CHAINS
 
     def _has_ipv6(self) -> bool:
-        """Whether this node has any IPv6 address."""
         try:
             return bool(self._run("cat", "/proc/net/if_inet6"))
         except FirewallError:  # the kernel has no IPv6

@@ -63,11 +63,9 @@ class ContainerGateway:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The address that containers connect to, as `ADDRESS:PORT`."""
         return tuple(f"{self.address}:{port}" for port in self.network.gateway_ports) if self.address else ()
 
     def set_network(self, network: NodeNetwork) -> None:
-        """Set the node's network, as the control plane sends it."""
         self._network_known.set()
         if network == self.network:
             return
@@ -115,7 +113,6 @@ class ContainerGateway:
             self._changed()
 
     async def _listen(self, bridge: ipaddress.IPv4Interface, ports: tuple[int, ...]) -> Reason | None:
-        """Listen there; returns the reason if that failed."""
         try:
             for port in ports:
                 # Packets for this address may also come from elsewhere: only containers of this node may connect.

@@ -25,7 +25,6 @@ class Certificate:
         self._docker = docker
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check that it exists, is of this site's authority and this name, is valid for a while, and not revoked."""
         if context.host.read(AUTHORITY) != context.join_config.authority:
             return needed("request a certificate from the site's authority")
         if reason := _why_unusable(context, self._docker):

@@ -21,20 +21,16 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The result of a program."""
-
     code: int
     out: str
     err: str
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
         return self.code == 0
 
     @property
     def output_tail(self) -> str:
-        """The end of its output, for people."""
         return " ".join((self.err or self.out).split())[-_MAX_SHOWN:] or f"exit code {self.code}"
 
 
@@ -71,7 +67,6 @@ class Host:
         return ran.out
 
     def has(self, program: str) -> bool:
-        """Whether this program is installed."""
         return shutil.which(program) is not None
 
     def read(self, path: Path) -> str | None:
@@ -114,11 +109,9 @@ class Host:
 
     @property
     def systemd(self) -> bool:
-        """Whether systemd runs this node."""
         return SYSTEMD.is_dir()
 
     def start_at_boot(self, service: str) -> None:
-        """Enable a service at boot. Raises StepFailed."""
         if self.systemd:
             self.run_or_fail("systemctl", "enable", "--quiet", service, timeout_s=180)
         elif self.has("update-rc.d"):

@@ -21,8 +21,6 @@ _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
 class Nvidia:
-    """Step: driver and toolkit."""
-
     name = "nvidia"
 
     def check(self, context: JoinContext) -> CheckResult:
@@ -68,7 +66,6 @@ def nvidia_gpus(host: Host) -> list[str]:
 
 
 def has_driver(context: JoinContext) -> bool:
-    """Whether containers get NVIDIA's GPUs here."""
     host = context.host
     return bool(nvidia_gpus(host)) and context.options.nvidia != "skip" and bool(_driver_version(host))
 

@@ -37,7 +37,6 @@ _KEEP_CONFFILES = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options
 
 
 def package_manager(host: Host) -> str:
-    """The package manager of this node. Raises StepFailed."""
     for name in ("apt-get", "dnf", "zypper"):
         if host.has(name):
             return name

@@ -27,7 +27,6 @@ class Preflight:
     name = "preflight"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Report all problems at once."""
         problems = [*_kernel(context.host), *_disk(context), *_clock(context), *_name(context), *_ports(context)]
         if problems:
             return blocked("; ".join(problems))
@@ -38,8 +37,7 @@ class Preflight:
             f"{free:.0f} GiB of disk free, clock skew {abs(context.skew_s):.1f} s"
         )
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
+    def apply(self, context: JoinContext) -> None: ...
 
 
 class Tools:
@@ -48,12 +46,10 @@ class Tools:
     name = "tools"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check that they are installed."""
         missing = _missing_tools(context.host)
         return needed(f"install {', '.join(missing)}") if missing else done("openssl and iptables are installed")
 
     def apply(self, context: JoinContext) -> None:
-        """Install the missing ones."""
         install(context.host, packages_for(context.host, _missing_tools(context.host)), context.options.mirror)
 
 

@@ -25,7 +25,6 @@ class Registry:
         self._file = logins
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check the files. Docker reads them at each pull."""
         if not context.join_config.registry:
             return not_applicable("the site has no registry of its own")
         changes = []
@@ -36,7 +35,6 @@ class Registry:
         return needed(*changes) if changes else done(f"{context.join_config.registry} is trusted")
 
     def apply(self, context: JoinContext) -> None:
-        """Write the two files."""
         context.host.write(_authority_file(context), context.join_config.authority)
         context.host.write(self._file, json.dumps(self._logins(context), indent=2) + "\n", 0o600)
 
@@ -67,7 +65,6 @@ class Images:
         self._pulled = 0
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check whether each is present."""
         if not context.join_config.images:
             return not_applicable("the site lists no image to pull")
         missing = [one for one in context.join_config.images if not _has_image(context.host, one)]
@@ -85,7 +82,6 @@ class Images:
         )
 
     def apply(self, context: JoinContext) -> None:
-        """Pull one after the other."""
         for image in context.join_config.images:
             if _has_image(context.host, image):
                 continue

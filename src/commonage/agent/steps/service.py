@@ -45,7 +45,6 @@ class Agent:
         )
 
     def apply(self, context: JoinContext) -> None:
-        """Write the files, then start it."""
         host = context.host
         _install_program()
         STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -88,12 +87,10 @@ class Registered:
             )
         return needed(f"wait until {context.join_config.site} reports this node ready")
 
-    def apply(self, context: JoinContext) -> None:
-        """Nothing to change."""
+    def apply(self, context: JoinContext) -> None: ...
 
 
 def agent_settings(context: JoinContext) -> str:
-    """The text of the agent's settings. Raises StepFailed."""
     return config_text(agent_config(context))
 
 
@@ -124,14 +121,12 @@ def agent_config(context: JoinContext) -> AgentConfig:
 
 
 def is_running(host: Host) -> bool:
-    """Whether the agent runs."""
     if host.systemd:
         return host.run("systemctl", "is-active", "--quiet", SERVICE).ok
     return os.access(SCRIPT, os.X_OK) and host.run(str(SCRIPT), "status").ok
 
 
 def log_of(host: Host) -> str:
-    """The end of the agent's log, for people."""
     if host.systemd:
         text = host.run("journalctl", "--unit", SERVICE, "--lines", "5", "--output", "cat").out
     else:
@@ -140,12 +135,10 @@ def log_of(host: Host) -> str:
 
 
 def _program_folder() -> Path:
-    """The folder of the running program."""
     return Path(commonage.__file__).parents[1]
 
 
 def _installation_folder() -> Path:
-    """The installation folder, named after the digest of its content."""
     files = sorted(path for path in _program_folder().rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     ours = [path for path in files if path.relative_to(_program_folder()).parts[0] in {"commonage", "pynvml.py"}]
     digest = hashlib.sha256()
@@ -176,7 +169,6 @@ def _install_program() -> None:
 
 
 def _service_files(host: Host) -> list[tuple[Path, str, int]]:
-    """The service files: path, text, mode."""
     python = os.path.realpath(sys.executable)
     command = f'#!/bin/sh\n# Written by Commonage.\nPYTHONPATH={CURRENT} exec {python} -s -m commonage.agent "$@"\n'
     if host.systemd:

@@ -41,22 +41,18 @@ class CheckResult:
 
 
 def done(message: str) -> CheckResult:
-    """Nothing is left to do."""
     return CheckResult(State.DONE, message)
 
 
 def needed(*changes: str) -> CheckResult:
-    """These changes are needed."""
     return CheckResult(State.NEEDED, "; ".join(changes), changes)
 
 
 def not_applicable(message: str) -> CheckResult:
-    """The step does not apply to this node."""
     return CheckResult(State.NOT_APPLICABLE, message)
 
 
 def blocked(message: str) -> CheckResult:
-    """The node's owner must do something first."""
     return CheckResult(State.BLOCKED, message)
 
 
@@ -104,13 +100,9 @@ class Step(Protocol):
     """One step. `look` changes nothing, and also works if earlier steps were only planned."""
 
     @property
-    def name(self) -> str:
-        """One or two words."""
-        ...
+    def name(self) -> str: ...
 
-    def check(self, context: JoinContext) -> CheckResult:
-        """Check the node."""
-        ...
+    def check(self, context: JoinContext) -> CheckResult: ...
 
     def apply(self, context: JoinContext) -> None:
         """Make the changes. Raises StepFailed, OSError."""
@@ -188,10 +180,8 @@ class _Progress:
         self._began = time.monotonic()
 
     def begin(self, change: str) -> None:
-        """Print the change that starts now."""
         self._print_line(f"{self.installation_folder}  {self._name:<12} …        {change}")
 
     def report(self, result: str, message: str) -> None:
-        """Print the result."""
         seconds = time.monotonic() - self._began
         self._print_line(f"{self.installation_folder}  {self._name:<12} {result:<8} {message}  ({seconds:.1f} s)")

@@ -35,7 +35,6 @@ class Scratch:
         return needed(f"mount a tmpfs of {context.options.scratch} of the memory at {SCRATCH}, now and at boot")
 
     def apply(self, context: JoinContext) -> None:
-        """Add a line to fstab, and mount."""
         SCRATCH.mkdir(exist_ok=True)
         options = f"size={context.options.scratch},mode=1777,nosuid,nodev"
         add_fstab_line(context.host, SCRATCH, f"tmpfs {SCRATCH} tmpfs {options} 0 0")
@@ -48,7 +47,6 @@ class Share:
     name = "share"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Check by the mark in the folder, which identifies the site."""
         folder = Path(context.join_config.shared_dir)
         mark = context.host.read(folder / MARK_FILE)
         if mark is not None and mark.strip() == context.join_config.mark:
@@ -67,7 +65,6 @@ class Share:
         return needed(f"mount {context.options.share} at {folder}, now and at boot")
 
     def apply(self, context: JoinContext) -> None:
-        """Add a line to fstab, and mount."""
         folder = Path(context.join_config.shared_dir)
         line = fstab_line(context.options.share, folder)
         kind = line.split()[2]

@@ -29,7 +29,6 @@ class Swarm:
     name = "swarm"
 
     def check(self, context: JoinContext) -> CheckResult:
-        """Compare what Docker says here with what the manager says of this node."""
         info = swarm_info(context.host)
         state, node_id = info.get("LocalNodeState", "inactive"), str(info.get("NodeID", ""))
         registration = context.registration(node_id)
