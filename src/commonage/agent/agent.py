@@ -17,19 +17,17 @@ from typing import Any
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import ControlPlaneConnection
-from commonage.agent.containers.containers import Containers
+from commonage.agent.containers.containers import Containers, Limits
 from commonage.agent.containers.docker import DaemonGone, DockerDaemon
 from commonage.agent.containers.execs import Execs
 from commonage.agent.containers.images import Puller
-from commonage.agent.containers.limits import Limits
 from commonage.agent.containers.mounts import Mounts
 from commonage.agent.devices import AgentDevices, DeviceSnapshot
-from commonage.agent.fencing.daemon_health import DaemonHealth, Ping
-from commonage.agent.fencing.fencing import Fences
-from commonage.agent.fencing.partition import SWARM_PORT, PartitionMonitor, is_reachable
+from commonage.agent.fencing import DaemonHealth, Fences, Ping
 from commonage.agent.network.firewall import FirewallKeeper
 from commonage.agent.network.gateway import ContainerGateway
 from commonage.agent.node import Node
+from commonage.agent.partition import SWARM_PORT, PartitionMonitor, is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import ProcessOwner

@@ -11,12 +11,11 @@ import socket
 import time
 from collections.abc import Sequence
 
-from commonage.agent.steps.certificate import Certificate
+from commonage.agent.steps.credentials import Certificate, Images, Registry
 from commonage.agent.steps.docker import Docker
 from commonage.agent.steps.host import Host
 from commonage.agent.steps.nvidia import Nvidia
 from commonage.agent.steps.preflight import Preflight, Tools
-from commonage.agent.steps.registry import Images, Registry
 from commonage.agent.steps.service import Agent, Registered
 from commonage.agent.steps.step import JoinContext, Options, Outcome, Step, run_steps
 from commonage.agent.steps.storage import Scratch, Share

@@ -20,9 +20,8 @@ from typing import Any
 from commonage.agent import run
 from commonage.agent.config import HOME, SETTINGS, config_text
 from commonage.agent.containers.docker import DockerDaemon
-from commonage.agent.steps.certificate import Certificate
+from commonage.agent.steps.credentials import Certificate, Registry
 from commonage.agent.steps.host import Host
-from commonage.agent.steps.registry import Registry
 from commonage.agent.steps.service import agent_config
 from commonage.agent.steps.step import CheckResult, JoinContext, Options, Step, blocked, done, needed, run_steps
 from commonage.domain.errors import CommonageError

@@ -12,7 +12,7 @@ from tests.unit.agent.steps.test_steps import JOIN_CONFIG, FakeHost
 from commonage.agent import join_and_run
 from commonage.agent.config import CERTIFICATE, STATE, read_config
 from commonage.agent.join_and_run import Settings, SharedFolder, SwarmMembership, Visibility, main, token_in
-from commonage.agent.steps.registry import Registry
+from commonage.agent.steps.credentials import Registry
 from commonage.agent.steps.step import JoinContext, Options, State
 from commonage.join.client import JoinRefused
 from commonage.join.config import MARK_FILE, JoinConfig
@@ -65,8 +65,8 @@ def test_it_must_see_the_sites_own_folder(tmp_path: Path) -> None:
 def test_what_it_is_told_lies_in_a_folder_that_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SETTINGS", "LOGINS"):
         monkeypatch.setattr(join_and_run, name, tmp_path / name)
-    monkeypatch.setattr("commonage.agent.steps.registry.CERTIFICATES", tmp_path / "certs.d")
-    monkeypatch.setattr("commonage.agent.steps.registry.REGISTRY_LOGIN", tmp_path / "registry-login")
+    monkeypatch.setattr("commonage.agent.steps.credentials.CERTIFICATES", tmp_path / "certs.d")
+    monkeypatch.setattr("commonage.agent.steps.credentials.REGISTRY_LOGIN", tmp_path / "registry-login")
     (tmp_path / "registry-login").write_text("node@gpu-1:pw")
     context = context_of(join_config_with(registry="hub:5000", agent={"cpu_hold": "quota"}))
     for step in (Registry(tmp_path / "LOGINS"), Settings("unix:///host/run/docker.sock")):

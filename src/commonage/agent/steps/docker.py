@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commonage.agent.steps.host import Host, StepFailed
+from commonage.agent.steps.host import Host, StepFailed, install, packages_for
 from commonage.agent.steps.nvidia import has_driver, vram_mib
-from commonage.agent.steps.packages import install, packages_for
 from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
 
 SETTINGS = Path("/etc/docker/daemon.json")

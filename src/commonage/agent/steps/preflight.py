@@ -10,8 +10,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from commonage.agent.steps.host import Host
-from commonage.agent.steps.packages import install, packages_for
+from commonage.agent.steps.host import Host, install, packages_for
 from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
 
 OLDEST_KERNEL = (4, 19)

@@ -6,8 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.packages import install, packages_for
+from commonage.agent.steps.host import Host, StepFailed, install, packages_for
 from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed, not_applicable
 from commonage.join.config import MARK_FILE
 

@@ -9,13 +9,14 @@ import pytest
 
 from commonage.agent.containers.docker import DaemonRefused, DockerDaemon
 from commonage.agent.steps import docker as steps_docker
+from commonage.agent.steps import host as packages
 from commonage.agent.steps import nvidia as steps_nvidia
-from commonage.agent.steps import packages, service
 from commonage.agent.steps import preflight as steps_checks
+from commonage.agent.steps import service
 from commonage.agent.steps import storage as steps_storage
 from commonage.agent.steps import swarm as steps_swarm
+from commonage.agent.steps.credentials import Images
 from commonage.agent.steps.host import CommandResult, Host, StepFailed
-from commonage.agent.steps.registry import Images
 from commonage.agent.steps.step import (
     CheckResult,
     JoinContext,

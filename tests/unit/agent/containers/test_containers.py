@@ -1,16 +1,17 @@
-"""What the agent tells the daemon of containers, as a Swarm's services cannot say it."""
+"""Running containers as the daemon lists them, and the limits that a Swarm service cannot express."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from commonage.agent.containers.containers import Containers
+from commonage.agent.containers import containers
+from commonage.agent.containers.containers import Containers, Limits
 from commonage.agent.containers.docker import DaemonGone, DaemonRefused, DockerDaemon
-from commonage.agent.containers.limits import Limits
 
 MIB = 1024 * 1024
 
@@ -92,3 +93,27 @@ def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
     held(daemon, holding, 1)
     held(daemon, holding, 2)
     assert daemon.asked == ["one", "one"], "one that is gone is not asked after again"
+
+
+def test_that_containers_may_gain_privileges_is_known_while_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gains: dict[int, bool | None] = {}
+    about = {"Config": {"Labels": {"commonage.attempt": "x"}}, "HostConfig": {}}
+    daemon: Any = SimpleNamespace(
+        containers=lambda label: [{"Id": str(pid)} for pid in gains],
+        inspect=lambda id: {**about, "State": {"Pid": int(id)}},
+    )
+    monkeypatch.setattr(containers, "_gains_privileges", lambda pid: gains[pid])
+    found = Containers(daemon)
+
+    def look(**pids: bool | None) -> bool:
+        gains.clear()
+        gains.update({int(name[1:]): may for name, may in pids.items()})
+        found.refresh()
+        return found.may_gain
+
+    assert look() is False
+    assert look(p1=False) is False
+    assert look(p1=False, p2=True) is True
+    assert look(p2=None) is True, "it has just ended"
+    assert look() is True, "nothing that runs says otherwise"
+    assert look(p3=False) is False

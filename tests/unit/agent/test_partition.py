@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commonage.agent.fencing.partition import Quorum
+from commonage.agent.partition import Quorum
 from commonage.ports.agents import PARTITIONED_AFTER_S
 
 SITE = ("manager", "worker1", "worker2", "worker3")

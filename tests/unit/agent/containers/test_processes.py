@@ -1,12 +1,13 @@
-"""Which file of the kernel's pauses a container, by what the kernel says of one of its processes."""
+"""Containers without the daemon: found in its files, and paused by the file of the kernel that is theirs."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from commonage.agent.fencing.freezer import Freezer, freezer_of
+from commonage.agent.containers.processes import Freezer, OnDisk, freezer_of, on_disk
 
 ONE, OTHER = "a" * 64, "b" * 64
 V1, V2 = ("FROZEN", "THAWED"), ("1", "0")
@@ -40,3 +41,21 @@ def test_a_container_is_paused_by_its_own_group(
 
 def test_where_the_kernel_refuses_it_is_not_paused(tmp_path: Path) -> None:
     assert not Freezer(tmp_path / "nowhere" / "freezer.state", *V1).set_paused(True)
+
+
+def test_containers_of_ours_are_known_by_the_daemons_files(tmp_path: Path) -> None:
+    def keep(name: str, content: str) -> None:
+        (tmp_path / "containers" / name).mkdir(parents=True)
+        (tmp_path / "containers" / name / "config.v2.json").write_text(content)
+
+    def about(labels: dict[str, str] | None, **state: object) -> str:
+        return json.dumps({"Config": {"Labels": labels}, "State": {"Running": False, **state}})
+
+    keep("a", about({"commonage.attempt": "x-1"}, Running=True))
+    keep("b", about({"commonage.attempt": "x-2"}, FinishedAt="2026-01-01T00:00:00Z"))
+    keep("c", about({"commonage.attempt": "x-3"}, FinishedAt="0001-01-01T00:00:00Z"))  # made, not started
+    keep("d", about({"other": "1"}, Running=True))
+    keep("e", about(None, Running=True))
+    keep("f", "{ half")
+    found = sorted(on_disk(tmp_path), key=lambda one: one.id)
+    assert found == [OnDisk("a", "x-1", True), OnDisk("b", "x-2", False), OnDisk("c", "x-3", True)]
