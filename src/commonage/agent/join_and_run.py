@@ -24,20 +24,20 @@ from commonage.agent.steps.credentials import Certificate, Registry
 from commonage.agent.steps.host import Host
 from commonage.agent.steps.service import agent_config
 from commonage.agent.steps.step import CheckResult, JoinContext, Options, Step, blocked, done, needed, run_steps
+from commonage.agent.steps.storage import check_mark
 from commonage.domain.errors import CommonageError
 from commonage.join.client import NAME, JoinClient, JoinRefused, read_token
-from commonage.join.config import MARK_FILE, JoinConfig, JoinConfigError
+from commonage.join.config import JoinConfig, JoinConfigError
 
 JOINED = HOME / "joined"
 """Digest of the token that the agent joined with. Another token means that it must join again."""
 LOGINS = HOME / "docker.json"
-_FAILED = 1
 _INIT_PID = 1
 _TOKEN = re.compile(r"cmj1\.[\w-]+\.[\w-]+", re.ASCII)
 _CERTIFICATES = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n", re.DOTALL)
 
 
-class Visibility:
+class Visibility(Step):
     """Step: the container sees the node's processes and the daemon's containers. `info` is Docker's own."""
 
     name = "visibility"
@@ -55,10 +55,8 @@ class Visibility:
             return blocked(f"Docker's folder {folder} is not mounted at the same path: set COMMONAGE_DOCKER_ROOT")
         return done(f"{self._info['Name']}, Docker {self._info.get('ServerVersion', '?')} in {folder.parent}")
 
-    def apply(self, context: JoinContext) -> None: ...
 
-
-class SwarmMembership:
+class SwarmMembership(Step):
     """Step: the node is in the site's Swarm."""
 
     name = "swarm"
@@ -76,29 +74,20 @@ class SwarmMembership:
             )
         return done(f"{self._node_id}, {state}")
 
-    def apply(self, context: JoinContext) -> None: ...
 
-
-class SharedFolder:
+class SharedFolder(Step):
     """Step: the shared folder is mounted in this container."""
 
     name = "share"
 
     def check(self, context: JoinContext) -> CheckResult:
-        folder = Path(context.join_config.shared_dir)
-        mark = context.host.read(folder / MARK_FILE)
-        if mark is None:
-            return blocked(f"{folder} is not mounted into the container at the same path: set COMMONAGE_SHARED_DIR")
-        if mark.strip() != context.join_config.mark:
-            return blocked(
-                f"{folder} belongs to another site (see its {MARK_FILE}): mount the folder of this site there"
-            )
-        return done(f"{folder} is the site's")
-
-    def apply(self, context: JoinContext) -> None: ...
+        folder = context.join_config.shared_dir
+        return check_mark(context) or blocked(
+            f"{folder} is not mounted into the container at the same path: set COMMONAGE_SHARED_DIR"
+        )
 
 
-class Settings:
+class Settings(Step):
     """Step: the agent's settings. `docker` is the daemon's address as seen from this container."""
 
     name = "settings"
@@ -125,21 +114,20 @@ def main(arguments: Sequence[str]) -> int:
     try:
         token = token_in(host.read(given.token_file) or "")
     except OSError as error:
-        return _print(f"{given.token_file} cannot be read: {error.strerror}", _FAILED)
+        return _fail(f"{given.token_file} cannot be read: {error.strerror}")
     digest = hashlib.sha256(token.encode()).hexdigest()
     if token and host.read(JOINED) != digest:
         failure = _join(host, token, given)
         if not failure:
             host.write(JOINED, digest, 0o600)
         elif host.read(SETTINGS) is None:
-            return _print(failure, _FAILED)
+            return _fail(failure)
         else:
-            _print(f"{failure}; it keeps the settings of its last join", _FAILED)
+            _fail(f"{failure}; it keeps the settings of its last join")
     elif host.read(SETTINGS) is None:
-        return _print(
+        return _fail(
             f"this node has not joined yet, and {given.token_file} contains no join token: `commonage node token` "
-            "prints one",
-            _FAILED,
+            "prints one"
         )
     return run.main(["--config", str(SETTINGS)])
 
@@ -193,9 +181,9 @@ def authority_of(host: Host, token: str) -> str:
     raise JoinRefused(f"{last}. Check that the token is of this site, and that no firewall blocks the connection")
 
 
-def _print(sentence: str, code: int) -> int:
+def _fail(sentence: str) -> int:
     print(f"agent: {sentence}", flush=True)
-    return code
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import ipaddress
-import json
 import logging
 import socket
 import struct
@@ -18,9 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from commonage import __version__
-from commonage.agent.config import AgentConfig
+from commonage.agent.config import AgentConfig, read_state, save_state
 from commonage.agent.connection import dial
-from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import GatewayNotListening
@@ -57,7 +55,7 @@ class ContainerGateway:
         self._handshakes = asyncio.Semaphore(_MAX_HANDSHAKES)
         self._opening, self._network_changed, self._network_known = asyncio.Lock(), asyncio.Event(), asyncio.Event()
         self.fault: Reason | None = None
-        self.network = _saved(self._file)
+        self.network = read_state(self._file, NodeNetwork, NodeNetwork())
         self.address = ""
         """Where containers reach it; empty while it does not listen."""
 
@@ -70,8 +68,7 @@ class ContainerGateway:
         if network == self.network:
             return
         self.network = network
-        with suppress(OSError):  # a full disk: the control plane sends it again with the next link
-            self._file.write_text(json.dumps(to_json(network)), encoding="utf-8")
+        save_state(self._file, network)
         self._network_changed.set()
         self._changed()
 
@@ -171,10 +168,3 @@ def network_of(interface: str) -> ipaddress.IPv4Interface | None:
         except OSError:
             return None
     return ipaddress.IPv4Interface(f"{address}/{mask}")
-
-
-def _saved(file: Path) -> NodeNetwork:
-    try:
-        return from_json(NodeNetwork, json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, Unreadable):
-        return NodeNetwork()

@@ -14,7 +14,7 @@ from typing import Any
 from commonage.agent.config import AUTHORITY, CERTIFICATE, HOME, KEY, REGISTRY_LOGIN, REQUEST
 from commonage.agent.steps.host import Host, StepFailed
 from commonage.agent.steps.service import SERVICE, is_running
-from commonage.agent.steps.step import CheckResult, JoinContext, done, needed, not_applicable
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, done, needed, not_applicable
 from commonage.agent.steps.swarm import prove, swarm_node
 from commonage.join.identity_proof import statement
 from commonage.link.messages import NODE_ID_URI
@@ -25,7 +25,7 @@ _RENEW_BEFORE_S = 3 * 86400
 _PULL_TIMEOUT_S = 1800.0
 
 
-class Certificate:
+class Certificate(Step):
     """Step: the agent's certificate, which binds the node's name to its node in the Swarm.
 
     The key is created here and never leaves the node. `docker` is where the daemon listens.
@@ -41,8 +41,8 @@ class Certificate:
             return needed("request a certificate from the site's authority")
         if reason := _why_unusable(context, self._docker):
             return needed(f"request a new certificate: {reason}")
-        until = context.host.run_or_fail("openssl", "x509", "-in", str(CERTIFICATE), "-noout", "-enddate").strip()
-        return done(f"valid for {context.options.node} until {until.partition('=')[2]}")
+        until = _certificate_field(context.host, "-enddate").strip().partition("=")[2]
+        return done(f"valid for {context.options.node} until {until}")
 
     def apply(self, context: JoinContext) -> None:
         """Create a key if there is none, a request for it, and the proof that it comes from this Swarm node."""
@@ -78,17 +78,20 @@ def _why_unusable(context: JoinContext, docker: str) -> str:
         return "the certificate is of another site, or has expired"
     if not host.run("openssl", "x509", "-in", file, "-noout", "-checkend", str(_RENEW_BEFORE_S)).ok:
         return "the certificate expires soon"
-    subject = host.run_or_fail("openssl", "x509", "-in", file, "-noout", "-subject", "-nameopt", "multiline")
+    subject = _certificate_field(host, "-subject", "-nameopt", "multiline")
     if not any(line.rpartition("= ")[2] == context.options.node for line in subject.splitlines()):
         return "the certificate has another name"
     node_id = swarm_node(docker).node_id
     if not _is_bound_to(host, node_id):
         return "the certificate is not bound to this machine's node in the Swarm"
-    public = host.run_or_fail("openssl", "x509", "-in", file, "-noout", "-pubkey")
-    if public != host.run_or_fail("openssl", "pkey", "-in", str(KEY), "-pubout"):
+    if _certificate_field(host, "-pubkey") != host.run_or_fail("openssl", "pkey", "-in", str(KEY), "-pubout"):
         return "the certificate is for another key"
-    serial = host.run_or_fail("openssl", "x509", "-in", file, "-noout", "-serial").strip().partition("=")[2]
+    serial = _certificate_field(host, "-serial").strip().partition("=")[2]
     return "the certificate is revoked" if context.registration(node_id, serial)["revoked"] else ""
+
+
+def _certificate_field(host: Host, *options: str) -> str:
+    return host.run_or_fail("openssl", "x509", "-in", str(CERTIFICATE), "-noout", *options)
 
 
 def _is_bound_to(host: Host, node_id: str) -> bool:
@@ -97,7 +100,7 @@ def _is_bound_to(host: Host, node_id: str) -> bool:
     return f"URI:{NODE_ID_URI}{node_id}" in names.split()
 
 
-class Registry:
+class Registry(Step):
     """Step: Docker trusts the site's registry by the site's authority. `logins` is Docker's file with credentials."""
 
     name = "registry"
@@ -136,7 +139,7 @@ def read_logins(host: Host, file: Path = LOGINS) -> dict[str, Any]:
         raise StepFailed(f"{file} is not a JSON object ({error}): correct it, then run this again") from None
 
 
-class Images:
+class Images(Step):
     """Step: the common images are present. One that cannot be pulled now is pulled when a workload needs it."""
 
     name = "images"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from commonage.agent.steps.host import Host, StepFailed, install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed, not_applicable
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed, not_applicable
 from commonage.gpu.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
@@ -19,7 +19,7 @@ _FLAVOUR = re.compile(
 _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
-class Nvidia:
+class Nvidia(Step):
     name = "nvidia"
 
     def check(self, context: JoinContext) -> CheckResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from commonage.agent.steps.host import Host, install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 
 OLDEST_KERNEL = (4, 19)
 MAX_SKEW_S = 30.0
@@ -20,7 +20,7 @@ _SWARM_PORTS = ((socket.SOCK_STREAM, 7946), (socket.SOCK_DGRAM, 7946), (socket.S
 _GIB = 1024**3
 
 
-class Preflight:
+class Preflight(Step):
     """Step: kernel, disk, ports, clock, name. Nothing is changed before all checks pass."""
 
     name = "preflight"
@@ -36,10 +36,8 @@ class Preflight:
             f"{free:.0f} GiB of disk free, clock skew {abs(context.skew_s):.1f} s"
         )
 
-    def apply(self, context: JoinContext) -> None: ...
 
-
-class Tools:
+class Tools(Step):
     """Step: the programs that the steps and the agent use, including `docker` if only the daemon is installed."""
 
     name = "tools"

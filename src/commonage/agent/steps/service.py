@@ -12,7 +12,7 @@ from typing import Any
 import commonage
 from commonage.agent.config import AUTHORITY, CERTIFICATE, KEY, REQUEST, SETTINGS, STATE, AgentConfig, config_text
 from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 from commonage.agent.steps.swarm import swarm_node
 
 PROGRAMS = Path("/usr/local/lib/commonage")
@@ -24,7 +24,7 @@ SCRIPT = Path(f"/etc/init.d/{SERVICE}")
 _REGISTER_TIMEOUT_S = 60.0
 
 
-class Agent:
+class Agent(Step):
     """Step: the agent's program and settings, and that it runs."""
 
     name = "agent"
@@ -60,7 +60,7 @@ class Agent:
         context.restart = False
 
 
-class Registered:
+class Registered(Step):
     """Step: the control plane sees this node. The last check."""
 
     name = "registered"
@@ -86,8 +86,6 @@ class Registered:
                 f"with: {log_of(context.host)}"
             )
         return needed(f"wait until {context.join_config.site} reports this node ready")
-
-    def apply(self, context: JoinContext) -> None: ...
 
 
 def agent_settings(context: JoinContext) -> str:
