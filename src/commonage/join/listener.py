@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.join.identity_proof import IdentityProof
+from commonage.join.config import IdentityProof
 from commonage.join.service import JoinService
 from commonage.ports.registry import machine_user
 

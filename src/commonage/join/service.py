@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.files.safe_path import SafePath
-from commonage.join.config import MARK_FILE, JoinConfig
-from commonage.join.identity_proof import IdentityProof, statement
+from commonage.join.config import MARK_FILE, IdentityProof, JoinConfig, statement
 from commonage.join.node_identity import verified_node_id
 from commonage.join.script import cloud_init, digest_of, join_command, join_script
 from commonage.join.tokens import Tokens

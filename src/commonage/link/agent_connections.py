@@ -29,9 +29,8 @@ from commonage.link import messages, saved_reports
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.connection import Connection, ConnectionLost, RequestHandler
 from commonage.link.execs import LinkExecs
-from commonage.link.listener import AgentPeer, Listener
+from commonage.link.listener import AgentPeer, Listener, Tunnels
 from commonage.link.messages import Report, RequestType
-from commonage.link.tunnels import Tunnels
 from commonage.ports.agents import AgentReport, Drains, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.devices import ShareAssignment
 from commonage.ports.execs import ExecStream, Terminal

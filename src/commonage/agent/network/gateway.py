@@ -1,7 +1,7 @@
 """The container gateway: how containers of this node reach the hub and the control plane by TLS.
 
 It listens at the node's address on the containers' bridge, and carries each connection to the control plane in its own
-tunnel: a TLS connection to the port for agents. Run by `agent`; the far end is `commonage.link.tunnels`.
+tunnel: a TLS connection to the port for agents. Run by `agent`; the far end is `commonage.link.listener`.
 """
 
 from __future__ import annotations

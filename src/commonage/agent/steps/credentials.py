@@ -16,7 +16,7 @@ from commonage.agent.steps.host import Host, StepFailed
 from commonage.agent.steps.service import SERVICE, is_running
 from commonage.agent.steps.step import CheckResult, JoinContext, Step, done, needed, not_applicable
 from commonage.agent.steps.swarm import prove, swarm_node
-from commonage.join.identity_proof import statement
+from commonage.join.config import statement
 from commonage.link.messages import NODE_ID_URI
 
 CERTIFICATES = Path("/etc/docker/certs.d")

@@ -17,8 +17,7 @@ from commonage.agent.containers.docker import DockerDaemon
 from commonage.agent.steps.host import Host, StepFailed
 from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 from commonage.domain.errors import EngineFailure
-from commonage.join.config import JoinConfig
-from commonage.join.identity_proof import IdentityProof
+from commonage.join.config import IdentityProof, JoinConfig
 
 _READY_TIMEOUT_S, _JOIN_TIMEOUT_S = 30.0, 90.0
 

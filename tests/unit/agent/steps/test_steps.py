@@ -506,6 +506,6 @@ def test_a_daemon_without_its_command_is_given_it(programs: tuple[str, ...], exp
 def test_init_script_calls_only_what_it_defines(tmp_path: Path, verb: str) -> None:
     """Without systemd a script keeps the agent running. Nothing runs here, so its status is 1."""
     script = tmp_path / "commonage-agent"
-    script.write_text(service._SCRIPT.replace("/run/", f"{tmp_path}/"), encoding="utf-8")
+    script.write_text(service._init_script().replace("/run/", f"{tmp_path}/"), encoding="utf-8")
     ran = subprocess.run(["sh", str(script), verb], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1 if verb == "status" else 0, "")

@@ -1,10 +1,30 @@
-"""A user who becomes an admin: nothing that was opened in that name before is good any more."""
+"""Rules for JupyterHub's users and tokens, on its own database in memory: new admins, and tokens that never expired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from jupyterhub import orm, roles
+from jupyterhub.utils import utcnow
 from sqlalchemy.orm import Session
 
-from commonage.hub.admins import end_earlier_sign_ins_of_new_admins, keep_admins
+from commonage.hub.accounts import end_earlier_sign_ins_of_new_admins, keep_admins, limit_older_tokens
+
+DAY_S = 24 * 3600
+
+
+@pytest.fixture
+def db() -> Iterator[Session]:
+    session = orm.new_session_factory("sqlite:///:memory:")()
+    session.add(orm.OAuthClient(identifier="jupyterhub"))
+    session.add(orm.Role(name="user", scopes=["self"]))
+    session.add(orm.Role(name="admin", scopes=["admin-ui", "custom:commonage:admin"]))
+    session.add(orm.User(name="ops"))
+    session.commit()
+    yield session
+    session.close()
 
 
 @pytest.fixture
@@ -94,3 +114,36 @@ def test_other_roles_end_no_sign_in(db: Session, ops: orm.User) -> None:
     roles.grant_role(db, ops, "user")
     assert left(db) == (1, 1)
     assert ops.cookie_id == cookie
+
+
+def test_longer_lived_tokens_expire(db: Session) -> None:
+    ops, now = orm.User.find(db, "ops"), utcnow(with_tz=False)
+    server = orm.Server(base_url="/user/ops/")
+    service = orm.Service(name="commonage")
+    db.add_all([orm.Spawner(user=ops, name="", server=server), orm.Spawner(user=ops, name="ended"), service])
+    for note, days, owner in (
+        ("for ever", None, {"user": ops}),
+        ("a year", 365, {"user": ops}),
+        ("a week", 7, {"user": ops}),
+        ("Server at /user/ops/", None, {"user": ops}),
+        ("Server at /user/ops/ended/", None, {"user": ops}),
+        ("a service's", None, {"service": service}),
+    ):
+        expires_at = None if days is None else now + timedelta(days=days)
+        db.add(orm.APIToken(**owner, client_id="jupyterhub", note=note, expires_at=expires_at, token=note.ljust(16)))
+    db.commit()
+
+    assert limit_older_tokens(db, 90 * DAY_S) == 3
+
+    lasts = {
+        one.note: one.expires_at and round((one.expires_at - now) / timedelta(days=1)) for one in db.query(orm.APIToken)
+    }
+    assert lasts == {
+        "for ever": 90,
+        "a year": 90,
+        "a week": 7,
+        "Server at /user/ops/": None,
+        "Server at /user/ops/ended/": 90,
+        "a service's": None,
+    }
+    assert limit_older_tokens(db, 91 * DAY_S) == 0
