@@ -53,7 +53,7 @@ def _ours() -> dict[str, Path]:
     for path in files:
         if path.suffix == ".py":
             finder.import_hook(".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"))
-    modules = [one.__file__ for name, one in finder.modules.items() if name.partition(".")[0] == _PACKAGE]
+    modules = [vars(one)["__file__"] for name, one in finder.modules.items() if name.partition(".")[0] == _PACKAGE]
     files += [Path(file) for file in modules if file is not None]
     return {path.relative_to(root).as_posix(): path for path in files}
 

@@ -44,7 +44,7 @@ class Kernel:
         return fences
 
 
-def test_what_is_paused_is_kept_until_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paused_attempts_are_remembered_until_unpaused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(tmp_path, monkeypatch, one=True, two=True)
     fences = kernel.agent()
     fences.pause_all(WHY)
@@ -57,14 +57,14 @@ def test_what_is_paused_is_kept_until_it_goes_on(tmp_path: Path, monkeypatch: py
     assert again.paused == kernel.agent().paused == ("two-1",)
 
 
-def test_what_cannot_be_paused_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_that_cannot_be_paused_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(tmp_path, monkeypatch, one=True, two=False)
     fences = kernel.agent()
     fences.pause_all(WHY)
     assert (kernel.ended, fences.fenced, fences.paused) == (["two"], ("two-1",), ("one-1",))
 
 
-def test_what_cannot_be_written_down_is_not_paused_but_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_are_ended_when_the_pause_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would stand still for ever once nobody knows of it."""
     kernel = Kernel(tmp_path, monkeypatch, one=True, two=True)
     fences = kernel.agent()
@@ -73,7 +73,7 @@ def test_what_cannot_be_written_down_is_not_paused_but_ended(tmp_path: Path, mon
     assert (sorted(kernel.ended), sorted(fences.fenced), fences.paused) == (["one", "two"], ["one-1", "two-1"], ())
 
 
-def test_one_that_is_gone_is_a_fault_at_once_and_fenced_after_a_while() -> None:
+def test_gone_daemon_is_a_fault_at_once_and_fenced_after_a_while() -> None:
     daemon_health = DaemonHealth(fence_after_s=8, silent_after_s=60)
     daemon_health.note(Ping.ANSWERS, 0)
     assert (daemon_health.fault(1), daemon_health.must_fence(1)) == (None, False)
@@ -93,7 +93,7 @@ def test_one_that_is_gone_is_a_fault_at_once_and_fenced_after_a_while() -> None:
     assert daemon_health.must_fence(110)
 
 
-def test_one_that_is_slow_is_given_more_time() -> None:
+def test_silent_daemon_gets_more_time() -> None:
     daemon_health = DaemonHealth(fence_after_s=8, silent_after_s=60)
     daemon_health.note(Ping.SILENT, 0)
     assert daemon_health.fault(5) is None
@@ -102,7 +102,7 @@ def test_one_that_is_slow_is_given_more_time() -> None:
     assert daemon_health.must_fence(60)
 
 
-def test_one_that_is_started_anew_and_slow_with_it_is_given_more_time() -> None:
+def test_restarted_slow_daemon_gets_more_time() -> None:
     """It listens again: what it left running goes on, and it is about to take it up."""
     daemon_health = DaemonHealth(fence_after_s=8, silent_after_s=60)
     for at in range(0, 4):
@@ -115,7 +115,7 @@ def test_one_that_is_started_anew_and_slow_with_it_is_given_more_time() -> None:
     assert daemon_health.must_fence(64), "over and over it is silent, too"
 
 
-def test_a_short_silence_is_nothing() -> None:
+def test_short_silence_is_no_fault() -> None:
     daemon_health = DaemonHealth(fence_after_s=8, silent_after_s=60)
     for at in range(0, 100, 4):
         daemon_health.note(Ping.SILENT, at)

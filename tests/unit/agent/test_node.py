@@ -23,13 +23,13 @@ def test_labels_name_architecture_and_configured_labels(tmp_path: Path) -> None:
     )
 
 
-def test_the_nodes_memory(tmp_path: Path) -> None:
+def test_reads_total_memory(tmp_path: Path) -> None:
     table = tmp_path / "meminfo"
     table.write_text("MemTotal:       16384000 kB\nMemFree: 1 kB\n")
     assert memory_mib(table) == 16000
 
 
-def test_a_shared_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_or_empty_shared_folder_is_a_fault(tmp_path: Path) -> None:
     folder = SharedFolder(tmp_path)
     folder._check()
     assert folder.fault(0) == SharedFolderEmpty(folder=str(tmp_path))
@@ -41,7 +41,7 @@ def test_a_shared_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     assert isinstance(gone.fault(0), FolderNotReadable)
 
 
-def test_a_file_server_that_does_not_answer_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_file_server_is_a_fault_and_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedFolder, "_check", lambda self: None)  # it never comes back
     folder = SharedFolder(tmp_path)
     assert folder.fault(0) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -43,49 +43,44 @@ def left(db: Session) -> tuple[int, int]:
     return db.query(orm.APIToken).count(), db.query(orm.OAuthCode).count()
 
 
-def test_new_admin_loses_earlier_sign_ins_and_tokens(db: Session, ops: orm.User) -> None:
-    cookie = ops.cookie_id
-    ops.admin = True
-    roles.assign_default_roles(db, ops)
-    assert left(db) == (0, 0)
-    assert orm.User.find(db, "ops").cookie_id != cookie
+def give_role(db: Session, user: orm.User) -> None:
+    user.admin = True
+    roles.assign_default_roles(db, user)
 
 
-def test_role_assigned_through_the_role_counts(db: Session, ops: orm.User) -> None:
-    cookie = ops.cookie_id
+def set_members_of_role(db: Session, user: orm.User) -> None:
     db.commit()  # which forgets what was read of the user
-    orm.Role.find(db, "admin").users = [ops]  # so JupyterHub takes over `load_roles`
-    db.commit()
-    assert left(db) == (0, 0)
-    assert ops.cookie_id != cookie
+    orm.Role.find(db, "admin").users = [user]  # as JupyterHub applies `load_roles`
 
 
-def test_joining_an_admin_group_counts(db: Session, ops: orm.User) -> None:
-    cookie = ops.cookie_id
+def join_admin_group(db: Session, user: orm.User) -> None:
     group = orm.Group(name="admins", roles=[orm.Role.find(db, "admin")])
     db.add(group)
     db.commit()
-    group.users.append(ops)
-    db.commit()
-    assert left(db) == (0, 0)
-    assert ops.cookie_id != cookie
+    group.users.append(user)
 
 
-def test_group_that_gets_the_admin_role_counts(db: Session, ops: orm.User) -> None:
-    cookie = ops.cookie_id
-    group = orm.Group(name="operators", users=[ops])
+def give_role_to_group(db: Session, user: orm.User) -> None:
+    group = orm.Group(name="operators", users=[user])
     db.add(group)
     db.commit()
     assert left(db) == (1, 1)
     orm.Role.find(db, "admin").groups = [group]
+
+
+@pytest.mark.parametrize("make_admin", [give_role, set_members_of_role, join_admin_group, give_role_to_group])
+def test_new_admin_loses_earlier_sign_ins_and_tokens(
+    db: Session, ops: orm.User, make_admin: Callable[[Session, orm.User], None]
+) -> None:
+    cookie = ops.cookie_id
+    make_admin(db, ops)
     db.commit()
     assert left(db) == (0, 0)
     assert ops.cookie_id != cookie
 
 
 def test_sign_ins_of_existing_admins_stay(db: Session, ops: orm.User) -> None:
-    ops.admin = True
-    roles.assign_default_roles(db, ops)
+    give_role(db, ops)
     db.add(orm.APIToken(user=ops, client_id="jupyterhub", token="u" * 32))
     db.commit()
     cookie = ops.cookie_id
@@ -99,8 +94,7 @@ def test_sign_ins_of_existing_admins_stay(db: Session, ops: orm.User) -> None:
 def test_only_named_users_stay_admins(db: Session, ops: orm.User) -> None:
     for user in (ops, orm.User(name="ann")):
         db.add(user)
-        user.admin = True
-        roles.assign_default_roles(db, user)
+        give_role(db, user)
     keep_admins(db, {"ann", "not-here"})
     db.expire_all()
     assert {user.name: (user.admin, sorted(role.name for role in user.roles)) for user in db.query(orm.User)} == {

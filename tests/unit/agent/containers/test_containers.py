@@ -56,7 +56,7 @@ def test_sets_no_swap_and_the_cpu_weight_of_the_requested_cores(weighs: bool, sh
     assert daemon.asked == ["one"], "it is told once"
 
 
-def test_what_is_held_already_is_not_told() -> None:
+def test_limits_that_hold_already_are_not_set() -> None:
     daemon = Daemon("one", cpus="")
     daemon.hosts["one"]["MemorySwap"] = 64 * MIB
     unlimited = Daemon("two", cpus="", memory=0)
@@ -65,7 +65,7 @@ def test_what_is_held_already_is_not_told() -> None:
     assert (daemon.asked, unlimited.asked) == ([], [])
 
 
-def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_limits_are_retried_and_do_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
     daemon = Daemon("one", "two")
     holding = Limits(daemon, cpu_weights=True)
     daemon.refuses["one"] = DaemonRefused("device or resource busy", 500)
@@ -83,7 +83,7 @@ def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(ca
     assert held(daemon, holding, 22)["one"]["MemorySwap"] == 64 * MIB
 
 
-def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
+def test_limits_are_set_later_when_the_daemon_was_gone() -> None:
     daemon = Daemon("one")
     holding = Limits(daemon, cpu_weights=True)
     daemon.refuses["one"] = DaemonGone("there is no Docker daemon")
@@ -95,7 +95,7 @@ def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
     assert daemon.asked == ["one", "one"], "one that is gone is not asked after again"
 
 
-def test_that_containers_may_gain_privileges_is_known_while_none_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_may_gain_keeps_its_value_while_no_container_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     gains: dict[int, bool | None] = {}
     about = {"Config": {"Labels": {"commonage.attempt": "x"}}, "HostConfig": {}}
     daemon: Any = SimpleNamespace(

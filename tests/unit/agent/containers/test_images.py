@@ -45,7 +45,7 @@ async def daemon() -> AsyncIterator[SlowDaemon]:
     made.goes_on.set()
 
 
-async def test_many_slow_fetches_keep_nothing_else_waiting(daemon: SlowDaemon, tmp_path: Path) -> None:
+async def test_slow_pulls_do_not_block_other_threads(daemon: SlowDaemon, tmp_path: Path) -> None:
     slow: Any = daemon
     puller = Puller(slow, tmp_path / "config.json", "worker1")
     fetches = [asyncio.create_task(puller.ensure(f"lab/image:{one}", lambda *_: None)) for one in range(MANY)]
@@ -58,7 +58,7 @@ async def test_many_slow_fetches_keep_nothing_else_waiting(daemon: SlowDaemon, t
     await puller.close()
 
 
-async def test_what_is_cut_off_is_paused_whatever_else_waits(
+async def test_partitioned_node_pauses_although_threads_are_blocked(
     daemon: SlowDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that does not answer holds each thread that asks it."""
@@ -91,7 +91,7 @@ async def test_what_is_cut_off_is_paused_whatever_else_waits(
         ("hub:5000/lab/torch@sha256:ab", ("hub:5000/lab/torch", "sha256:ab")),
     ],
 )
-def test_an_image_in_parts(name: str, parts: tuple[str, str]) -> None:
+def test_splits_image_names(name: str, parts: tuple[str, str]) -> None:
     assert split_image(name) == parts
 
 

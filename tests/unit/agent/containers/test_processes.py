@@ -23,9 +23,7 @@ V1, V2 = ("FROZEN", "THAWED"), ("1", "0")
         (f"6:freezer:/docker/{ONE}/x\n0::/docker/{ONE}\n", f"freezer/docker/{ONE}/freezer.state", V1),
     ],
 )
-def test_a_container_is_paused_by_its_own_group(
-    tmp_path: Path, groups: str, place: str, words: tuple[str, str]
-) -> None:
+def test_freezer_is_that_of_the_container(tmp_path: Path, groups: str, place: str, words: tuple[str, str]) -> None:
     file = tmp_path / place
     file.parent.mkdir(parents=True)
     assert freezer_of(groups, ONE, tmp_path) is None, "there is none"
@@ -39,11 +37,11 @@ def test_a_container_is_paused_by_its_own_group(
     assert freezer_of(groups, OTHER, tmp_path) is None, "that of nobody else"
 
 
-def test_where_the_kernel_refuses_it_is_not_paused(tmp_path: Path) -> None:
+def test_pause_fails_when_the_kernel_refuses(tmp_path: Path) -> None:
     assert not Freezer(tmp_path / "nowhere" / "freezer.state", *V1).set_paused(True)
 
 
-def test_containers_of_ours_are_known_by_the_daemons_files(tmp_path: Path) -> None:
+def test_finds_commonage_containers_in_the_daemons_files(tmp_path: Path) -> None:
     def keep(name: str, content: str) -> None:
         (tmp_path / "containers" / name).mkdir(parents=True)
         (tmp_path / "containers" / name / "config.v2.json").write_text(content)
