@@ -37,7 +37,7 @@ class Device:
     memory_mib: int
     simulated: bool = False
     isolation: Isolation = Isolation.COOPERATIVE
-    faults: tuple[str, ...] = ()  # why it takes no new work; empty when healthy
+    faults: tuple[Reason, ...] = ()  # why it takes no new work; empty when healthy
     driver: str = ""
     cuda: str = ""
     compute_capability: str = ""
@@ -48,8 +48,8 @@ class Device:
     parent_uuid: str | None = None
     parent_memory_mib: int = 0
     peers: tuple[tuple[str, int], ...] = ()
-    notices: tuple[str, ...] = ()  # worth knowing, but no reason to refuse work: throttled, an application's Xid, ECC
-    unavailable: tuple[tuple[Isolation, str], ...] = ()
+    notices: tuple[Reason, ...] = ()  # it takes work: throttled, an application's Xid, ECC
+    unavailable: tuple[tuple[Isolation, Reason], ...] = ()
     context_mib: int = 0
 
     @property

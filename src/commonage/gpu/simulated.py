@@ -118,7 +118,6 @@ class SimulatedDevices(Devices):
         self.unattributed_processes: dict[str, tuple[ProcessMemory, ...]] = {}
 
     def inventory(self) -> Sequence[Device]:
-        """All GPUs; they never fail."""
         return self._devices
 
     def measure(self) -> Sequence[DeviceSample]:

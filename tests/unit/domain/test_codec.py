@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.nodes import Device, Isolation, NodeReport
+from commonage.domain.reasons.devices import GpuNotReachable, NotSplit
 from commonage.domain.statuses import Measurement, ProcessOwner
 from commonage.link.messages import Report
 from commonage.ports.devices import DeviceSample
@@ -50,7 +51,11 @@ def test_figures_too(measured: Measurement) -> None:
 
 def test_a_device_with_all_its_parts() -> None:
     device = factories.device(
-        numa=1, peers=(("GPU-2", 4),), unavailable=((Isolation.MIG, "off"),), faults=("lost",), simulated=False
+        numa=1,
+        peers=(("GPU-2", 4),),
+        unavailable=((Isolation.MIG, NotSplit()),),
+        faults=(GpuNotReachable(),),
+        simulated=False,
     )
     assert through(device) == device
 

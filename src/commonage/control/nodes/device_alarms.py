@@ -31,8 +31,7 @@ def alarms(
     for uuid, device in new.items():
         was_at_fault = uuid in old and bool(old[uuid].faults)
         if device.faults and not was_at_fault:
-            detail = "; ".join(device.faults)
-            told[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, detail=detail)
+            told[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, faults=device.faults)
         elif was_at_fault and not device.faults:
             told[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
     for uuid, device in old.items():

@@ -306,7 +306,7 @@ class GpuFault(Reason):
     node: str
     gpu: str
     model: str
-    detail: str
+    faults: tuple[Reason, ...]
     is_held: bool = False
 
 
