@@ -18,7 +18,8 @@ from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_
 from tests.contract.refusing_registry import ACCOUNT, BASIC, DENIED, refusing
 from tests.contract.test_engine_docker_firewall import mapping as mapping_of_users
 
-from commonage.agent.containers.containers import CPUS_LABEL, LABEL, processes_of
+from commonage.agent.containers.containers import CPUS_LABEL, LABEL
+from commonage.agent.containers.processes import processes_of
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DaemonMapsUsers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commonage.agent.fencing.partition import Quorum
+from commonage.agent.partition import Quorum
 from commonage.ports.agents import PARTITIONED_AFTER_S
 
 SITE = ("manager", "worker1", "worker2", "worker3")
@@ -16,7 +16,7 @@ def silent(vote: Quorum, since: float, *, answering: tuple[str, ...] = ()) -> No
         vote.record_probe(False, answering, began)
 
 
-def test_who_reaches_nobody_is_cut_off_after_a_while() -> None:
+def test_node_that_reaches_nobody_is_partitioned_after_a_while() -> None:
     vote = Quorum("worker1", SITE, 100.0)
     silent(vote, 100.0)
     assert not vote.is_partitioned(100.0 + PARTITIONED_AFTER_S - 0.1)
@@ -25,7 +25,7 @@ def test_who_reaches_nobody_is_cut_off_after_a_while() -> None:
     assert not vote.is_partitioned(121.0)
 
 
-def test_the_control_plane_alone_is_enough() -> None:
+def test_control_plane_alone_is_contact() -> None:
     vote = Quorum("worker1", SITE, 0.0)
     for began in range(1, 60):
         vote.record_probe(True, (), began)
@@ -41,7 +41,7 @@ def test_the_control_plane_alone_is_enough() -> None:
         (("stranger", "another", "third"), True),  # who was not told of does not count
     ],
 )
-def test_most_of_the_site_is_enough_and_half_is_not(answering: tuple[str, ...], cut_off: bool) -> None:
+def test_majority_of_neighbors_is_contact_and_half_is_not(answering: tuple[str, ...], cut_off: bool) -> None:
     vote = Quorum("worker1", SITE, 0.0)
     silent(vote, 0.0, answering=answering)
     assert vote.is_partitioned(PARTITIONED_AFTER_S) is cut_off
@@ -57,13 +57,13 @@ def test_two_parts_of_a_site_are_never_both_in_contact() -> None:
 
 
 @pytest.mark.parametrize("neighbors", [(), ("worker1",), ("manager", "worker1")])
-def test_where_few_are_known_the_control_plane_alone_counts(neighbors: tuple[str, ...]) -> None:
+def test_too_few_neighbors_are_no_contact(neighbors: tuple[str, ...]) -> None:
     vote = Quorum("worker1", neighbors, 0.0)
     silent(vote, 0.0, answering=("manager",))
     assert vote.is_partitioned(PARTITIONED_AFTER_S)
 
 
-def test_a_node_that_was_too_busy_to_look_is_not_cut_off() -> None:
+def test_node_too_busy_to_probe_is_not_partitioned() -> None:
     vote = Quorum("worker1", SITE, 0.0)
     vote.record_probe(False, (), 4.0)
     assert not vote.is_partitioned(600.0)

@@ -10,16 +10,13 @@ requeues nothing. A refused connection counts as an answer: a program is down, n
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from commonage.agent.config import AgentConfig, split_address
-from commonage.domain.codec import Unreadable, from_json, to_json
+from commonage.agent.config import AgentConfig, read_state, save_state, split_address
 from commonage.link.messages import Neighbors
 from commonage.ports.agents import MAJORITY_GRACE_S, MIN_NEIGHBORS, PARTITIONED_AFTER_S
 
@@ -45,12 +42,7 @@ class Quorum:
     majority_at: float = float("-inf")
     failed_probes: int = 0
 
-    def set_neighbors(self, neighbors: tuple[str, ...]) -> None:
-        """Replace the neighbor nodes."""
-        self.neighbors = neighbors
-
     def control_answered(self, now: float) -> None:
-        """Record an answer of the control plane."""
         self.control_at, self.failed_probes = max(self.control_at, now), 0
 
     def record_probe(self, control: bool, answering: Collection[str], began: float) -> None:
@@ -75,26 +67,22 @@ class PartitionMonitor:
     def __init__(self, config: AgentConfig, folder: Path) -> None:
         self._control = [split_address(one) for one in config.control]
         self._file = folder / "neighbors.json"
-        self._neighbors = _saved(self._file)
+        self._neighbors = read_state(self._file, Neighbors, Neighbors(()))
         self._quorum = Quorum(config.node, self.neighbors, time.monotonic())
 
     @property
     def neighbors(self) -> tuple[str, ...]:
-        """The names of the neighbor nodes."""
         return tuple(name for name, _ in self._neighbors.nodes)
 
     @property
     def is_partitioned(self) -> bool:
-        """True while the node is partitioned: its workloads must be paused."""
         return self._quorum.is_partitioned(time.monotonic())
 
     def set_neighbors(self, neighbors: Neighbors) -> None:
-        """Take the neighbor nodes from the control plane."""
         if neighbors != self._neighbors:
             self._neighbors = neighbors
-            self._quorum.set_neighbors(self.neighbors)
-            with suppress(OSError):  # a full disk: the control plane sends it again with the next link
-                self._file.write_text(json.dumps(to_json(neighbors)), encoding="utf-8")
+            self._quorum.neighbors = self.neighbors
+            save_state(self._file, neighbors)
 
     def control_answered(self, at: float) -> None:
         """The control plane received the message sent at `at` (monotonic): both timeouts start then."""
@@ -103,19 +91,16 @@ class PartitionMonitor:
     async def probe(self) -> None:
         """Probe all addresses if the control plane has been silent for a while. Takes at most 1 s."""
         began = time.monotonic()
-        if (
-            began - self._quorum.control_at < _PROBE_AFTER_S
-            or began - self._quorum.majority_at < _PROBE_AFTER_MAJORITY_S
-        ):
+        if began < max(self._quorum.control_at + _PROBE_AFTER_S, self._quorum.majority_at + _PROBE_AFTER_MAJORITY_S):
             return
         others = [(name, address) for name, address in self._neighbors.nodes if name != self._quorum.node]
-        *found, control = await asyncio.gather(
+        *reachable, control = await asyncio.gather(
             *(is_reachable(address, SWARM_PORT) for _, address in others), self._control_answers()
         )
-        there = [name for (name, _), reachable in zip(others, found, strict=True) if reachable]
-        self._quorum.record_probe(control, there, began)
+        answering = [name for (name, _), answers in zip(others, reachable, strict=True) if answers]
+        self._quorum.record_probe(control, answering, began)
         if self._quorum.failed_probes == 1:
-            _log.warning("the control plane is silent; %d of %d neighbor nodes answer", len(there), len(others))
+            _log.warning("the control plane is silent; %d of %d neighbor nodes answer", len(answering), len(others))
 
     async def _control_answers(self) -> bool:
         return any(await asyncio.gather(*(is_reachable(host, port) for host, port in self._control)))
@@ -132,10 +117,3 @@ async def is_reachable(host: str, port: int, *, refused: bool = True) -> bool:
         return False
     writer.transport.abort()
     return True
-
-
-def _saved(file: Path) -> Neighbors:
-    try:
-        return from_json(Neighbors, json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, Unreadable):
-        return Neighbors(())

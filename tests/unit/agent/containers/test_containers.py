@@ -1,16 +1,17 @@
-"""What the agent tells the daemon of containers, as a Swarm's services cannot say it."""
+"""Running containers as the daemon lists them, and the limits that a Swarm service cannot express."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from commonage.agent.containers.containers import Containers
+from commonage.agent.containers import containers
+from commonage.agent.containers.containers import Containers, Limits
 from commonage.agent.containers.docker import DaemonGone, DaemonRefused, DockerDaemon
-from commonage.agent.containers.limits import Limits
 
 MIB = 1024 * 1024
 
@@ -55,7 +56,7 @@ def test_sets_no_swap_and_the_cpu_weight_of_the_requested_cores(weighs: bool, sh
     assert daemon.asked == ["one"], "it is told once"
 
 
-def test_what_is_held_already_is_not_told() -> None:
+def test_limits_that_hold_already_are_not_set() -> None:
     daemon = Daemon("one", cpus="")
     daemon.hosts["one"]["MemorySwap"] = 64 * MIB
     unlimited = Daemon("two", cpus="", memory=0)
@@ -64,7 +65,7 @@ def test_what_is_held_already_is_not_told() -> None:
     assert (daemon.asked, unlimited.asked) == ([], [])
 
 
-def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_limits_are_retried_and_do_not_block_others(caplog: pytest.LogCaptureFixture) -> None:
     daemon = Daemon("one", "two")
     holding = Limits(daemon, cpu_weights=True)
     daemon.refuses["one"] = DaemonRefused("device or resource busy", 500)
@@ -82,7 +83,7 @@ def test_one_that_is_refused_keeps_no_other_from_being_held_and_is_told_again(ca
     assert held(daemon, holding, 22)["one"]["MemorySwap"] == 64 * MIB
 
 
-def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
+def test_limits_are_set_later_when_the_daemon_was_gone() -> None:
     daemon = Daemon("one")
     holding = Limits(daemon, cpu_weights=True)
     daemon.refuses["one"] = DaemonGone("there is no Docker daemon")
@@ -92,3 +93,27 @@ def test_who_was_not_told_as_the_daemon_went_away_is_told_later() -> None:
     held(daemon, holding, 1)
     held(daemon, holding, 2)
     assert daemon.asked == ["one", "one"], "one that is gone is not asked after again"
+
+
+def test_may_gain_keeps_its_value_while_no_container_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    gains: dict[int, bool | None] = {}
+    about = {"Config": {"Labels": {"commonage.attempt": "x"}}, "HostConfig": {}}
+    daemon: Any = SimpleNamespace(
+        containers=lambda label: [{"Id": str(pid)} for pid in gains],
+        inspect=lambda id: {**about, "State": {"Pid": int(id)}},
+    )
+    monkeypatch.setattr(containers, "_gains_privileges", lambda pid: gains[pid])
+    found = Containers(daemon)
+
+    def look(**pids: bool | None) -> bool:
+        gains.clear()
+        gains.update({int(name[1:]): may for name, may in pids.items()})
+        found.refresh()
+        return found.may_gain
+
+    assert look() is False
+    assert look(p1=False) is False
+    assert look(p1=False, p2=True) is True
+    assert look(p2=None) is True, "it has just ended"
+    assert look() is True, "nothing that runs says otherwise"
+    assert look(p3=False) is False
