@@ -118,7 +118,6 @@ MACHINERY = {
 
 
 def _missing(item: pytest.Item) -> str:
-    """Which machinery of a test is missing here, and how to get it; empty if none is."""
     names = [name for mark in item.iter_markers("needs") for name in mark.args]
     return next(
         (f"{name} is missing here: {MACHINERY[name].how}" for name in names if not MACHINERY[name].is_here()), ""

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.hub_installation import Installation, reason, until
+from tests.fakes.waiting import until
+from tests.integration.hub_installation import Installation, reason
 
 from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.principals import Scope

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.contract.dockerd import IMAGE
-from tests.contract.local_agents import LocalAgents, processes_of
-from tests.contract.swarm import MANAGER, Node, Swarm, swarm_of
-from tests.contract.test_agent_swarm import Agents as LinkedTo
-from tests.contract.test_agent_swarm import agents_on
-from tests.contract.test_engine_swarm import swarm_rig
-from tests.integration.api_world import FakeIdentity, KeptMetrics, WallClock
+from tests.contract.agent.test_swarm import Agents as LinkedTo
+from tests.contract.agent.test_swarm import agents_on
+from tests.contract.engines.rigs import swarm_rig
+from tests.contract.harness.dockerd import IMAGE
+from tests.contract.harness.local_agents import LocalAgents
+from tests.contract.harness.processes import processes_of
+from tests.contract.harness.swarm import MANAGER, Node, Swarm, swarm_of
+from tests.fakes.metrics import KeptMetrics
+from tests.integration.api_world import FakeIdentity
 
 from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
@@ -39,6 +41,7 @@ from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.gpu.none import NoDevices
 from commonage.ports.agents import PARTITIONED_AFTER_S, Agents
+from commonage.server.clock import SystemClock
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.engine_rig import FOREVER
 from commonage.testing.fakes.store import MemoryStore
@@ -94,7 +97,6 @@ CUT_OFF = Blow(cut_off, Node.plug)
 
 @asynccontextmanager
 async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> AsyncIterator[Control]:
-    """The control plane over this Swarm."""
     settings = SwarmSettings(url=swarm.manager.daemon.url)
     engine = SwarmEngine(
         "local", data.with_name(f"{data.name}-control"), data, agents=agents or LocalAgents(swarm), settings=settings
@@ -102,7 +104,7 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
     world = Adapters(
         store=MemoryStore(),
         metrics=KeptMetrics(),
-        clock=WallClock(),
+        clock=SystemClock(),
         identity=FakeIdentity(),
         bundles=BundleFiles(data / "bundles"),
         devices=NoDevices(),
@@ -128,7 +130,6 @@ async def control_on(swarm: Swarm, data: Path, agents: Agents | None = None) -> 
 
 
 async def _until(is_so: Callable[[], bool], what: str, within_s: float = 60.0) -> float:
-    """Seconds until it is so."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < within_s, f"still not: {what}"

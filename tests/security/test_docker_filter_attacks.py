@@ -14,8 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote, quote_plus
 
 import pytest
-from tests.contract.dockerd import IMAGE, Dockerd
-from tests.contract.filter_cases import (
+from tests.contract.docker_filter.cases import (
     ANOTHERS,
     COMMAND,
     CONFIG_CREATE,
@@ -34,7 +33,7 @@ from tests.contract.filter_cases import (
     service,
     service_with_files,
 )
-from tests.contract.filtering import (
+from tests.contract.docker_filter.filtering import (
     ANOTHERS_EXEC,
     EXEC,
     NAMED,
@@ -47,7 +46,8 @@ from tests.contract.filtering import (
     say,
     send,
 )
-from tests.contract.swarm import Swarm, swarm_of
+from tests.contract.harness.dockerd import IMAGE, Dockerd
+from tests.contract.harness.swarm import Swarm, swarm_of
 
 from commonage.engines.containers.api_version import API_VERSIONS
 from commonage.engines.containers.daemon.descriptions import installation_filter
