@@ -140,7 +140,7 @@ class TestInASwarm(GpusContract):
         other = {
             "Name": "others",
             "TaskTemplate": {
-                "ContainerSpec": {"Image": IMAGE, "Command": ["sleep", "600"]},
+                "ContainerSpec": {"Image": IMAGE, "Command": ["sleep", "600"], "StopGracePeriod": 1},
                 "Resources": {"Reservations": {"GenericResources": [taken]}},
                 "Placement": {"Constraints": [f"node.hostname=={WORKER}"]},
             },
