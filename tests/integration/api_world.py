@@ -197,15 +197,13 @@ def make_control(
 
 
 async def make_store(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
-    """A fresh store: `memory`, `sqlite` or `postgresql` (which needs the machinery of that name)."""
-    if kind == "memory":
-        return MemoryStore()
+    """A fresh store: `sqlite` or `postgresql` (which needs the machinery of that name)."""
     url = request.getfixturevalue("postgres_url") if kind == "postgresql" else f"sqlite+aiosqlite:///{folder}/api.db"
     await upgrade(url)
     return SqlStore(url)
 
 
-STORES = ("memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql")))
+STORES = ("sqlite", pytest.param("postgresql", marks=pytest.mark.needs("postgresql")))
 
 
 async def _stand(control: Control) -> None:
