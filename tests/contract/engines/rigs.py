@@ -16,7 +16,7 @@ from tests.contract.harness.local_agents import LocalAgents
 from tests.contract.harness.processes import processes_of
 from tests.contract.harness.swarm import Swarm
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.docker.settings import DockerSettings

@@ -13,7 +13,7 @@ from tests.contract.engines.firewall_tries import tries_of
 from tests.contract.engines.rigs import DockerRig, docker_rig
 from tests.contract.harness.dockerd import Dockerd, dockerd_with_image, minimal_image
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.containers.daemon.admin_mounts import Mount

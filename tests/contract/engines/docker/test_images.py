@@ -9,9 +9,8 @@ import pytest
 from tests.contract.engines.rigs import DockerRig
 from tests.contract.harness.dockerd import Dockerd, minimal_image
 
-from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
-from commonage.domain.images import Image, Kernel, environments_of
+from commonage.domain.images import Environment, EnvironmentState, Image, Kernel, environments_of
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.workloads import Kind

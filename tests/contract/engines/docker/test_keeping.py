@@ -10,8 +10,8 @@ import pytest
 from tests.contract.engines.rigs import DockerRig, docker_rig
 from tests.contract.harness.dockerd import NO_RULES, Dockerd
 
-from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment, EnvironmentState
 from commonage.domain.reasons import attempts
 from commonage.domain.reasons.nodes import EngineNotAnswering
 from commonage.domain.statuses import Phase, StartRequest

@@ -16,8 +16,8 @@ from tests.contract.engines.rigs import ProcessRig, process_rig
 from tests.contract.harness.processes import processes_of
 
 from commonage.catalogue import builtin_environments
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.processes import boot_id, send, spawn_shim
