@@ -141,7 +141,7 @@ class Screen:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
-    def wait_until(self, wanted: bytes) -> bytes:
+    def until(self, wanted: bytes) -> bytes:
         """What is shown that matches this expression."""
         deadline = time.monotonic() + _WITHIN_S
         while (found := re.search(wanted, self.phase)) is None:
