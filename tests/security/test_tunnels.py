@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contract.agents import make_config
+from tests.contract.harness.agents import make_config
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import dial
@@ -70,7 +70,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def said_back(streams: Streams, data: bytes) -> bytes:
-    """What comes back of it; nothing if the connection ends."""
     try:
         async with asyncio.timeout(20):
             streams[1].write(data)

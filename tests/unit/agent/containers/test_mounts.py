@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract.leftovers import unmount_below
+from tests.contract.harness.leftovers import unmount_below
 
 from commonage.agent.containers import mounts as mounting
 from commonage.agent.containers.mounts import Mounts
