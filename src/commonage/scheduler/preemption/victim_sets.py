@@ -1,7 +1,6 @@
 """Finds the smallest set of workloads to evict from one node so that a shape fits there. Called by preemption.py.
 
-Exact for few candidates. For many, a greedy search clears the cheapest devices, then CPUs and memory, and finally drops
-superfluous victims.
+Exact for few candidates. For many, a greedy search clears the cheapest devices, then CPUs and memory.
 """
 
 from __future__ import annotations
