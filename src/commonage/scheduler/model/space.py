@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.domain.nodes import Allocation
-from commonage.scheduler.model.grid import Grid
+from commonage.scheduler.model.grid import Grid, max_colocated
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 
 
@@ -59,7 +59,11 @@ def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     """[n]: where the shape would fit on schedulable nodes if `rows` [n, W] were free."""
     fit: Bools = grid.schedulable(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
-    return grid.with_devices(fit, shape, nodes, lambda shape, nodes: devices_in(grid, shape, nodes, rows))
+    if shape.request.labels:
+        fit &= grid.has_labels(shape, nodes)
+    if shape.devices:
+        fit &= max_colocated(devices_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.devices
+    return fit
 
 
 def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
