@@ -91,6 +91,14 @@ def _devices_times(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:
     return times
 
 
+def combinable_devices(grid: Grid, shape: Shape, number: int) -> list[Ints]:
+    """The groups of devices of a node that the shape can combine: all, or those of each NUMA node."""
+    numa = grid.numa[number]
+    if not shape.request.one_numa or shape.devices < 2:
+        return [np.arange(len(numa))]
+    return [np.flatnonzero(numa == place) for place in np.unique(numa)]
+
+
 def pick_devices(grid: Grid, shape: Shape, number: int, row: Ints) -> Sequence[int]:
     """Devices of a node for a shape that fits there if `row` [W] is free: the fullest that still fit."""
     if not shape.devices:
