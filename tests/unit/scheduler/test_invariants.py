@@ -16,7 +16,7 @@ from tests.unit.scheduler.life import LONGEST_S, RULES, Life, LifeOptions
 
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
-from commonage.scheduler import plan as planner
+from commonage.scheduler import plan as plan_module
 from commonage.scheduler.backfill.backfill import Backfill
 from commonage.scheduler.backfill.claims import AvailabilityProfiles, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
@@ -130,7 +130,7 @@ def test_backfill_does_not_delay_requests_without_a_promise(scene: Scene) -> Non
 def delays_nobody(scene: Scene) -> None:
     """Of each that waits: what starts behind it leaves its earliest start as it was, wherever that is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "MAX_PROMISES", 0)
+        patch.setattr(plan_module, "MAX_PROMISES", 0)
         snapshot = scene.snapshot()
         outcome = plan(snapshot, NOW)
         order = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots]
@@ -199,7 +199,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_invariants_detect_a_broken_planner(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariants_detect_a_broken_scheduler(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, broken, play = BROKEN[what]
     monkeypatch.setattr(where, name, broken)
     assert any(_fails(play, seed) for seed in range(60)), "60 lives, and nobody noticed"
