@@ -97,8 +97,8 @@ def honoured(seed: int) -> None:
     life = Life(seed, LifeOptions(losses=False, preemptible=False, gangs=False))
     for _ in range(10):
         life.step()
-    one = Request(500, GIB, parse_gpus("0.25"))
-    wanted = Reservation("r", "class", life.now + 70, life.now + 100, one, count=life.random.randint(1, 6))
+    request = Request(500, GIB, parse_gpus("0.25"))
+    wanted = Reservation("r", "class", life.now + 70, life.now + 100, request, count=life.random.randint(1, 6))
     if feasible(life.snapshot.grid, life.snapshot.allocations, (), wanted, life.now) is not None:
         return
     life.snapshot.set_rules(replace(RULES, reservations=(wanted,)))
@@ -107,7 +107,7 @@ def honoured(seed: int) -> None:
         life.enqueue(2)
         life.step()
     life.now = max(life.now, wanted.starts_at)
-    fields = {"tenant": "class", "request": one, "priority": 0, "time_limit_s": 10}
+    fields = {"tenant": "class", "request": request, "priority": 0, "time_limit_s": 10}
     members = [life.enqueue(owner=f"student-{number}", **fields)[0] for number in range(wanted.count)]
     started = life.plan().started
     assert all(member.workload_id in started for member in members)

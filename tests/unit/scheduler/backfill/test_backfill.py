@@ -91,7 +91,7 @@ def test_requests_start_next_to_reserved_capacity_of_the_head() -> None:
     """Of three GPUs two are wanted: on the third something may start."""
     busy = allocated(0, "n", {"GPU-n-0": 12 * GIB, "GPU-n-1": 12 * GIB})
     outcome = Scene(NOW, [factories.node("n", 3)], [busy], waiting_in_vain(601), PATIENT).plan()
-    (allocation,) = (one.allocation for one in outcome.started.values())
+    (allocation,) = (request.allocation for request in outcome.started.values())
     (promise,) = outcome.promises.values()
     kept = {share.device_uuid for share in promise.allocations[0].shares}
     assert allocation.shares[0].device_uuid not in kept
