@@ -149,7 +149,7 @@ class Prepulls:
         errand.task.add_done_callback(lambda _: self._woken.set())
 
     async def _bring(self, image: Image, node: Node, errand: _Errand) -> None:
-        def told(reason: Reason, progress: float | None) -> None:
+        def on_progress(reason: Reason, progress: float | None) -> None:
             errand.seen = replace(errand.seen, reason=reason, progress=progress)
 
         engine = self._engines.get(node.site)
@@ -157,7 +157,7 @@ class Prepulls:
             errand.seen = OnNode(node.name, EnvironmentState.FAILED, NoEngineForSite(site=node.site))
             return
         try:
-            await engine.prepare(environments_of(image)[0], node.name, told)
+            await engine.prepare(environments_of(image)[0], node.name, on_progress)
         except CommonageError as error:
             errand.tries += 1
             errand.seen = OnNode(node.name, EnvironmentState.FAILED, start_failure(error))
