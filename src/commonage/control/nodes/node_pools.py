@@ -100,8 +100,7 @@ class NodePools:
 
     async def run(self) -> None:
         while True:
-            for pool in self._node_pools:
-                await self._check_pool(pool)
+            await self.tick()
             with self.iterations.rest():
                 await self._clock.sleep(TICK_S)
 
