@@ -90,19 +90,21 @@ class Reservations:
 
     @property
     def rules(self) -> Rules:
-        order = sorted(self._live.values(), key=lambda one: (one.starts_at, one.id))
+        order = sorted(self._live.values(), key=lambda reservation: (reservation.starts_at, reservation.id))
         return replace(self.settings.rules, reservations=tuple(order))
 
     async def open(self) -> None:
         found = await self.store.reservations(after=self.clock.now())
-        self._live = {one.id: one for one in found}
+        self._live = {reservation.id: reservation for reservation in found}
         self.on_rules(self.rules)
 
     def visible(self, principal: Principal) -> Sequence[Reservation]:
         """Reservations that are not over, by start: of the caller's tenants, for admins of all."""
         principal.need(Scope.READ)
-        mine = {one.name for one in tenants_of(principal.groups, self.settings)}
-        return [one for one in self.rules.reservations if principal.is_admin or one.tenant in mine]
+        mine = {tenant.name for tenant in tenants_of(principal.groups, self.settings)}
+        return [
+            reservation for reservation in self.rules.reservations if principal.is_admin or reservation.tenant in mine
+        ]
 
     def shortfalls(self, found: Reservation) -> Reason | None:
         return self.live_state.snapshot.reserved.shortfall(found.id)
@@ -131,7 +133,7 @@ class Reservations:
             reserved = ReservationMade(by=principal.name, reservation=_info(made[0]), more=len(made) - 1)
             event = Event(EventKind.AUDIT, now, reserved, tenant=wanted.tenant)
             await self.writer.write(events=[event], reservations=made)
-            self._live.update((one.id, one) for one in made)
+            self._live.update((reservation.id, reservation) for reservation in made)
             self._tell()
         return Reserved(made, shortfalls)
 
@@ -159,14 +161,15 @@ class Reservations:
 
     async def tick(self) -> None:
         now = self.clock.now()
-        over = [one for one in self._live.values() if one.ends_at <= now]
+        over = [reservation for reservation in self._live.values() if reservation.ends_at <= now]
         if not over or self.writer.stuck:
             return
-        for one in over:
-            del self._live[one.id]
+        for reservation in over:
+            del self._live[reservation.id]
         self._tell()
         events = [
-            Event(EventKind.AUDIT, now, ReservationOver(reservation=_info(one)), tenant=one.tenant) for one in over
+            Event(EventKind.AUDIT, now, ReservationOver(reservation=_info(reservation)), tenant=reservation.tenant)
+            for reservation in over
         ]
         try:
             await self.writer.write(events=events)
@@ -174,7 +177,7 @@ class Reservations:
             log.warning("cannot note that reservations are over: %s", error)
 
     def _rest(self) -> float:
-        ends = min((one.ends_at for one in self._live.values()), default=None)
+        ends = min((reservation.ends_at for reservation in self._live.values()), default=None)
         return LONGEST_REST_S if ends is None else min(LONGEST_REST_S, max(0.05, ends - self.clock.now()))
 
     def _tell(self) -> None:
@@ -220,13 +223,15 @@ def _judge(
     unheld, allocations = AllocationTable(empty), AllocationTable(grid, allocated)
     shortfalls = None
     known = list(others)
-    for one in made:
-        beside = [other for other in known if other.starts_at < one.ends_at and one.starts_at < other.ends_at]
-        never = feasible(empty, unheld, beside, one, now)
+    for reservation in made:
+        beside = [
+            other for other in known if other.starts_at < reservation.ends_at and reservation.starts_at < other.ends_at
+        ]
+        never = feasible(empty, unheld, beside, reservation, now)
         if never is not None:
-            return ReservationRefused(starts_at=one.starts_at, ends_at=one.ends_at, cause=never), None
-        shortfalls = shortfalls or feasible(grid, allocations, beside, one, now)
-        known.append(one)
+            return ReservationRefused(starts_at=reservation.starts_at, ends_at=reservation.ends_at, cause=never), None
+        shortfalls = shortfalls or feasible(grid, allocations, beside, reservation, now)
+        known.append(reservation)
     return None, shortfalls
 
 
@@ -246,14 +251,14 @@ def _at(instant: float) -> str:
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _info(one: Reservation) -> ReservationInfo:
+def _info(reservation: Reservation) -> ReservationInfo:
     return ReservationInfo(
-        id=one.id,
-        tenant=one.tenant,
-        user=one.owner or "",
-        title=one.title,
-        count=one.count,
-        request=str(one.request),
-        starts_at=one.starts_at,
-        ends_at=one.ends_at,
+        id=reservation.id,
+        tenant=reservation.tenant,
+        user=reservation.owner or "",
+        title=reservation.title,
+        count=reservation.count,
+        request=str(reservation.request),
+        starts_at=reservation.starts_at,
+        ends_at=reservation.ends_at,
     )

@@ -22,14 +22,14 @@ from commonage.ports.clock import Clock
 def tenants(settings: ControlSettings) -> Sequence[Tenant]:
     """All tenants; an undeclared default tenant comes first."""
     declared = settings.rules.tenants
-    if any(one.name == settings.default_tenant for one in declared):
+    if any(tenant.name == settings.default_tenant for tenant in declared):
         return declared
     return (Tenant(settings.default_tenant), *declared)
 
 
 def tenants_of(groups: Collection[str], settings: ControlSettings) -> Sequence[Tenant]:
     """Tenants of a user in these groups: those named like a group, and the default tenant, which has all users."""
-    return [one for one in tenants(settings) if one.name in groups or one.name == settings.default_tenant]
+    return [tenant for tenant in tenants(settings) if tenant.name in groups or tenant.name == settings.default_tenant]
 
 
 def tenant_of(asked: str | None, principal: Principal, groups: Collection[str], settings: ControlSettings) -> Tenant:
@@ -40,14 +40,14 @@ def tenant_of(asked: str | None, principal: Principal, groups: Collection[str], 
     """
     mine = tenants_of(groups, settings)
     if asked is None:
-        own = [one for one in mine if one.name != settings.default_tenant]
-        return own[0] if len(own) == 1 else next(one for one in mine if one.name == settings.default_tenant)
+        own = [tenant for tenant in mine if tenant.name != settings.default_tenant]
+        return own[0] if len(own) == 1 else next(tenant for tenant in mine if tenant.name == settings.default_tenant)
     if principal.is_admin:
         return tenant_named(asked, settings)
-    for one in mine:
-        if one.name == asked:
-            return one
-    there = ", ".join(one.name for one in mine)
+    for tenant in mine:
+        if tenant.name == asked:
+            return tenant
+    there = ", ".join(tenant.name for tenant in mine)
     raise Forbidden(
         f"{principal.name} is no member of {asked[:60]!r}; there is to choose from: {there}", code="not-a-member"
     )
@@ -84,7 +84,7 @@ def within_sites(labels: tuple[tuple[str, str], ...], tenant: Tenant) -> tuple[t
     return tuple(sorted([*labels, ("site", "|".join(tenant.sites))]))
 
 
-RESOURCES = tuple(one.name for one in fields(Bounds))
+RESOURCES = tuple(field.name for field in fields(Bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class TenantViews:
     def all(self, principal: Principal) -> Sequence[TenantView]:
         """The caller's tenants, for admins all; in the order of the settings, an undeclared default tenant first."""
         principal.need(Scope.READ)
-        mine = {one.name for one in tenants_of(principal.groups, self.settings)}
+        mine = {tenant.name for tenant in tenants_of(principal.groups, self.settings)}
         known = tenants(self.settings)
         allocated, running = self._allocated()
         lent, debts = lent_by(known, allocated), self._debts()
@@ -122,17 +122,17 @@ class TenantViews:
             waiting[workload.spec.tenant] += 1
         return [
             TenantView(
-                tenant=one,
-                member=one.name in mine,
-                allocated=allocated.get(one.name, Amounts()),
-                borrowed=borrowed_by(one, allocated.get(one.name, Amounts())),
-                lent=lent[one.name],
-                running=running.get(one.name, 0),
-                waiting=waiting.get(one.name, 0),
-                debt_s=debts.get(one.name, 0.0),
+                tenant=tenant,
+                member=tenant.name in mine,
+                allocated=allocated.get(tenant.name, Amounts()),
+                borrowed=borrowed_by(tenant, allocated.get(tenant.name, Amounts())),
+                lent=lent[tenant.name],
+                running=running.get(tenant.name, 0),
+                waiting=waiting.get(tenant.name, 0),
+                debt_s=debts.get(tenant.name, 0.0),
             )
-            for one in known
-            if principal.is_admin or one.name in mine
+            for tenant in known
+            if principal.is_admin or tenant.name in mine
         ]
 
     def one(self, principal: Principal, name: str) -> TenantView:
@@ -166,10 +166,10 @@ def borrowed_by(tenant: Tenant, allocated: Amounts) -> Amounts:
 
 def lent_by(known: Sequence[Tenant], allocated: Mapping[str, Amounts]) -> dict[str, Amounts]:
     """Resources of each tenant that others hold: all that is borrowed, in proportion to what each leaves unused."""
-    parts: dict[str, dict[str, int]] = {one.name: {} for one in known}
+    parts: dict[str, dict[str, int]] = {tenant.name: {} for tenant in known}
     for name in RESOURCES:
-        borrowed = sum(_beyond(one, allocated.get(one.name, Amounts()), name) for one in known)
-        unused = {one.name: _lendable(one, allocated.get(one.name, Amounts()), name) for one in known}
+        borrowed = sum(_beyond(tenant, allocated.get(tenant.name, Amounts()), name) for tenant in known)
+        unused = {tenant.name: _lendable(tenant, allocated.get(tenant.name, Amounts()), name) for tenant in known}
         total = sum(unused.values())
         for tenant, amount in unused.items():
             parts[tenant][name] = min(amount, borrowed * amount // total) if total else 0

@@ -39,12 +39,11 @@ class AgentReport:
     """The newest report of a node's agent. `at` (unix seconds) is its time; `connected`: its link is up now.
 
     `monotonic_at` is the same time by the monotonic clock (`time.monotonic`). Timeouts that must not end early use it,
-    because
-    setting the wall clock would end them.
+    because setting the wall clock would end them.
 
-    `engine_fault` is None while the node's container daemon answers the agent, otherwise why it does
-    not. `fenced` are attempts whose processes the agent ended because the daemon no longer could. `paused` are those
-    that it paused while it was cut off; they stay paused until the agent is told to continue or to end them.
+    `engine_fault` is None while the node's container daemon answers the agent, otherwise why it does not. `fenced` are
+    attempts whose processes the agent ended because the daemon no longer could. `paused` are those that it paused while
+    it was cut off; they stay paused until the agent is told to continue or to end them.
 
     `owners` are those of the processes in `samples`, looked up by the agent right after it measured. `neighbors` are
     names of nodes: while the agent reaches most of them, it does not consider itself cut off. `notices` are

@@ -10,7 +10,7 @@ from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, EngineFailure, NotFound
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeState
-from commonage.domain.reasons import attempts, waiting
+from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.reasons.nodes import DiskNearlyFull, DrainedBy, NotReporting
 from commonage.domain.requests import parse_gpus
@@ -229,15 +229,26 @@ async def test_waiting_for_an_array_of_others(site: Site) -> None:
     assert site.there(last).attempt.allocation.at >= max(site.there(one).since for one in members)  # type: ignore[union-attr]
 
 
-async def test_refused_start(site: Site) -> None:
-    site.engine.behave(Behaviour(refuses="there is no such interpreter"))
+NO_INTERPRETER = Behaviour(refuses="there is no such interpreter")
+BUSY = Behaviour(refuses="busy", refusal_retryable=True)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "refusals", "state", "reason"),
+    [
+        (NO_INTERPRETER, None, State.FAILED, attempts.StartFailed(error="there is no such interpreter")),
+        (BUSY, 2, State.RUNNING, attempts.Running(node="cpu-1")),
+        (BUSY, None, State.FAILED, attempts.StartFailed(error="busy")),
+    ],
+)
+async def test_refused_start_is_retried_only_if_retryable(
+    site: Site, behaviour: Behaviour, refusals: int | None, state: State, reason: Reason
+) -> None:
+    site.engine.behave(behaviour, times=refusals)
     async with site.open() as control:
         one = await submit(control)
-        await site.clock.advance(1)
-    assert (site.there(one).state, site.there(one).reason) == (
-        State.FAILED,
-        attempts.StartFailed(error="there is no such interpreter"),
-    )
+        await site.clock.advance(60)
+    assert (site.there(one).state, site.there(one).reason, site.there(one).attempts) == (state, reason, 1)
 
 
 async def test_the_log_has_the_engines_own_text_of_a_refused_start(
@@ -254,25 +265,8 @@ async def test_the_log_has_the_engines_own_text_of_a_refused_start(
     assert "Docker: invalid mount config" in caplog.text
 
 
-async def test_a_start_that_goes_at_the_third_try(site: Site) -> None:
-    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True), times=2)
-    async with site.open() as control:
-        one = await submit(control)
-        await site.clock.advance(10)
-    assert site.there(one).state is State.RUNNING
-    assert site.there(one).attempts == 1
-
-
-async def test_a_start_that_never_goes(site: Site) -> None:
-    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True))
-    async with site.open() as control:
-        one = await submit(control)
-        await site.clock.advance(60)
-    assert (site.there(one).state, site.there(one).reason) == (State.FAILED, attempts.StartFailed(error="busy"))
-
-
 async def test_stop_while_its_start_is_tried_again(site: Site) -> None:
-    site.engine.behave(Behaviour(refuses="busy", refusal_retryable=True))
+    site.engine.behave(BUSY)
     async with site.open() as control:
         one = await submit(control)
         await site.clock.advance(2)
@@ -424,8 +418,6 @@ async def test_standing_down_ends_sessions_and_returns_work(site: Site) -> None:
         one = await submit(control)
         await site.clock.advance(1)
         assert set(site.states()) == {State.RUNNING}
-        import asyncio
-
         left = asyncio.create_task(control.stop_all(20))
         await site.clock.advance(5)
         assert await left == 0
@@ -438,8 +430,6 @@ async def test_standing_down_ends_sessions_and_returns_work(site: Site) -> None:
 
 
 async def test_standing_down_says_how_many_still_run() -> None:
-    import asyncio
-
     site = Site()
     site.engine.default = Behaviour(lasts_s=None, ignores_term=True)
     async with site.open() as control:

@@ -168,7 +168,7 @@ class Images:
         if away is not None or not ready:
             what = f"{away} takes no work now" if away is not None else "no node takes work now"
             raise Conflict(f"{what}, so {image.name} is brought nowhere; `commonage node ls` says why")
-        self.prepulls.stop(image, nodes or ready)
+        self.prepulls.request(image, nodes or ready)
         return self.one(principal, image.name)
 
     def _tenant_of(self, principal: Principal, scope: str) -> str | None:

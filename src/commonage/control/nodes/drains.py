@@ -61,18 +61,18 @@ class Drains:
         eviction = StopRequest(principal.name, now, StopCause.EVICTION, NodeDrained(node=node.name, by=node.drained_by))
         evicted: list[Workload] = []
         warnings: list[Event] = []
-        for one in self._on(name):
-            if requeue and (one.spec.requeue or _may_be_interrupted(one)):
-                evicted.append(one)
+        for workload in self._on(name):
+            if requeue and (workload.spec.requeue or _may_be_interrupted(workload)):
+                evicted.append(workload)
             elif by is not None and by != before:
                 warning = NodeMustBeEmpty(
-                    node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(one)
+                    node=node.name, by=node.drained_by, leave_by_at=by, left_s=by - now, fate=_fate(workload)
                 )
-                warnings.append(event_of(one, EventKind.WARNING, now, warning))
+                warnings.append(event_of(workload, EventKind.WARNING, now, warning))
         if warnings:
             await self._writer.write(events=warnings)
-        for one in evicted:
-            await self._writer.apply(one.id, StopRequested(eviction))
+        for workload in evicted:
+            await self._writer.apply(workload.id, StopRequested(eviction))
         return node
 
     async def run(self) -> None:
@@ -88,10 +88,10 @@ class Drains:
         for node in self._live_state.nodes.values():
             if not node.drain or node.leave_by is None or node.leave_by > now:
                 continue
-            for one in self._on(node.name):
-                if one.stop is None:
-                    log.info("workload %s: its node %s must be empty now", one.id, node.name)
-                    self._writer.note(one.id, StopRequested(_at_the_deadline(one, node, now)))
+            for workload in self._on(node.name):
+                if workload.stop is None:
+                    log.info("workload %s: its node %s must be empty now", workload.id, node.name)
+                    self._writer.note(workload.id, StopRequested(_at_the_deadline(workload, node, now)))
 
     async def remove(
         self, principal: Principal, name: str, *, force: bool = False, gone: bool = False
@@ -126,8 +126,8 @@ class Drains:
             return
         self._nodes.suspect(name)  # nothing more is scheduled onto it
         now, why = self._clock.now(), NodeLeft(node=name)
-        for one in self._on(name):
-            self._writer.note(one.id, StopRequested(_taken_away(one, f"the node {name}", now, why)))
+        for workload in self._on(name):
+            self._writer.note(workload.id, StopRequested(_taken_away(workload, f"the node {name}", now, why)))
         await self._forget(node, why)
 
     async def finish_leave(self, name: str) -> None:
@@ -149,54 +149,67 @@ class Drains:
         log.info("site %s: %s", node.site, why)
 
     async def _give_up(self, name: str, why: Reason) -> None:
-        for one in self._on(name):
-            if one.attempt is not None:
-                await self._writer.apply(one.id, AttemptLost(one.attempt.id, why))
+        for workload in self._on(name):
+            if workload.attempt is not None:
+                await self._writer.apply(workload.id, AttemptLost(workload.attempt.id, why))
 
     async def _may_be_removed(self, principal: Principal, node: Node, force: bool) -> None:
         if node.state is NodeState.READY:
             raise Conflict(NodeInUse(node=node.name, state=node.state.value), code="node-in-use")
-        there = self._on(node.name)
-        if not there and node.state is NodeState.FAULTY:  # it could become ready in between
+        workloads = self._on(node.name)
+        if not workloads and node.state is NodeState.FAULTY:  # it could become ready in between
             await self._nodes.drain(principal, node.name, True)
-            there = self._on(node.name)
+            workloads = self._on(node.name)
         is_lost = node.state is NodeState.LOST
-        if not there or (is_lost and force):
+        if not workloads or (is_lost and force):
             return
         in_use = NodeInUse(
-            node=node.name, state=node.state.value, reasons=node.reasons, workloads=len(there), names=_names(there)
+            node=node.name,
+            state=node.state.value,
+            reasons=node.reasons,
+            workloads=len(workloads),
+            names=_names(workloads),
         )
         raise Conflict(in_use, code="node-in-use")
 
     def _on(self, name: str) -> list[Workload]:
         holding = self._live_state.in_state(State.STARTING, State.RUNNING)
-        return [one for one in holding if one.attempt is not None and one.attempt.allocation.node == name]
+        return [
+            workload
+            for workload in holding
+            if workload.attempt is not None and workload.attempt.allocation.node == name
+        ]
 
 
-def _may_be_interrupted(one: Workload) -> bool:
+def _may_be_interrupted(workload: Workload) -> bool:
     """Preemption requeues these workloads at any time, so a drain may requeue them, too."""
-    return one.spec.preemptible and one.spec.kind is not Kind.SESSION
+    return workload.spec.preemptible and workload.spec.kind is not Kind.SESSION
 
 
-def _at_the_deadline(one: Workload, node: Node, now: float) -> StopRequest:
+def _at_the_deadline(workload: Workload, node: Node, now: float) -> StopRequest:
     why = NodeDrained(node=node.name, by=node.drained_by, leave_by_at=node.leave_by or now)
-    return _taken_away(one, "the drain", now, why)
+    return _taken_away(workload, "the drain", now, why)
 
 
-def _taken_away(one: Workload, by: str, now: float, reason: Reason) -> StopRequest:
-    stays_ended = one.spec.kind is not Kind.SESSION and not (one.spec.requeue or _may_be_interrupted(one))
+def _taken_away(workload: Workload, by: str, now: float, reason: Reason) -> StopRequest:
+    stays_ended = workload.spec.kind is not Kind.SESSION and not (
+        workload.spec.requeue or _may_be_interrupted(workload)
+    )
     return StopRequest(by, now, StopCause.ADMIN if stays_ended else StopCause.EVICTION, reason)
 
 
-def _fate(one: Workload) -> Fate:
-    if one.spec.kind is Kind.SESSION:
-        return Fate.SESSION_RESTARTS if one.spec.requeue else Fate.SESSION_ENDS
-    return Fate.REQUEUED if one.spec.requeue or _may_be_interrupted(one) else Fate.ENDS
+def _fate(workload: Workload) -> Fate:
+    if workload.spec.kind is Kind.SESSION:
+        return Fate.SESSION_RESTARTS if workload.spec.requeue else Fate.SESSION_ENDS
+    return Fate.REQUEUED if workload.spec.requeue or _may_be_interrupted(workload) else Fate.ENDS
 
 
-def _names(there: Sequence[Workload]) -> str:
-    named = [f"{one.spec.name or one.spec.kind.value} of {one.spec.owner} ({one.id})" for one in there[:_MAX_NAMED]]
-    more = len(there) - len(named)
+def _names(workloads: Sequence[Workload]) -> str:
+    named = [
+        f"{workload.spec.name or workload.spec.kind.value} of {workload.spec.owner} ({workload.id})"
+        for workload in workloads[:_MAX_NAMED]
+    ]
+    more = len(workloads) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
 
 

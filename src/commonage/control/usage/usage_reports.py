@@ -1,4 +1,4 @@
-"""Usage reports (usage reports): adds up what each attempt uses while it runs, and closes the report when it ends.
+"""Usage reports: adds up what each attempt uses while it runs, and closes the report when it ends.
 
 The sampling loop calls it with every round of samples. Intermediate figures are written every minute, the final ones
 with the next round after the end. After a restart they are read again, so that a crash loses at most a minute of them.
@@ -166,9 +166,9 @@ class UsageReports:
         usage_report, attempt = self._open.get(workload.id), workload.attempt
         used = self._last_use.pop(attempt.id, None) if attempt is not None and attempt.state.is_terminal else None
         if used is not None and attempt is not None and attempt.started_at is not None:
-            if usage_report is not None and usage_report.attempt_id != attempt.id:
-                self._ended[usage_report.attempt_id] = _closed(usage_report, self._clock.now())
             if usage_report is None or usage_report.attempt_id != attempt.id:
+                if usage_report is not None:
+                    self._ended[usage_report.attempt_id] = _closed(usage_report, self._clock.now())
                 usage_report = _begun(workload, attempt)
             ran_s = max(0.0, (attempt.ended_at or self._clock.now()) - attempt.started_at)
             usage_report = replace(usage_report, figures=completed(usage_report.figures, used, ran_s))

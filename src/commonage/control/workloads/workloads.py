@@ -120,17 +120,16 @@ class Workloads:
 
     def _made(self, spec: Spec, state: State, reason: Reason) -> tuple[Workload, ...]:
         now = self.clock.now()
-        if spec.array_size:
-            first = self.ids.next(now, self.chance(1 << 20))
-            spec = replace(spec, array_id=first)
-            members = [first, *(self.ids.next(now, 0) for _ in range(spec.array_size - 1))]
-            # The key stands for the whole array: only its first member carries it.
-            rest = replace(spec, key=None)
-            return tuple(
-                Workload(one, spec if index == 0 else rest, state, now, now, reason, index)
-                for index, one in enumerate(members)
-            )
-        return (Workload(self.ids.next(now, self.chance(1 << 20)), spec, state, now, now, reason),)
+        first = self.ids.next(now, self.chance(1 << 20))
+        if not spec.array_size:
+            return (Workload(first, spec, state, now, now, reason),)
+        spec = replace(spec, array_id=first)
+        rest = replace(spec, key=None)  # the key stands for the whole array: only its first member carries it
+        others = [self.ids.next(now, 0) for _ in range(spec.array_size - 1)]
+        return (
+            Workload(first, spec, state, now, now, reason, 0),
+            *(Workload(member, rest, state, now, now, reason, index) for index, member in enumerate(others, 1)),
+        )
 
     async def _initial_state(self, principal: Principal, spec: Spec) -> tuple[State, Reason]:
         """Queued, or held if a dependency is not met yet."""
@@ -170,19 +169,17 @@ class Workloads:
             "key": key,
             "tenant": spec.tenant,
             "priority": spec.priority,
+            "preemptible": spec.preemptible,
+            "on": dict(request.labels),
+            "one_numa": request.one_numa,
+            "grace": f"{spec.grace_s}s",
+            "requeue": "true" if spec.requeue else None,
+            "gpus": None if request.gpu is None else request.gpu.text,
+            "time": None if spec.time_limit_s is None else f"{spec.time_limit_s}s",
+            "volumes": [volume.text for volume in spec.volumes] or None,
+            "variables": dict(spec.variables) or None,
         }
-        options |= {"preemptible": spec.preemptible, "on": dict(request.labels), "one_numa": request.one_numa}
-        options["grace"] = f"{spec.grace_s}s"
-        if spec.requeue:
-            options["requeue"] = "true"
-        if request.gpu is not None:
-            options["gpus"] = request.gpu.text
-        if spec.time_limit_s is not None:
-            options["time"] = f"{spec.time_limit_s}s"
-        if spec.volumes:
-            options["volumes"] = [one.text for one in spec.volumes]
-        if spec.variables:
-            options["variables"] = dict(spec.variables)
+        options = {name: option for name, option in options.items() if option is not None}
         # The hub answers when the session runs, or after two seconds; its spawner has submitted it long before.
         starting = asyncio.create_task(self.identity.start_session(spec.owner, spec.name, options))
         starting.add_done_callback(_retrieve_error)
