@@ -117,6 +117,13 @@ def read_state(file: Path, kind: type[T], default: T) -> T:
         return default
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Write the file atomically. Raises OSError."""
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
+
+
 def save_state(file: Path, value: object) -> None:
     """Save what the control plane sent. A full disk is no error: it is sent again with the next link."""
     with suppress(OSError):

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from commonage.agent.config import replace_file
 from commonage.agent.containers.containers import LABEL
 from commonage.agent.containers.docker import DaemonGone, DaemonSilent, DockerDaemon
 from commonage.agent.containers.processes import OnDisk, end_processes, on_disk, pause, unpause
@@ -53,7 +54,7 @@ class Fences:
     def note_root(self, root: str) -> None:
         """Record the daemon's data folder. Raises OSError."""
         if root != self.root:
-            _write(self._root_file, root)
+            replace_file(self._root_file, root + "\n")
             self.root = root
 
     def end_all(self, reason: str) -> bool:
@@ -144,7 +145,7 @@ class Fences:
             kept = {one: at for one, at in self._ended.items() if now - at < _FENCED_RETENTION_S}
             self._ended = {**kept, **dict.fromkeys(attempts, now)}
             with suppress(OSError):  # a full disk: they are still reported from memory
-                _write(self._ended_file, json.dumps(self._ended))
+                replace_file(self._ended_file, json.dumps(self._ended))
         self._note_paused(fewer=attempts)
 
     def _note_paused(self, more: Collection[str] = (), fewer: Collection[str] = ()) -> bool:
@@ -156,7 +157,7 @@ class Fences:
                 return True
             self._paused = paused
             try:
-                _write(self._paused_file, json.dumps(paused))
+                replace_file(self._paused_file, json.dumps(paused))
             except OSError as error:
                 _log.error("the list of paused attempts cannot be written: %s", error)
                 return False
@@ -175,12 +176,6 @@ def _read_times(path: Path) -> dict[str, float]:
         return {str(attempt): float(at) for attempt, at in json.loads(_read_text(path) or "{}").items()}
     except (ValueError, AttributeError, TypeError):
         return {}
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.write_text(text + "\n", encoding="utf-8")
-    new.replace(path)
 
 
 SILENT_FAULT_AFTER_S = 10.0

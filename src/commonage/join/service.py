@@ -157,7 +157,10 @@ class JoinService:
             node_ids = set(await asyncio.to_thread(self._signer.node_ids, node))
             with suppress(CommonageError):  # failures in the Swarm are reported below
                 node_ids |= await self._listed_as(node)
-            await self._revoke(node, gone)
+            if self._agents is None:
+                await asyncio.to_thread(self._signer.revoke, node)
+            else:
+                await self._agents.revoke(node, gone=gone)
             if revocation is not None:
                 await asyncio.to_thread(revocation.commit)
         finally:
@@ -173,12 +176,6 @@ class JoinService:
             return [*done, f"it could not be removed from the Swarm: {error}; {by_hand}"]
         log.info("node removed", extra={"node": node, "was_in_swarm": found})
         return [*done, f"{node} is removed from the Swarm" if found else f"the Swarm does not list {node}"]
-
-    async def _revoke(self, node: str, gone: bool) -> None:
-        if self._agents is None:
-            await asyncio.to_thread(self._signer.revoke, node)
-        else:
-            await self._agents.revoke(node, gone=gone)
 
     async def _renew_swarm_token(self) -> str:
         try:

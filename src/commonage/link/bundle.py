@@ -48,7 +48,8 @@ def make_bundle() -> bytes:
 def _ours() -> dict[str, Path]:
     """Commonage's files by their names in the archive."""
     root = _SOURCES.parent
-    files = [path for package in _WHOLE for path in (_SOURCES / package).rglob("*") if _travels(path)]
+    files = [path for package in _WHOLE for path in (_SOURCES / package).rglob("*") if path.is_file()]
+    files = [path for path in files if "__pycache__" not in path.parts]
     finder = ModuleFinder([str(root)])
     for path in files:
         if path.suffix == ".py":
@@ -56,10 +57,6 @@ def _ours() -> dict[str, Path]:
     modules = [vars(one)["__file__"] for name, one in finder.modules.items() if name.partition(".")[0] == _PACKAGE]
     files += [Path(file) for file in modules if file is not None]
     return {path.relative_to(root).as_posix(): path for path in files}
-
-
-def _travels(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts
 
 
 def _binding() -> dict[str, Path]:

@@ -79,16 +79,15 @@ def processes_of(containers: Collection[str]) -> dict[int, str]:
         try:
             groups = Path(entry.path, "cgroup").read_bytes()
             owner = next((wanted[one] for one in _CONTAINER.findall(groups) if one in wanted), None)
+            if owner is None:
+                continue
+            stat = Path(entry.path, "stat").read_bytes()
             # A zombie still lists its groups, but does nothing any more.
-            if owner is not None and not _is_dead(Path(entry.path, "stat").read_bytes()):
+            if stat[stat.rindex(b")") + 2 :][:1] not in (b"Z", b"X"):
                 found[int(entry.name)] = owner
         except OSError:
             continue
     return found
-
-
-def _is_dead(stat: bytes) -> bool:
-    return stat[stat.rindex(b")") + 2 :][:1] in (b"Z", b"X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +112,16 @@ class Freezer:
 
 def pause(containers: Collection[str]) -> dict[str, bool]:
     """Pause the containers that have processes, including processes to come; returns for each whether it is paused."""
-    return {container: _set_paused(pid, container, True) for container, pid in _one_process_of_each(containers).items()}
+    return {container: _set_paused(pid, container, True) for container, pid in _processes(containers).items()}
 
 
 def unpause(containers: Collection[str]) -> None:
     """End the pause of those that are paused."""
-    for container, pid in _one_process_of_each(containers).items():
+    for container, pid in _processes(containers).items():
         _set_paused(pid, container, False)
 
 
-def _one_process_of_each(containers: Collection[str]) -> dict[str, int]:
+def _processes(containers: Collection[str]) -> dict[str, int]:
     """One process of each of these containers that has any."""
     return {container: pid for pid, container in processes_of(containers).items()}
 
