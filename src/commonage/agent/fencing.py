@@ -67,14 +67,14 @@ class Fences:
     def pause_all(self, reason: str) -> None:
         """Pause all running Commonage containers without the daemon, and end those that cannot be paused."""
         with self._pause_lock:
-            found = self._running("paused") or []
-            new = {one.attempt_id for one in found} - self._paused.keys()
+            running = self._running("paused") or []
+            new = {one.attempt_id for one in running} - self._paused.keys()
             if new:
                 _log.warning("%s: %d attempts are paused on this node: %s", reason, len(new), ", ".join(sorted(new)))
             # Write it down first: a paused attempt that is forgotten would never run again.
             kept = self._note_paused(more=new)
-            paused = pause([one.id for one in found]) if kept else {}
-            if unpaused := [one for one in found if not (kept and paused.get(one.id, True))]:
+            paused = pause([one.id for one in running]) if kept else {}
+            if unpaused := [one for one in running if not (kept and paused.get(one.id, True))]:
                 self._end_and_note(unpaused, f"{reason}, and they cannot be paused")
 
     def unpause(self, attempt_ids: Collection[str]) -> dict[str, float]:
@@ -116,11 +116,11 @@ class Fences:
             _log.error("the containers on this node cannot be %s: %s", action, error)
             return None
 
-    def _end_and_note(self, found: Sequence[OnDisk] | None, reason: str) -> bool:
-        if found is None:
+    def _end_and_note(self, containers: Sequence[OnDisk] | None, reason: str) -> bool:
+        if containers is None:
             return False
-        alive = end_processes([one.id for one in found], _END_TIMEOUT_S, unpause)
-        gone = sorted({one.attempt_id for one in found if one.id not in alive} - self._ended.keys())
+        alive = end_processes([one.id for one in containers], _END_TIMEOUT_S, unpause)
+        gone = sorted({one.attempt_id for one in containers if one.id not in alive} - self._ended.keys())
         if gone:
             _log.warning("%s: %d attempts were ended on this node: %s", reason, len(gone), ", ".join(gone))
             self._note_ended(gone)

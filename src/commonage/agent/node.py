@@ -59,9 +59,9 @@ class Node:
 
     def report(self, devices: tuple[Device, ...], faults: tuple[Reason, ...]) -> NodeReport:
         """The full report. Configured values replace detected ones. Blocks for a moment."""
-        config, found = self._config, list(faults)
+        config, all_faults = self._config, list(faults)
         if self._shared is not None and (fault := self._shared.fault(time.monotonic())) is not None:
-            found.append(fault)
+            all_faults.append(fault)
         root, free_mib = self._docker_root, None
         with suppress(OSError):
             free_mib = shutil.disk_usage(root).free // _MIB if root else None
@@ -72,7 +72,7 @@ class Node:
             devices,
             free_mib,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
-            tuple(found),
+            tuple(all_faults),
             disk_pressure_of(free_mib, config.disk_low_mib, root),
         )
 

@@ -60,7 +60,7 @@ def _ours() -> dict[str, Path]:
 
 
 def _binding() -> dict[str, Path]:
-    found = importlib.util.find_spec(_BINDING)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(_BINDING)
+    if spec is None or spec.origin is None:
         raise BundleError(f"{_BINDING} is not installed here, and agents need it: install nvidia-ml-py")
-    return {f"{_BINDING}.py": Path(found.origin)}
+    return {f"{_BINDING}.py": Path(spec.origin)}

@@ -107,8 +107,8 @@ class Listener:
         self._server = await asyncio.start_server(
             self._connected, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_TIMEOUT_S
         )
-        found: int = listening.getsockname()[1]
-        return found
+        port: int = listening.getsockname()[1]
+        return port
 
     async def close(self) -> None:
         if self._server is not None:

@@ -86,9 +86,9 @@ class Mounts:
 
     def _mount(self, attempt_id: str, name: str, source: SafePath) -> Path:
         target = self._root / attempt_id / name
-        with _open_source(source) as found:
-            is_folder = stat.S_ISDIR(os.fstat(found).st_mode)
-            if target.exists() and os.path.samestat(os.fstat(found), target.lstat()):
+        with _open_source(source) as descriptor:
+            is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+            if target.exists() and os.path.samestat(os.fstat(descriptor), target.lstat()):
                 return target
             self._unmount(target)
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ class Mounts:
                 target.mkdir(mode=0o700)
             else:
                 target.touch(0o600, exist_ok=False)
-            _mount(f"/proc/self/fd/{found}", target, _BIND | _REC)
+            _mount(f"/proc/self/fd/{descriptor}", target, _BIND | _REC)
             # No device files in there, and no setuid programs.
             kept = sum(flag for reported, flag in _KEPT.items() if os.statvfs(target).f_flag & reported)
             _mount("none", target, _REMOUNT | _BIND | _NOSUID | _NODEV | kept)

@@ -38,7 +38,7 @@ def on_disk(root: Path) -> list[OnDisk]:
 
     Raises OSError if it cannot be read.
     """
-    found = []
+    containers = []
     for folder in (root / "containers").iterdir():
         with suppress(OSError, ValueError, KeyError, TypeError):  # being created or removed at this moment
             about = json.loads((folder / "config.v2.json").read_bytes())
@@ -46,8 +46,8 @@ def on_disk(root: Path) -> list[OnDisk]:
             if attempt:
                 state = about["State"]
                 ran = bool(state["Running"]) or str(state.get("FinishedAt", "")).startswith(_NEVER)
-                found.append(OnDisk(folder.name, str(attempt), ran))
-    return found
+                containers.append(OnDisk(folder.name, str(attempt), ran))
+    return containers
 
 
 def end_processes(
@@ -72,7 +72,7 @@ def end_processes(
 def processes_of(containers: Collection[str]) -> dict[int, str]:
     """The processes of these containers, each with its container, by their control groups."""
     wanted = {one.encode(): one for one in containers}
-    found: dict[int, str] = {}
+    owners: dict[int, str] = {}
     for entry in os.scandir("/proc") if wanted else ():
         if not entry.name.isdigit():
             continue
@@ -84,10 +84,10 @@ def processes_of(containers: Collection[str]) -> dict[int, str]:
             stat = Path(entry.path, "stat").read_bytes()
             # A zombie still lists its groups, but does nothing any more.
             if stat[stat.rindex(b")") + 2 :][:1] not in (b"Z", b"X"):
-                found[int(entry.name)] = owner
+                owners[int(entry.name)] = owner
         except OSError:
             continue
-    return found
+    return owners
 
 
 @dataclass(frozen=True, slots=True)
