@@ -298,9 +298,9 @@ class Agent:
         return messages.Attempts(tuple(await asyncio.to_thread(self._fences.end, attempts.ids)))
 
     async def _unpause(self, unpause: messages.Unpause) -> None:
-        made = self._report_times.get(unpause.number)
-        if made is None or time.monotonic() - made > PARTITIONED_AFTER_S:  # it may have been requeued elsewhere since
-            return
+        reported_at = self._report_times.get(unpause.number)
+        if reported_at is None or time.monotonic() - reported_at > PARTITIONED_AFTER_S:
+            return  # it may have been requeued elsewhere since
         paused = await asyncio.to_thread(self._fences.unpause, unpause.ids)
         warning = "Paused for {:.0f} s because its node was partitioned from the control plane; it continues now."
         self._warnings += [(0, (one, warning.format(seconds))) for one, seconds in paused.items()]

@@ -69,15 +69,15 @@ class AgentConfig:
 def read_config(path: Path) -> AgentConfig:
     """Read the file. Raises InvalidInput, which names the file and the problem."""
     try:
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        settings: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}; joining a site writes this file") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not TOML: {error}") from error
-    if isinstance(found.get("labels"), dict):
-        found["labels"] = [[name, str(value)] for name, value in found["labels"].items()]
+    if isinstance(settings.get("labels"), dict):
+        settings["labels"] = [[name, str(value)] for name, value in settings["labels"].items()]
     try:
-        config = from_json(AgentConfig, found)
+        config = from_json(AgentConfig, settings)
     except Unreadable as error:
         raise InvalidInput(
             f"{path}: {error.message.replace('AgentConfig.', '').replace('AgentConfig', 'it')}"
@@ -115,6 +115,13 @@ def read_state(file: Path, kind: type[T], default: T) -> T:
         return from_json(kind, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, Unreadable):
         return default
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write the file atomically. Raises OSError."""
+    new = path.with_suffix(".new")
+    new.write_text(text, encoding="utf-8")
+    new.replace(path)
 
 
 def save_state(file: Path, value: object) -> None:

@@ -110,8 +110,8 @@ class AgentDevices:
             return DeviceSnapshot(fault=GpuDriverUnavailable(error=error.message))
         pids = {one.pid for sample in samples for one in sample.processes if one.attempt_id is None and one.pid}
         # A process that began after the driver was asked is not the process that the driver saw.
-        found = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
-        return DeviceSnapshot(devices, samples, found, self._open_fault)
+        process_owners = tuple(one for one in owners(pids) if one.started_at <= began) if pids else ()
+        return DeviceSnapshot(devices, samples, process_owners, self._open_fault)
 
     def _withhold(self, device: Device) -> Device:
         if self._withheld_reason is None or device.simulated or not is_nvidia(device):

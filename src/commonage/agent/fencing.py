@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from commonage.agent.config import replace_file
 from commonage.agent.containers.containers import LABEL
 from commonage.agent.containers.docker import DaemonGone, DaemonSilent, DockerDaemon
 from commonage.agent.containers.processes import OnDisk, end_processes, on_disk, pause, unpause
@@ -53,7 +54,7 @@ class Fences:
     def note_root(self, root: str) -> None:
         """Record the daemon's data folder. Raises OSError."""
         if root != self.root:
-            _write(self._root_file, root)
+            replace_file(self._root_file, root + "\n")
             self.root = root
 
     def end_all(self, reason: str) -> bool:
@@ -66,14 +67,14 @@ class Fences:
     def pause_all(self, reason: str) -> None:
         """Pause all running Commonage containers without the daemon, and end those that cannot be paused."""
         with self._pause_lock:
-            found = self._running("paused") or []
-            new = {one.attempt_id for one in found} - self._paused.keys()
+            running = self._running("paused") or []
+            new = {one.attempt_id for one in running} - self._paused.keys()
             if new:
                 _log.warning("%s: %d attempts are paused on this node: %s", reason, len(new), ", ".join(sorted(new)))
             # Write it down first: a paused attempt that is forgotten would never run again.
             kept = self._note_paused(more=new)
-            paused = pause([one.id for one in found]) if kept else {}
-            if unpaused := [one for one in found if not (kept and paused.get(one.id, True))]:
+            paused = pause([one.id for one in running]) if kept else {}
+            if unpaused := [one for one in running if not (kept and paused.get(one.id, True))]:
                 self._end_and_note(unpaused, f"{reason}, and they cannot be paused")
 
     def unpause(self, attempt_ids: Collection[str]) -> dict[str, float]:
@@ -115,11 +116,11 @@ class Fences:
             _log.error("the containers on this node cannot be %s: %s", action, error)
             return None
 
-    def _end_and_note(self, found: Sequence[OnDisk] | None, reason: str) -> bool:
-        if found is None:
+    def _end_and_note(self, containers: Sequence[OnDisk] | None, reason: str) -> bool:
+        if containers is None:
             return False
-        alive = end_processes([one.id for one in found], _END_TIMEOUT_S, unpause)
-        gone = sorted({one.attempt_id for one in found if one.id not in alive} - self._ended.keys())
+        alive = end_processes([one.id for one in containers], _END_TIMEOUT_S, unpause)
+        gone = sorted({one.attempt_id for one in containers if one.id not in alive} - self._ended.keys())
         if gone:
             _log.warning("%s: %d attempts were ended on this node: %s", reason, len(gone), ", ".join(gone))
             self._note_ended(gone)
@@ -144,7 +145,7 @@ class Fences:
             kept = {one: at for one, at in self._ended.items() if now - at < _FENCED_RETENTION_S}
             self._ended = {**kept, **dict.fromkeys(attempts, now)}
             with suppress(OSError):  # a full disk: they are still reported from memory
-                _write(self._ended_file, json.dumps(self._ended))
+                replace_file(self._ended_file, json.dumps(self._ended))
         self._note_paused(fewer=attempts)
 
     def _note_paused(self, more: Collection[str] = (), fewer: Collection[str] = ()) -> bool:
@@ -156,7 +157,7 @@ class Fences:
                 return True
             self._paused = paused
             try:
-                _write(self._paused_file, json.dumps(paused))
+                replace_file(self._paused_file, json.dumps(paused))
             except OSError as error:
                 _log.error("the list of paused attempts cannot be written: %s", error)
                 return False
@@ -175,12 +176,6 @@ def _read_times(path: Path) -> dict[str, float]:
         return {str(attempt): float(at) for attempt, at in json.loads(_read_text(path) or "{}").items()}
     except (ValueError, AttributeError, TypeError):
         return {}
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.write_text(text + "\n", encoding="utf-8")
-    new.replace(path)
 
 
 SILENT_FAULT_AFTER_S = 10.0

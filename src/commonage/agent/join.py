@@ -95,12 +95,12 @@ def _options(given: argparse.Namespace) -> Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="join",
         description="Join this machine to a Commonage site. Running it again changes nothing.",
         epilog="Example: sh join.sh --token-file FILE --share nas:/commonage --scratch 25%% --plan",
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--plan", action="store_true", help="only show the changes")
     add("--force", action="store_true", help="restart Docker if needed, even if that ends running containers")
     add("--share", default="", metavar="SOURCE", help="shared folder: SERVER:/FOLDER for NFS, or 'TYPE SOURCE OPTIONS'")
@@ -131,4 +131,4 @@ def _parser() -> argparse.ArgumentParser:
         help="disk space that must be free for images and containers",
     )
     add("--label", action="append", default=[], metavar="NAME=VALUE", help="label of the node; repeatable")
-    return made
+    return parser

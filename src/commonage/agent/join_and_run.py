@@ -158,8 +158,8 @@ def _join(host: Host, token: str, given: argparse.Namespace) -> str:
 
 def token_in(text: str) -> str:
     """The token in the output of `commonage node token`, in any of its formats; empty if there is none."""
-    found = _TOKEN.search(text)
-    return found[0] if found else ""
+    match = _TOKEN.search(text)
+    return match[0] if match else ""
 
 
 def authority_of(host: Host, token: str) -> str:
@@ -187,11 +187,11 @@ def _fail(sentence: str) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python3 -m commonage.agent join-and-run",
         description="Join this node from a container if it has not joined yet, then run the agent.",
     )
-    add = made.add_argument
+    add = parser.add_argument
     add("--token-file", type=Path, required=True, metavar="FILE", help="file with the output of `commonage node token`")
     add(
         "--docker",
@@ -200,4 +200,4 @@ def _parser() -> argparse.ArgumentParser:
         help="the node's Docker daemon, as seen from the container",
     )
     add("--gpus", default="none", metavar="WHICH", help="GPUs to share: auto, none, or simulated:1x24GiB")
-    return made
+    return parser

@@ -7,6 +7,7 @@ import platform
 import shutil
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,11 +59,12 @@ class Node:
 
     def report(self, devices: tuple[Device, ...], faults: tuple[Reason, ...]) -> NodeReport:
         """The full report. Configured values replace detected ones. Blocks for a moment."""
-        config, found = self._config, list(faults)
+        config, all_faults = self._config, list(faults)
         if self._shared is not None and (fault := self._shared.fault(time.monotonic())) is not None:
-            found.append(fault)
-        root = self._docker_root
-        free_mib = _free_mib(root)
+            all_faults.append(fault)
+        root, free_mib = self._docker_root, None
+        with suppress(OSError):
+            free_mib = shutil.disk_usage(root).free // _MIB if root else None
         return NodeReport(
             config.node,
             config.cpus_milli or len(os.sched_getaffinity(0)) * 1000,
@@ -70,16 +72,9 @@ class Node:
             devices,
             free_mib,
             tuple(sorted({"arch": platform.machine(), "os": "linux", **dict(config.labels)}.items())),
-            tuple(found),
+            tuple(all_faults),
             disk_pressure_of(free_mib, config.disk_low_mib, root),
         )
-
-
-def _free_mib(place: str) -> int | None:
-    try:
-        return None if not place else shutil.disk_usage(place).free // _MIB
-    except OSError:
-        return None
 
 
 def memory_mib(table: Path = Path("/proc/meminfo")) -> int:

@@ -108,12 +108,12 @@ def limit_older_tokens(db: Session, lifetime_s: int) -> int:
     running = db.query(orm.Spawner).filter(orm.Spawner.server_id.is_not(None))
     # By the note that JupyterHub gives it; nothing else links the two.
     of_sessions = {(one.user_id, f"Server at {one.server.base_url}") for one in running}
-    found = db.query(orm.APIToken).filter(
+    longer_lived = db.query(orm.APIToken).filter(
         orm.APIToken.user_id.is_not(None),
         orm.APIToken.client_id == "jupyterhub",  # others are sign-ins, which expire with their cookies
         or_(orm.APIToken.expires_at.is_(None), orm.APIToken.expires_at > latest),
     )
-    limited = [one for one in found if (one.user_id, one.note) not in of_sessions]
+    limited = [one for one in longer_lived if (one.user_id, one.note) not in of_sessions]
     for token in limited:
         token.expires_at = latest
     db.commit()

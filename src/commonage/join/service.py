@@ -157,7 +157,10 @@ class JoinService:
             node_ids = set(await asyncio.to_thread(self._signer.node_ids, node))
             with suppress(CommonageError):  # failures in the Swarm are reported below
                 node_ids |= await self._listed_as(node)
-            await self._revoke(node, gone)
+            if self._agents is None:
+                await asyncio.to_thread(self._signer.revoke, node)
+            else:
+                await self._agents.revoke(node, gone=gone)
             if revocation is not None:
                 await asyncio.to_thread(revocation.commit)
         finally:
@@ -167,18 +170,12 @@ class JoinService:
         # Before the node is removed from the Swarm: otherwise it could join again.
         done += [await self._renew_swarm_token()] if gone else await self._report_revoked_tokens()
         try:
-            found = await self._swarm.remove(node_ids)
+            was_listed = await self._swarm.remove(node_ids)
         except CommonageError as error:
             by_hand = f"run `docker node rm --force {' '.join(sorted(node_ids)) or node}`. Until then it gets no work"
             return [*done, f"it could not be removed from the Swarm: {error}; {by_hand}"]
-        log.info("node removed", extra={"node": node, "was_in_swarm": found})
-        return [*done, f"{node} is removed from the Swarm" if found else f"the Swarm does not list {node}"]
-
-    async def _revoke(self, node: str, gone: bool) -> None:
-        if self._agents is None:
-            await asyncio.to_thread(self._signer.revoke, node)
-        else:
-            await self._agents.revoke(node, gone=gone)
+        log.info("node removed", extra={"node": node, "was_in_swarm": was_listed})
+        return [*done, f"{node} is removed from the Swarm" if was_listed else f"the Swarm does not list {node}"]
 
     async def _renew_swarm_token(self) -> str:
         try:
@@ -260,17 +257,17 @@ class JoinService:
         holders = {one for one, name in bound.items() if name == node}
         if node_id in holders:
             return ""
-        there = {one for one in holders if one in members and members[one].state != _DOWN}
-        there |= {one.node_id for one in self._connected(node)}
+        others = {one for one in holders if one in members and members[one].state != _DOWN}
+        others |= {one.node_id for one in self._connected(node)}
         if not holders:
-            there |= {
+            others |= {
                 one for one, how in members.items()
                 if how.host_name == node and how.state != _DOWN and one not in bound
             }  # fmt: skip
-        there -= {node_id}
-        if not there:
+        others -= {node_id}
+        if not others:
             return ""
-        other = min(there)
+        other = min(others)
         listed = members[other].name if other in members else node
         return (
             f"another node has the name {node} (Swarm node {other}): give this machine another host name, or remove "

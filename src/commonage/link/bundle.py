@@ -48,7 +48,8 @@ def make_bundle() -> bytes:
 def _ours() -> dict[str, Path]:
     """Commonage's files by their names in the archive."""
     root = _SOURCES.parent
-    files = [path for package in _WHOLE for path in (_SOURCES / package).rglob("*") if _travels(path)]
+    files = [path for package in _WHOLE for path in (_SOURCES / package).rglob("*") if path.is_file()]
+    files = [path for path in files if "__pycache__" not in path.parts]
     finder = ModuleFinder([str(root)])
     for path in files:
         if path.suffix == ".py":
@@ -58,12 +59,8 @@ def _ours() -> dict[str, Path]:
     return {path.relative_to(root).as_posix(): path for path in files}
 
 
-def _travels(path: Path) -> bool:
-    return path.is_file() and "__pycache__" not in path.parts
-
-
 def _binding() -> dict[str, Path]:
-    found = importlib.util.find_spec(_BINDING)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(_BINDING)
+    if spec is None or spec.origin is None:
         raise BundleError(f"{_BINDING} is not installed here, and agents need it: install nvidia-ml-py")
-    return {f"{_BINDING}.py": Path(found.origin)}
+    return {f"{_BINDING}.py": Path(spec.origin)}

@@ -108,13 +108,13 @@ class CertificateAuthority(IssuedCertificates):
         if not names:
             raise InvalidInput("a server's certificate needs a name or an address; none was given")
         key = ec.generate_private_key(ec.SECP256R1())
-        spoken = x509.SubjectAlternativeName([_general_name(name) for name in names])
+        names_extension = x509.SubjectAlternativeName([_general_name(name) for name in names])
         certificate = self._sign(
             key.public_key(),
             names[0][:_NAME_LIMIT],
             dt.timedelta(days=SERVER_DAYS),
             ExtendedKeyUsageOID.SERVER_AUTH,
-            spoken,
+            names_extension,
         )
         return KeyPair(_pem(certificate) + self.certificate, _key_pem(key))
 
@@ -131,9 +131,9 @@ class CertificateAuthority(IssuedCertificates):
     def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
         """As `sign`, for a node that joins: revokes all earlier certificates of this name and of this Swarm node."""
         signed, entry = self._client(csr_pem, node, node_id)
-        made = replace(entry, account=secrets.token_hex(20))
-        self._record_replacement(made)
-        return Admitted(signed, made.account)
+        issued = replace(entry, account=secrets.token_hex(20))
+        self._record_replacement(issued)
+        return Admitted(signed, issued.account)
 
     def renew(self, csr_pem: str, node: str, node_id: str, serial: int) -> str:
         """As `sign`, to renew the certificate with this serial number.
@@ -164,8 +164,8 @@ class CertificateAuthority(IssuedCertificates):
             raise InvalidInput(
                 "the certificate request has another key than one of an elliptic curve (P-256)", field="csr"
             )
-        spoken = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{NODE_ID_URI}{node_id}")])
-        signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, spoken)
+        names_extension = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"{NODE_ID_URI}{node_id}")])
+        signed = self._sign(key, node, dt.timedelta(days=CLIENT_DAYS), ExtendedKeyUsageOID.CLIENT_AUTH, names_extension)
         until = signed.not_valid_after_utc.timestamp()
         return _pem(signed), IssuedCertificate(node, f"{signed.serial_number:x}", until, node_id=node_id)
 
@@ -175,7 +175,7 @@ class CertificateAuthority(IssuedCertificates):
         name: str,
         lasts: dt.timedelta,
         use: x509.ObjectIdentifier,
-        spoken: x509.SubjectAlternativeName,
+        names_extension: x509.SubjectAlternativeName,
     ) -> x509.Certificate:
         now = _moment(self._now())
         return (
@@ -191,7 +191,7 @@ class CertificateAuthority(IssuedCertificates):
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .add_extension(spoken, critical=False)
+            .add_extension(names_extension, critical=False)
             .sign(self._key, hashes.SHA256())
         )
 

@@ -102,12 +102,13 @@ class Listener:
 
     async def open_on(self, listening: socket.socket) -> int:
         """Listen on this socket, which this object then owns; returns its port."""
-        context = await asyncio.to_thread(self._context)
+        pair = await asyncio.to_thread(self._authority.serve, [SERVER_NAME])
+        context = await asyncio.to_thread(server_context, pair, self._authority.certificate)
         self._server = await asyncio.start_server(
             self._connected, sock=listening, ssl=context, limit=MAX_FRAME_BYTES, ssl_handshake_timeout=_TIMEOUT_S
         )
-        found: int = listening.getsockname()[1]
-        return found
+        port: int = listening.getsockname()[1]
+        return port
 
     async def close(self) -> None:
         if self._server is not None:
@@ -115,9 +116,6 @@ class Listener:
         for task in self._links:
             task.cancel()
         await asyncio.gather(*self._links, return_exceptions=True)
-
-    def _context(self) -> ssl.SSLContext:
-        return server_context(self._authority.serve([SERVER_NAME]), self._authority.certificate)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._admit(reader, writer))
@@ -137,9 +135,8 @@ class Listener:
             if frame["message"] == TUNNEL:
                 await self._serve_tunnel(agent)
                 return
-            writer.write(
-                encode_frame(message_frame("welcome", Welcome(self._now(), agent.until, self._allowed_addresses())))
-            )
+            welcome = Welcome(self._now(), agent.until, self._allowed_addresses())
+            writer.write(encode_frame(message_frame("welcome", welcome)))
             await self._serve_link(agent)
         except (TimeoutError, *FRAME_ERRORS) as error:
             _log.info("the agent of %s sent no valid hello: %s", agent.node, error_text(error))

@@ -51,27 +51,25 @@ class Containers:
 
     def refresh(self) -> None:
         """List the containers again. Raises EngineFailure."""
-        listed = {str(one["Id"]): one for one in self._daemon.containers(LABEL)}
-        new = [
-            found for one in sorted(listed.keys() - self.running.keys()) if (found := self._describe(one)) is not None
-        ]
+        listed = {str(one["Id"]) for one in self._daemon.containers(LABEL)}
+        new = [self._describe(key) for key in sorted(listed - self.running.keys())]
         kept = {key: one for key, one in self.running.items() if key in listed}
-        self.running = {**kept, **{one.id: one for one in new}}
+        self.running = {**kept, **{one.id: one for one in new if one is not None}}
         observed = {_gains_privileges(one.pid) for one in self.running.values()} - {None}
         self.may_gain = True in observed if observed else self.may_gain
 
     def _describe(self, container: str) -> Container | None:
-        found = self._daemon.inspect(container)
-        if found is None or not found["State"]["Pid"]:
+        about = self._daemon.inspect(container)
+        if about is None or not about["State"]["Pid"]:
             return None
-        labels = found["Config"]["Labels"]
+        labels = about["Config"]["Labels"]
         cpus = str(labels.get(CPUS_LABEL, ""))
         cpus_milli = int(cpus) if cpus.isascii() and cpus.isdigit() else 0
-        limits = found["HostConfig"]
+        limits = about["HostConfig"]
         return Container(
             container,
             str(labels[LABEL]),
-            int(found["State"]["Pid"]),
+            int(about["State"]["Pid"]),
             cpus_milli,
             int(limits.get("Memory") or 0),
             int(limits.get("MemorySwap") or 0),

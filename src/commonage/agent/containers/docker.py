@@ -67,10 +67,10 @@ class DockerDaemon:
 
     def inspect(self, container: str) -> Mapping[str, Any] | None:
         """The full description of a container; None if it does not exist."""
-        found = None
+        description = None
         with _allowing(404):
-            found = dict(self._json(f"/containers/{container}/json"))
-        return found
+            description = dict(self._json(f"/containers/{container}/json"))
+        return description
 
     def remove(self, container: str) -> None:
         """Kill and remove a container. No error if it is gone, or being removed."""
@@ -102,11 +102,11 @@ class DockerDaemon:
         return True
 
     def has_image(self, name: str) -> bool:
-        found = False
+        present = False
         with _allowing(404):
             self._request("GET", f"/images/{quote(name)}/json")
-            found = True
-        return found
+            present = True
+        return present
 
     def pull(self, name: str, credentials: str, silence_s: float) -> Iterator[Mapping[str, Any]]:
         """Pull an image; yields the daemon's progress messages. Raises DaemonRefused if one of them is an error."""

@@ -78,11 +78,11 @@ class Execs:
         A program may start, and report it, before the daemon lists its container as running.
         """
         for _ in range(_START_POLLS):
-            found = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}", ended_too=True)
-            running = [one for one in found if one["State"] == "running"]
+            containers = await asyncio.to_thread(self._daemon.containers, f"{LABEL}={attempt_id}", ended_too=True)
+            running = [one for one in containers if one["State"] == "running"]
             if running:
                 return str(running[0]["Id"])
-            if not any(one["State"] == "created" for one in found):
+            if not any(one["State"] == "created" for one in containers):
                 break
             await asyncio.sleep(_START_POLL_S)
         raise NotRunning(f"{attempt_id[:100]} does not run on this node")

@@ -38,7 +38,7 @@ def on_disk(root: Path) -> list[OnDisk]:
 
     Raises OSError if it cannot be read.
     """
-    found = []
+    containers = []
     for folder in (root / "containers").iterdir():
         with suppress(OSError, ValueError, KeyError, TypeError):  # being created or removed at this moment
             about = json.loads((folder / "config.v2.json").read_bytes())
@@ -46,8 +46,8 @@ def on_disk(root: Path) -> list[OnDisk]:
             if attempt:
                 state = about["State"]
                 ran = bool(state["Running"]) or str(state.get("FinishedAt", "")).startswith(_NEVER)
-                found.append(OnDisk(folder.name, str(attempt), ran))
-    return found
+                containers.append(OnDisk(folder.name, str(attempt), ran))
+    return containers
 
 
 def end_processes(
@@ -72,23 +72,22 @@ def end_processes(
 def processes_of(containers: Collection[str]) -> dict[int, str]:
     """The processes of these containers, each with its container, by their control groups."""
     wanted = {one.encode(): one for one in containers}
-    found: dict[int, str] = {}
+    owners: dict[int, str] = {}
     for entry in os.scandir("/proc") if wanted else ():
         if not entry.name.isdigit():
             continue
         try:
             groups = Path(entry.path, "cgroup").read_bytes()
             owner = next((wanted[one] for one in _CONTAINER.findall(groups) if one in wanted), None)
+            if owner is None:
+                continue
+            stat = Path(entry.path, "stat").read_bytes()
             # A zombie still lists its groups, but does nothing any more.
-            if owner is not None and not _is_dead(Path(entry.path, "stat").read_bytes()):
-                found[int(entry.name)] = owner
+            if stat[stat.rindex(b")") + 2 :][:1] not in (b"Z", b"X"):
+                owners[int(entry.name)] = owner
         except OSError:
             continue
-    return found
-
-
-def _is_dead(stat: bytes) -> bool:
-    return stat[stat.rindex(b")") + 2 :][:1] in (b"Z", b"X")
+    return owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +112,16 @@ class Freezer:
 
 def pause(containers: Collection[str]) -> dict[str, bool]:
     """Pause the containers that have processes, including processes to come; returns for each whether it is paused."""
-    return {container: _set_paused(pid, container, True) for container, pid in _one_process_of_each(containers).items()}
+    return {container: _set_paused(pid, container, True) for container, pid in _processes(containers).items()}
 
 
 def unpause(containers: Collection[str]) -> None:
     """End the pause of those that are paused."""
-    for container, pid in _one_process_of_each(containers).items():
+    for container, pid in _processes(containers).items():
         _set_paused(pid, container, False)
 
 
-def _one_process_of_each(containers: Collection[str]) -> dict[str, int]:
+def _processes(containers: Collection[str]) -> dict[str, int]:
     """One process of each of these containers that has any."""
     return {container: pid for pid, container in processes_of(containers).items()}
 

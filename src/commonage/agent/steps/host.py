@@ -92,17 +92,17 @@ class Host:
 
     def mounted(self, path: Path) -> str | None:
         """The type of the file system that is mounted at this path; None if it is no mount point."""
-        found = None
+        kind = None
         for line in (self.read(Path("/proc/self/mounts")) or "").splitlines():
             words = line.split()
             if len(words) > 2 and words[1].replace("\\040", " ") == str(path):
-                found = words[2]
-        return found
+                kind = words[2]
+        return kind
 
-    def wait(self, until: Callable[[], bool], seconds: float) -> bool:
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Poll until the condition is true; False after a timeout."""
         deadline = time.monotonic() + seconds
-        while not until():
+        while not condition():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.2)

@@ -127,26 +127,26 @@ def run_steps(steps: Sequence[Step], context: JoinContext, *, plan: bool, print_
     planned: list[str] = []
     for number, step in enumerate(steps, start=1):
         line = _Progress(f"{number:>2}/{len(steps)}  {step.name:<12}", print_line)
-        found = _check(step, context)
-        if found.state is State.NEEDED and plan:
+        result = _check(step, context)
+        if result.state is State.NEEDED and plan:
             planned.append(step.name)
-            line.report("would", found.message)
+            line.report("would", result.message)
             continue
-        if found.state is State.NEEDED:
-            for change in found.changes:
+        if result.state is State.NEEDED:
+            for change in result.changes:
                 line.begin(change)
-            found = _check(step, context, after_changes=True)
-            if found.state is State.DONE:
+            result = _check(step, context, after_changes=True)
+            if result.state is State.DONE:
                 changed.append(step.name)
-                line.report("changed", found.message)
+                line.report("changed", result.message)
                 continue
-        if found.state is State.BLOCKED:
-            line.report("stop", found.message)
+        if result.state is State.BLOCKED:
+            line.report("stop", result.message)
             if plan:  # report every obstacle at once
                 planned.append(step.name)
                 continue
             return Outcome(tuple(changed), tuple(planned), step.name)
-        line.report("ok" if found.state is State.DONE else "-", found.message)
+        line.report("ok" if result.state is State.DONE else "-", result.message)
     return Outcome(tuple(changed), tuple(planned))
 
 

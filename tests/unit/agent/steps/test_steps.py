@@ -61,9 +61,12 @@ class FakeHost(Host):
         return CommandResult(1, "", f"{words[0]} knows nothing")
 
 
-def context_of(host: Host, **options: Any) -> JoinContext:
-    # No step here asks the control plane.
-    return JoinContext(host, JOIN_CONFIG, None, Options("gpu-1", **options))  # type: ignore[arg-type]
+def context_of(
+    host: Host, join_config: dict[str, Any] | None = None, client: Any = None, **options: Any
+) -> JoinContext:
+    """`join_config` replaces fields. Without a client no step may ask the control plane."""
+    config = JoinConfig.from_json(JOIN_CONFIG.to_json() | (join_config or {}))
+    return JoinContext(host, config, client, Options(**{"node": "gpu-1", **options}))
 
 
 class Scripted:
@@ -390,8 +393,7 @@ def test_only_commonage_lines_of_fstab_change(tmp_path: Path, monkeypatch: pytes
 
 def test_shared_folder_is_recognised_by_its_mark(tmp_path: Path) -> None:
     step = steps_storage.Share()
-    join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"shared_dir": str(tmp_path)})
-    context = JoinContext(Host(), join_config, None, Options("gpu-1"))  # type: ignore[arg-type]  # nobody is asked
+    context = context_of(Host(), {"shared_dir": str(tmp_path)})
     assert "--share SERVER:/FOLDER" in step.check(context).message
     (tmp_path / MARK_FILE).write_text("m\n")
     assert step.check(context).state is State.DONE
@@ -403,56 +405,52 @@ def test_shared_folder_is_recognised_by_its_mark(tmp_path: Path) -> None:
 
 
 class SwarmJoinClient:
-    """The control plane's, whose Swarm has another token since the node was told its terms."""
+    """The control plane's, whose Swarm has another token since the node received the join config."""
 
-    def __init__(self, join_config: JoinConfig) -> None:
-        self.join_config, self.state = join_config, ""
+    state = ""
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return (
-            {"swarm": self.state, "taken": ""}
-            if path == "/registration"
-            else self.join_config.to_json() | {"swarm_token": "SWMTKN-new"}
-        )
+        if path == "/registration":
+            return {"swarm": self.state, "taken": ""}
+        return JOIN_CONFIG.to_json() | {"managers": ["away:2377", "h:2"], "swarm_token": "SWMTKN-new"}
 
 
-def test_swarm_token_is_current_and_in_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"managers": ["away:2377", "h:2"]})
-    join_client, asked = SwarmJoinClient(join_config), list[tuple[str, str, str]]()
-    host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
+NO_SWARM = {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'}
+
+
+def join_swarm(monkeypatch: pytest.MonkeyPatch, **refusals: EngineFailure) -> tuple[list[str], FakeHost]:
+    """Apply the step; returns the joins as text. `refusals` are the daemon's errors by the manager's host."""
+    client, joins, host = SwarmJoinClient(), list[str](), FakeHost(("docker",), NO_SWARM)
 
     class Daemon(DockerDaemon):
         def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
-            asked.append((manager, token, address))
-            if manager == "away:2377":
-                raise EngineFailure("rpc error")
-            join_client.state = "ready"
+            joins.append(f"{manager} {token} {address}")
+            if refusal := refusals.get(manager.partition(":")[0]):
+                raise refusal
+            client.state = "ready"
 
     monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
-    context = JoinContext(host, join_config, join_client, Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]  # a door of ours
-    steps_swarm.Swarm().apply(context)
-    assert asked == [("away:2377", "SWMTKN-new", "10.0.0.7"), ("h:2", "SWMTKN-new", "10.0.0.7")]
+    steps_swarm.Swarm().apply(context_of(host, client=client, address="10.0.0.7"))
+    return joins, host
+
+
+def test_swarm_token_is_current_and_in_no_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    joins, host = join_swarm(monkeypatch, away=EngineFailure("rpc error"))
+    assert joins == ["away:2377 SWMTKN-new 10.0.0.7", "h:2 SWMTKN-new 10.0.0.7"]
     assert not [command for command in host.ran if "SWMTKN" in command]
 
 
 def test_swarm_refusal_has_the_daemons_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Daemon(DockerDaemon):
-        def join_swarm(self, manager: str, token: str, address: str, within_s: float) -> None:
-            raise DaemonRefused("remote CA does not match fingerprint", 500)
-
-    monkeypatch.setattr(steps_swarm, "DockerDaemon", Daemon)
-    host = FakeHost(("docker",), {"docker info": '{"LocalNodeState": "inactive", "NodeID": "n1"}'})
-    context = JoinContext(host, JOIN_CONFIG, SwarmJoinClient(JOIN_CONFIG), Options("gpu-1", address="10.0.0.7"))  # type: ignore[arg-type]
+    refusal = DaemonRefused("remote CA does not match fingerprint", 500)
     with pytest.raises(StepFailed, match="remote CA does not match fingerprint"):
-        steps_swarm.Swarm().apply(context)
+        join_swarm(monkeypatch, away=refusal, h=refusal)
 
 
 # --- images ---------------------------------------------------------------------------------------------------------
 
 
 def test_image_that_cannot_be_pulled_does_not_fail_the_join() -> None:
-    context = context_of(FakeHost(("docker",)))
-    context.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
+    context = context_of(FakeHost(("docker",)), {"images": ["lab/torch:1"]})
     said: list[str] = []
     outcome = run_steps([Images()], context, plan=False, print_line=said.append)
     assert (outcome.changed, outcome.failed) == ((), "")
@@ -464,9 +462,7 @@ def test_image_that_cannot_be_pulled_does_not_fail_the_join() -> None:
 
 def test_present_image_is_not_pulled() -> None:
     host = FakeHost(("docker",), {"docker image inspect": "sha256:1\n"})
-    context = context_of(host)
-    context.join_config = JoinConfig.from_json(JOIN_CONFIG.to_json() | {"images": ["lab/torch:1"]})
-    assert Images().check(context) == done("1 of 1 images are present")
+    assert Images().check(context_of(host, {"images": ["lab/torch:1"]})) == done("1 of 1 images are present")
     assert not [command for command in host.ran if command.startswith("docker pull")]
 
 
@@ -477,7 +473,8 @@ def test_preflight_reports_all_problems_at_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(steps_checks.platform, "release", lambda: "3.10.0-1160.el7")
     monkeypatch.setattr(steps_checks, "_unreachable", lambda place: "timed out")
     monkeypatch.setattr(steps_checks, "_free_gib", lambda path: 2.0)
-    context = JoinContext(Host(), JOIN_CONFIG, None, Options("localhost"), skew_s=-90.0)  # type: ignore[arg-type]  # nobody is asked
+    context = context_of(Host(), node="localhost")
+    context.skew_s = -90.0
     said = steps_checks.Preflight().check(context).message
     for words in ("3.10.0-1160.el7", "2.0 GiB are free", "90 s behind", "is not unique", "h:2", "timed out"):
         assert words in said
