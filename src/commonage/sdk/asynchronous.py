@@ -16,16 +16,14 @@ import httpx2
 from commonage.sdk import bundles, calls, transport, waiting
 from commonage.sdk.calls import Answer, Backoff, Call, Executed, WorkloadFilter, given, may_repeat
 from commonage.sdk.errors import ApiError
-from commonage.wire.environments import EnvironmentOut, LaunchOptions
+from commonage.wire.environments import EnvironmentOut, LaunchOptions, VolumeList
 from commonage.wire.events import EventOut, EventPage, LogLineOut, MetricsOut
 from commonage.wire.execs import TerminalIn
 from commonage.wire.images import CollectedOut, ImageIn, ImageNameOut, ImageOut, RegistryOut, RemovedOut
 from commonage.wire.installation import HealthOut, InfoOut, TokenIn, TokenOut
-from commonage.wire.joining import JoinKitOut, JoinTokenOut
-from commonage.wire.nodes import NodeOut, NodePoolOut
+from commonage.wire.nodes import JoinKitOut, JoinTokenOut, NodeOut, NodePoolOut
 from commonage.wire.tenants import ReservationIn, ReservationOut, ReservedOut, TenantOut
 from commonage.wire.usage import UsageOut
-from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import (
     AttemptOut,
     BundleOut,

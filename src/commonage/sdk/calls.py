@@ -10,7 +10,7 @@ from urllib.parse import quote
 from pydantic import BaseModel
 
 from commonage.sdk.errors import GATEWAY, ApiError
-from commonage.wire.environments import EnvironmentList, LaunchOptions
+from commonage.wire.environments import EnvironmentList, LaunchOptions, VolumeList
 from commonage.wire.events import EventPage, MetricsOut
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import (
@@ -25,11 +25,9 @@ from commonage.wire.images import (
     RemovedOut,
 )
 from commonage.wire.installation import HealthOut, InfoOut, TokenIn, TokenOut
-from commonage.wire.joining import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut
-from commonage.wire.nodes import NodeList, NodeOut, NodePoolList
+from commonage.wire.nodes import DoneOut, JoinKitOut, JoinTokenIn, JoinTokenOut, NodeList, NodeOut, NodePoolList
 from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut, TenantList
 from commonage.wire.usage import UsageOut
-from commonage.wire.volumes import VolumeList
 from commonage.wire.workloads import AttemptList, ExplanationOut, StopIn, SubmitIn, SubmitOut, WorkloadOut, WorkloadPage
 
 Answer = TypeVar("Answer", bound=BaseModel)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.cli import output, usage
+from commonage.cli import output, tenant
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_states_have_colors() -> None:
 
 
 def test_usage_is_rounded() -> None:
-    assert [usage._amount(hours) for hours in (0, 1.4e-5, 0.00099, 0.0238, 12.345, 12345.6)] == [
+    assert [tenant.hours_text(hours) for hours in (0, 1.4e-5, 0.00099, 0.0238, 12.345, 12345.6)] == [
         "0",
         "<0.0001",
         "0.00099",

@@ -18,9 +18,9 @@ from commonage.domain.errors import NotFound
 from commonage.domain.node_pools import NodePoolView
 from commonage.domain.principals import Principal, Scope
 from commonage.messages.notes import unattributed as unattributed_text
-from commonage.wire.joining import DoneOut
 from commonage.wire.nodes import (
     DeviceOut,
+    DoneOut,
     DrainQuery,
     NodeList,
     NodeOut,

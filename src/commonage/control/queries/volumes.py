@@ -13,7 +13,7 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.refusals import MountsNotSupported
 from commonage.domain.statuses import Capabilities
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"

@@ -18,7 +18,7 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 Variables = tuple[tuple[str, str], ...]
 MAX_TOGETHER = 1024

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from commonage.cli import connection
 from commonage.cli.app import app
-from commonage.cli.nodes import join
-from commonage.cli.nodes.join import commands
+from commonage.cli.nodes.join import commands, rm
 from commonage.cli.nodes.ssh import split_host
-from commonage.wire.joining import JoinTokenOut
+from commonage.wire.nodes import JoinTokenOut
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_node_is_removed_by_name_even_if_unlisted(
     def connect(_server: object) -> Iterator[object]:
         yield SimpleNamespace(nodes=lambda: [SimpleNamespace(site="east", name="gpu-7")], remove_node=remove)
 
-    monkeypatch.setattr(join, "connect", connect)
-    ran = CliRunner().invoke(join.rm, [typed, "--url", "http://localhost:1", "--token", "x"])
+    monkeypatch.setattr(connection, "connect", connect)
+    ran = CliRunner().invoke(rm, [typed, "--url", "http://localhost:1", "--token", "x"])
     assert (ran.exit_code, removed) == (0, [asked])
     assert ran.stdout == f"{asked[1]} is removed\nits certificate is revoked\n"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from commonage.cli.errors import Failure
-from commonage.cli.usage import Instant
+from commonage.cli.tenant import Instant
 from commonage.cli.workloads.request import dependencies, message, request_fields, variables, with_units
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from commonage.cli.nodes import gpus
+from commonage.cli.nodes import view
 from commonage.wire.nodes import DeviceOut, NodeOut
 
 PLAIN: dict[str, Any] = {
@@ -29,7 +29,7 @@ def node_with(*devices: dict[str, Any]) -> NodeOut:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *devices: dict[str, Any]) -> str:
-    gpus.print_node(node_with(*devices))
+    view.print_node(node_with(*devices))
     return capsys.readouterr().out
 
 
@@ -81,7 +81,7 @@ def test_mig_instance_names_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_faults_are_listed() -> None:
-    assert gpus.faults(node_with({"faults": ["is lost"]}, {})) == ["GPU 0 takes no workloads: it is lost"]
+    assert view.faults(node_with({"faults": ["is lost"]}, {})) == ["GPU 0 takes no workloads: it is lost"]
 
 
 def test_labels_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
