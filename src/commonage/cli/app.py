@@ -89,7 +89,6 @@ class LazyGroup(click.Group):
 
 class MainGroup(LazyGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table in its sections, without importing a command."""
         for section in dict.fromkeys(row.section for row in COMMANDS.values()):
             with formatter.section(section):
                 formatter.write_dl([(name, row.help) for name, row in COMMANDS.items() if row.section == section])

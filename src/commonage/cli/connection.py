@@ -207,7 +207,7 @@ def find_workload(client: Client, text: str) -> WorkloadOut:
         return matches[0]
     if not matches:
         raise Failure(
-            f"no workload of yours has the name {text!r} or an id that ends so. See `commonage ps --all`.", MISUSED
+            f"no workload of yours has the name {text!r} or an id that ends with it. See `commonage ps --all`.", MISUSED
         )
     listed = ", ".join(f"{each.id} ({each.name})" if each.name else each.id for each in matches[:5])
     more = f", and {len(matches) - 5} more" if len(matches) > 5 else ""

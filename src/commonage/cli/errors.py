@@ -22,8 +22,6 @@ class Failure(click.ClickException):
 
 
 class ServerRefused(Failure):
-    """The server refused, or did not answer."""
-
     def __init__(self, error: ApiError) -> None:
         super().__init__(_text(error), _code(error))
         self.error = error

@@ -47,7 +47,6 @@ def print_json(value: object) -> None:
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """An empty table with these column heads. Columns in `right` are aligned to the right."""
     from rich import box
     from rich.table import Table
 
@@ -58,7 +57,6 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def state(name: str) -> str:
-    """A state with its color, as markup."""
     style, text = STATE_STYLES.get(name), name.replace("_", " ")
     return f"[{style}]{text}[/]" if style else text
 
@@ -131,7 +129,6 @@ def node_or_reason(workload: WorkloadOut) -> str:
 
 
 def explanation(explained: ExplanationOut) -> list[str]:
-    """An explanation as lines of text."""
     lines = [explained.summary]
     waits = not explained.startable_now
     if explained.jobs_ahead:

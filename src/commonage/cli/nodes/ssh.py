@@ -57,7 +57,6 @@ def split_host(text: str) -> tuple[str, str, int]:
 
 
 def run(task: Task) -> int:
-    """Run the task on all hosts in parallel. Returns the exit code."""
     # Only in this process: see above.
     import_module("gevent.monkey").patch_all()
     from pyinfra.api.config import Config
@@ -107,7 +106,6 @@ def _visit(host: Any, task: Task) -> bool:
 
 
 def _do(host: Any, task: Task) -> bool:
-    """Copy the files, run the command, remove the files."""
     from pyinfra.api.command import StringCommand
 
     data = host.data.dict()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def node_table(nodes: Sequence[NodeOut]) -> Table:
-    """The table of nodes, with a line for each GPU."""
     devices = ("GPU", "FREE VRAM", "USED VRAM", "BUSY")
     table = output.table("NODE", "STATE", "FREE CORES", "FREE MEMORY", *devices, "WORKLOADS", right=["WORKLOADS"])
     for node in nodes:
@@ -38,7 +37,6 @@ def _free_memory(node: NodeOut) -> str:
 
 
 def node_notes(nodes: Sequence[NodeOut]) -> list[str]:
-    """The notes and problems of the nodes, without repetition."""
     reasons = [f"{node.name}: {output.messages(node.reasons)}" for node in nodes if node.reasons]
     unattributed = [
         f"{node.name}, GPU {device.label}: {_process_text(process)}"
@@ -91,7 +89,6 @@ def print_node(node: NodeOut) -> None:
 
 
 def faults(node: NodeOut) -> list[str]:
-    """The faults for which GPUs of the node take no workloads."""
     return [f"GPU {device.label} takes no workloads: it {fault}" for device in node.devices for fault in device.faults]
 
 

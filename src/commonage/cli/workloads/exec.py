@@ -94,7 +94,6 @@ def _size() -> os.terminal_size:
 
 
 async def _forward(running: Exec) -> int:
-    """Forward input and output until the command ends. Returns its exit code."""
     feeding = asyncio.create_task(_feed(running))
     try:
         while (chunk := await running.read()) is not None:
@@ -156,7 +155,6 @@ def _raw() -> Iterator[None]:
 
 @asynccontextmanager
 async def _resizing(running: Exec) -> AsyncIterator[None]:
-    """Resize the terminal of the command when ours is resized."""
     loop = asyncio.get_running_loop()
     resizes: set[asyncio.Task[None]] = set()
 

@@ -38,7 +38,6 @@ def follow(client: Client, workload: WorkloadOut) -> int:
 
 
 def exit_code(workload: WorkloadOut) -> int:
-    """The exit code for this command: that of the job if it failed with one."""
     if workload.state == "succeeded":
         return 0
     code = workload.exit_code
@@ -62,7 +61,6 @@ class _Follower:
         self.status = StatusLine()
 
     def run(self) -> int:
-        """Wait, show the log of each attempt, and report the result. Returns the exit code."""
         from commonage.wire.workloads import TERMINAL_STATES
 
         while True:
@@ -149,13 +147,11 @@ class StatusLine:
         self._status.update(output.text(text))
 
     def clear(self) -> None:
-        """Remove the line that changes."""
         if self._status is not None:
             self._status.stop()
         self._status = None
 
     def print(self, text: str) -> None:
-        """Print a line that remains."""
         self.clear()
         if text == self._last and not self._in_terminal:
             return  # `update` has printed it

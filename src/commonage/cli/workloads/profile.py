@@ -91,7 +91,6 @@ def _free_device(node: NodeOut) -> bool:
 
 
 def _peaks(measured: UsageReportOut) -> list[str]:
-    """The peaks as lines of text."""
     lines = [
         f"cores: {output.cpus(measured.cpu_peak_milli)} at most",
         f"memory: {output.memory(measured.memory_peak_mib)} at most",
@@ -106,7 +105,6 @@ def _peaks(measured: UsageReportOut) -> list[str]:
 
 
 def _request_line(measured: UsageReportOut) -> str:
-    """The suggested request as options of `commonage run`."""
     options = []
     if measured.sufficient_vram_mib is not None and measured.devices == 1:
         whole = measured.sufficient_vram_mib >= measured.vram_mib

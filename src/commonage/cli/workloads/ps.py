@@ -75,7 +75,6 @@ def ps(server: Server, as_json: bool, watch: bool, limit: int | None, **options:
 
 
 def _filters(client: Client, options: dict[str, Any]) -> Any:
-    """The filter of the API for the options."""
     query: dict[str, Any] = {
         name: options[name] for name in ("kind", "node", "environment", "array", "text") if options[name] is not None
     }
@@ -148,7 +147,6 @@ def _overview(client: Client) -> Group:
 
 
 def _watch(content: Callable[[], RenderableType], *, every_s: float, whole_screen: bool = False) -> None:
-    """Show the content and refresh it until Ctrl-C."""
     from rich.live import Live
 
     try:

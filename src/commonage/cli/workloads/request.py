@@ -89,8 +89,6 @@ _JOB = (
 
 
 def add_options(options: Sequence[Callable[[F], F]]) -> Callable[[F], F]:
-    """A decorator that adds these options to a command, in this order."""
-
     def decorate(command: F) -> F:
         for option in reversed(options):
             command = option(command)
@@ -139,7 +137,6 @@ def with_units(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def labels(given: Iterable[str]) -> dict[str, str]:
-    """The labels of the `--on` options. Raises Failure."""
     values: dict[str, str] = {}
     for text in given:
         name, _, value = text.partition("=")

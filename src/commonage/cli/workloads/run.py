@@ -136,7 +136,6 @@ def _follow(client: Client, made: SubmitOut, as_json: bool) -> int:
 
 
 def _follow_array(client: Client, made: SubmitOut) -> int:
-    """Show the counts of an array until it ends. Returns 0 if all members succeeded."""
     import time
 
     status = StatusLine()

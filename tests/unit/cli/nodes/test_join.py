@@ -77,10 +77,10 @@ def test_expiry_on_another_day_has_a_date() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("8d", "1 minute to 7 days"), ("30s", "1 minute to 7 days"), ("x", "like 90s, 30m"), ("30", "has no unit")],
 )
-def test_invalid_token_lifetime_is_refused(text: str, said: str) -> None:
+def test_invalid_token_lifetime_is_refused(text: str, message: str) -> None:
     words = ["token", "--for", text, "--url", "http://127.0.0.1:9", "--token", "t"]
     result = CliRunner().invoke(app, ["node", *words], prog_name="commonage")
-    assert (result.exit_code, said in result.output) == (2, True), result.output
+    assert (result.exit_code, message in result.output) == (2, True), result.output
