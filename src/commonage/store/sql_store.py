@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, case, func, literal, select
 
 from commonage.domain.errors import InvalidInput, Unavailable
-from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Attempt, State, Workload
+from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.changes import Changes
 from commonage.store.database import Database, connect

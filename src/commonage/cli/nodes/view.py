@@ -56,7 +56,7 @@ def _process_text(process: UnattributedProcessOut) -> str:
 
 def _device(device: DeviceOut) -> tuple[str, str, str, str]:
     simulated = " (simulated)" if device.simulated and "simulated" not in device.model.lower() else ""
-    faults = f" [red]{output.text('; '.join(device.faults))}[/]" if device.faults else ""
+    faults = f" [red]{output.text(output.messages(device.faults))}[/]" if device.faults else ""
     return (
         f"{device.label}: {output.text(device.model)}{simulated}{faults}",
         _free_vram(device),
@@ -89,15 +89,17 @@ def print_node(node: NodeOut) -> None:
 
 
 def faults(node: NodeOut) -> list[str]:
-    return [f"GPU {device.label} takes no workloads: it {fault}" for device in node.devices for fault in device.faults]
+    return [
+        f"GPU {device.label} takes no workloads. {fault.message}" for device in node.devices for fault in device.faults
+    ]
 
 
 def _facts(device: DeviceOut, names: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Labels and values as markup; the value is empty if it is unknown."""
     for fault in device.faults:
-        yield "fault", f"[red]{output.text(fault)}[/]"
+        yield "fault", f"[red]{output.text(fault.message)}[/]"
     for notice in device.notices:
-        yield "notice", f"[yellow]{output.text(notice)}[/]"
+        yield "notice", f"[yellow]{output.text(notice.message)}[/]"
     yield "uuid", output.text(device.uuid)
     used = "" if device.used_mib is None else f", {output.memory(device.used_mib)} in use"
     yield "memory", f"{_free_vram(device)} free{used}"
@@ -107,7 +109,7 @@ def _facts(device: DeviceOut, names: dict[str, str]) -> Iterator[tuple[str, str]
         yield "slots", f"{device.slots} equal slots"
     yield "isolation", f"[bold]{device.isolation}[/]"
     for level in device.unavailable:
-        yield "", f"no {level.isolation}: {output.text(level.why)}"
+        yield "", f"no {level.isolation}: {output.text(level.reason.message)}"
     versions = [
         f"driver {device.driver}" if device.driver else "",
         f"CUDA {device.cuda}" if device.cuda else "",
