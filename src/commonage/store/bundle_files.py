@@ -57,8 +57,10 @@ class BundleFiles:
                 yield KeptBundle(tenant, owner, match[1], status.st_size, status.st_mtime)
 
     async def receive(self, chunks: AsyncIterator[bytes]) -> ReceivedBundle:
+        def new() -> IO[bytes]:
+            return tempfile.NamedTemporaryFile(dir=self._folder, prefix=_COMING, delete=False)
+
         digest, size, head = hashlib.sha256(), 0, b""
-        new = partial(tempfile.NamedTemporaryFile, dir=self._folder, prefix=_COMING, delete=False)
         with await _done(new, "the bundle cannot be written") as coming:
             place = Path(coming.name)
             try:
