@@ -333,20 +333,22 @@ def usage_report_in_words(usage_report: UsageReport) -> str:
 
 def _vram(usage_report: UsageReport) -> str:
     each = f" on each of {usage_report.devices} GPUs" if usage_report.devices > 1 else ""
-    asked = f"asked {format_memory(usage_report.vram_mib)} of VRAM{each}"
+    requested = f"requested {format_memory(usage_report.vram_mib)} of GPU memory{each}"
     peak, enough = usage_report.vram_peak_mib, usage_report.sufficient_vram_mib
     if peak is None:
-        return f"{asked}, used: not measured"
+        too_short = usage_report.ended_at is not None and not usage_report.figures.measured_s
+        reason = " (the workload ended before the first measurement)" if too_short else ""
+        return f"{requested}; use was not measured{reason}"
     if enough is None:
-        return f"{asked}, used none"
-    used = f"{asked}, peak {format_memory(peak)}"
-    return f"{used}, {format_memory(enough)} would have done" if enough < usage_report.vram_mib else used
+        return f"{requested}, used none"
+    used = f"{requested}, peak {format_memory(peak)}"
+    return f"{used}, {format_memory(enough)} would be enough" if enough < usage_report.vram_mib else used
 
 
 def _memory(usage_report: UsageReport) -> str:
     peak, enough = usage_report.figures.memory_peak_mib, usage_report.sufficient_memory_mib
-    used = f"asked {format_memory(usage_report.memory_mib)} of memory, peak {format_memory(peak)}"
-    return f"{used}, {format_memory(enough)} would have done" if enough and enough < usage_report.memory_mib else used
+    used = f"requested {format_memory(usage_report.memory_mib)} of memory, peak {format_memory(peak)}"
+    return f"{used}, {format_memory(enough)} would be enough" if enough and enough < usage_report.memory_mib else used
 
 
 def _figure(value: float) -> str:

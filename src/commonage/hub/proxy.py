@@ -15,10 +15,8 @@ from jupyterhub_traefik_proxy.fileprovider import TraefikFileProviderProxy
 from jupyterhub_traefik_proxy.traefik_utils import generate_rule
 from traitlets import List, Unicode
 
-from commonage.wire.docs import DOCS_PATH
-from commonage.wire.hub import API_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
-from commonage.wire.origins import session_domain
-from commonage.wire.proxy import UNAVAILABLE
+from commonage.wire.hub import API_PATH, DOCS_PATH, PORTAL_PATH, REFUSED_PATH, HubSettings
+from commonage.wire.origins import UNAVAILABLE, session_domain
 
 # Prefix of all names made here, by which leftovers of an earlier configuration are found.
 _MARK = "guard-"

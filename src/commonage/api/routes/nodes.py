@@ -17,9 +17,9 @@ from commonage.control.windows import deadline_of, zone_of
 from commonage.domain.errors import NotFound
 from commonage.domain.nodes import NodePoolView
 from commonage.domain.principals import Principal, Scope
-from commonage.wire.joining import DoneOut
 from commonage.wire.nodes import (
     DeviceOut,
+    DoneOut,
     DrainQuery,
     NodeList,
     NodeOut,

@@ -23,7 +23,7 @@ from commonage.domain.tenants import PriorityClass, Tenant
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, variable_of
 from commonage.scheduler.fit.filters import refusal
 from commonage.scheduler.model.grid import Grid
-from commonage.wire.docs import docs_page
+from commonage.wire.hub import docs_page
 
 _LINK = "a link in ~/volumes here: read-only is an agreement, not a wall"
 _NO_SIZE = "its size is not bounded here"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.cli.credentials import (
+from commonage.cli.connection import (
     DEFAULT_URL,
     Server,
     credentials_file,

@@ -1,4 +1,4 @@
-"""The stored form of domain objects, derived from their dataclasses. Pure; called by the repositories of this package.
+"""The stored form of domain objects, derived from their dataclasses. Pure; called by the modules of this package.
 
 Each field is a column of its table or part of the JSON column `body`; a field without a place is an error at import.
 JSON is read by the strict codec of the domain. Fields that an older program did not write get their defaults, and
@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Table
+from sqlalchemy import Select, Table, select
 
 from commonage.domain.codec import from_json, to_json
 from commonage.domain.images import Image
@@ -40,10 +40,6 @@ def clean(text: str) -> str:
     return _UNSTORABLE.sub("\ufffd", text)
 
 
-def _clean_or_none(text: str | None) -> str | None:
-    return None if text is None else clean(text)
-
-
 def _cleaned(data: Any) -> Any:
     if isinstance(data, str):
         return clean(data)
@@ -57,9 +53,6 @@ def _encode(data: Any) -> str:
     return _encoder.encode(_cleaned(data)) if _ESCAPED.search(text) else text
 
 
-# --- one dataclass ------------------------------------------------------------------------------------------------
-
-
 class Stored(Generic[T]):
     """Rows of one dataclass. `named` are columns with other names than their fields; fields in `elsewhere` are not in
     this row or in columns of another `Stored`.
@@ -69,6 +62,7 @@ class Stored(Generic[T]):
         self, kind: type[T], table: Table, *, named: Mapping[str, str] | None = None, elsewhere: Collection[str] = ()
     ) -> None:
         of_kind: Any = kind
+        self.table = table
         hints = typing.get_type_hints(kind)
         self.fields = tuple(field.name for field in fields(of_kind) if field.name not in elsewhere)
         self._kind = kind
@@ -81,6 +75,9 @@ class Stored(Generic[T]):
         converters = [_converters(hints[name]) for name in in_columns]
         self._writers = [(name, places[name], write) for name, (write, _) in zip(in_columns, converters, strict=True)]
         self._readers = [(name, read) for name, (_, read) in zip(in_columns, converters, strict=True)]
+
+    def select(self) -> Select[Any]:
+        return select(*(self.table.c[name] for name in self.columns))
 
     def row(self, value: T) -> Row:
         """The values of `columns`, by name."""
@@ -111,17 +108,21 @@ def _converters(hint: Any) -> tuple[_Convert | None, _Convert | None]:
     """What writes and reads a column of this type; None for values that the database takes as they are."""
     kind, _ = _without_none(hint)
     if kind is str:
-        return _clean_or_none, None
+        return _unless_none(clean), None
     if kind in (int, float):
         return None, None
     if kind is bool:
         return None, bool
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return lambda value: None if value is None else value.value, kind
+        return _unless_none(lambda value: value.value), kind
     return (
-        lambda value: None if value is None else _encode(to_json(value)),
+        _unless_none(lambda value: _encode(to_json(value))),
         lambda text: from_json(kind, json.loads(text), ignore_unknown=True),
     )
+
+
+def _unless_none(convert: _Convert) -> _Convert:
+    return lambda value: None if value is None else convert(value)
 
 
 def _json_reader(hint: Any) -> _Convert:
@@ -130,14 +131,11 @@ def _json_reader(hint: Any) -> _Convert:
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
-    """The type without `| None`, and whether it had that."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint, False
-    [kind] = [one for one in typing.get_args(hint) if one is not type(None)]
+    [kind] = [member for member in typing.get_args(hint) if member is not type(None)]
     return kind, True
 
-
-# --- all dataclasses ----------------------------------------------------------------------------------------------
 
 WORKLOAD = Stored(Workload, tables.workloads, elsewhere=("spec", "attempt"))
 ATTEMPT = Stored(Attempt, tables.attempts, elsewhere=("allocation",))
@@ -166,7 +164,6 @@ def spec_from_json(body: str, secrets: str | None = None) -> Spec:
 
 
 def secrets_to_json(secrets: Secrets) -> str:
-    """Secrets, in their order."""
     return _encoder.encode(secrets)
 
 
@@ -174,12 +171,10 @@ def workload_row(workload: Workload, spec_id: str, key: str | None) -> Row:
     """A whole row; `key` is the client's, given to the first member of an array only."""
     spec = workload.spec
     return {
+        **_charged_to(spec),
         "kind": spec.kind.value,
-        "owner": clean(spec.owner),
-        "tenant": clean(spec.tenant),
-        "environment": clean(spec.environment),
         "array_id": spec.array_id,
-        "key": _clean_or_none(key),
+        "key": None if key is None else clean(key),
         "name_folded": clean(spec.name).casefold(),
         "spec_id": spec_id,
         **progress_row(workload),
@@ -202,14 +197,15 @@ def attempt_row(attempt: Attempt, spec: Spec) -> Row:
     return {
         **ATTEMPT.row(attempt),
         **ALLOCATION.row(allocation),
-        "owner": clean(spec.owner),
-        "tenant": clean(spec.tenant),
-        "environment": clean(spec.environment),
+        **_charged_to(spec),
         "gpu_mib": sum(share.memory_mib for share in allocation.shares),
         "gpu_milli": sum(share.compute_milli for share in allocation.shares),
     }
 
 
+def _charged_to(spec: Spec) -> Row:
+    return {"owner": clean(spec.owner), "tenant": clean(spec.tenant), "environment": clean(spec.environment)}
+
+
 def attempt_from_row(row: Sequence[Any]) -> Attempt:
-    """From the values of ATTEMPT_COLUMNS."""
     return ATTEMPT.value(row, allocation=ALLOCATION.value(row[len(ATTEMPT.columns) :], attempt_id=row[0]))

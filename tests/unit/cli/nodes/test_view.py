@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from commonage.cli.nodes import gpus
+from commonage.cli.nodes import view
 from commonage.wire.nodes import DeviceOut, NodeOut
 
 PLAIN: dict[str, Any] = {
@@ -33,7 +33,7 @@ def node_with(*devices: dict[str, Any]) -> NodeOut:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *devices: dict[str, Any]) -> str:
-    gpus.print_node(node_with(*devices))
+    view.print_node(node_with(*devices))
     return capsys.readouterr().out
 
 
@@ -67,6 +67,7 @@ def test_all_facts_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
         "3 rows of memory",
         "last Xid     31",
         "Note: mind the gap",
+        "zone=basement",
     ):
         assert words in text
 
@@ -86,4 +87,4 @@ def test_mig_instance_names_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_faults_are_listed() -> None:
     node = node_with({"faults": [reason("GpuNotReachable", "It is lost.")]}, {})
-    assert gpus.faults(node) == ["GPU 0 takes no workloads. It is lost."]
+    assert view.faults(node) == ["GPU 0 takes no workloads. It is lost."]
