@@ -53,7 +53,7 @@ class SafePath:
         return self.names[-1]
 
     @property
-    def above(self) -> SafePath:
+    def parent(self) -> SafePath:
         """The folder that contains it."""
         return SafePath(self.root, self.names[:-1])
 
@@ -153,7 +153,7 @@ class SafePath:
             if not self.names:
                 self.root.mkdir(parents=True, exist_ok=True)
                 return False
-            self.above.make_folder(mode, parents=True)
+            self.parent.make_folder(mode, parents=True)
         with self._above() as above:
             try:
                 os.mkdir(self.name, mode, dir_fd=above)
@@ -164,7 +164,7 @@ class SafePath:
 
     def put(self, content: bytes, mode: int = 0o600) -> None:
         """Write this content atomically; an existing file is replaced. Raises OSError."""
-        new = self.above / f".{self.name}.{secrets.token_hex(6)}"
+        new = self.parent / f".{self.name}.{secrets.token_hex(6)}"
         try:
             with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(content)
@@ -203,7 +203,7 @@ class SafePath:
     def _above(self) -> AbstractContextManager[int]:
         if not self.names:
             raise ValueError(f"{self.root} itself is not changed")
-        return self.above.walked()
+        return self.parent.walked()
 
     def _unfit(self, number: int, why: str) -> OSError:
         return OSError(number, why, str(self.path))

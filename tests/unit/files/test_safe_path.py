@@ -37,12 +37,12 @@ def test_no_name_leads_elsewhere(shared: SafePath, name: str) -> None:
 
 def test_folders_and_files_are_made_and_found(shared: SafePath) -> None:
     place = shared / "a" / "b" / "c"
-    assert place.above.make_folder(parents=True)
-    assert not place.above.make_folder(parents=True)
+    assert place.parent.make_folder(parents=True)
+    assert not place.parent.make_folder(parents=True)
     place.put(b"one")
     place.put(b"two", 0o644)
     assert (place.read(9), stat.S_IMODE(place.stat().st_mode)) == (b"two", 0o644)
-    assert place.above.listed() == ["c"]
+    assert place.parent.listed() == ["c"]
     place.move(shared / "moved")
     assert (place.is_there(), (shared / "moved").read(2)) == (False, b"tw")
 

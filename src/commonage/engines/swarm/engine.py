@@ -192,7 +192,7 @@ class SwarmEngine(ContainerEngine):
             return
         raise EngineFailure(
             f"{before} is of an older version, whose run folders every node could change. With nothing running, "
-            f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
+            f"once: mkdir -p {self._folder} && cp -n {before.parent}/installation {self._folder}/ && "
             f"mv {before} {self._outside} ({docs_page('operate/swarm')})"
         )
 
