@@ -64,7 +64,7 @@ class SafePath:
         with self._above() as above:
             return os.stat(self.name, dir_fd=above, follow_symlinks=False)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """True if an entry of this name exists, of any type."""
         try:
             self.stat()

@@ -44,7 +44,7 @@ def test_folders_and_files_are_made_and_found(shared: SafePath) -> None:
     assert (place.read(9), stat.S_IMODE(place.stat().st_mode)) == (b"two", 0o644)
     assert place.parent.listed() == ["c"]
     place.move(shared / "moved")
-    assert (place.is_there(), (shared / "moved").read(2)) == (False, b"tw")
+    assert (place.exists(), (shared / "moved").read(2)) == (False, b"tw")
 
 
 @pytest.mark.parametrize("way", ["link", "file-link", "pipe"])
@@ -78,7 +78,7 @@ def test_no_link_on_the_way_is_followed(shared: SafePath, elsewhere: Path) -> No
         with pytest.raises(OSError, match="link") as caught:
             attempt()
         assert caught.value.errno in (errno.ENOTDIR, errno.ELOOP)
-    assert not inside.is_there()
+    assert not inside.exists()
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
 
 
@@ -103,7 +103,7 @@ def test_a_tree_is_removed_however_deep_it_is_and_no_link_in_it_is_followed(shar
     os.close(descriptor)
     (shared / "tree").remove()
     (shared / "tree").remove()
-    assert not (shared / "tree").is_there()
+    assert not (shared / "tree").exists()
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
 
 

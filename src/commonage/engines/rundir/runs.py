@@ -247,7 +247,7 @@ class Runs:
 
     def log_path(self, attempt_id: str) -> SafePath | None:
         """Where its log is now; None if there is none."""
-        return next((place for place in self.log_places(attempt_id) if place.is_there()), None)
+        return next((place for place in self.log_places(attempt_id) if place.exists()), None)
 
     def forget(self, attempt_id: str) -> None:
         """Keep only the log. Idempotent."""
@@ -264,7 +264,7 @@ class Runs:
         removed, kept, total = 0, [], 0
         for name in {*self._old_outside.listed(), *os.listdir(self._old)}:
             outside, old = self._old_outside / name, SafePath(self._old) / name
-            age_s = now - (old if old.is_there() else outside).stat().st_mtime
+            age_s = now - (old if old.exists() else outside).stat().st_mtime
             log = outside / "log"
             try:
                 size = log.stat().st_blocks * 512

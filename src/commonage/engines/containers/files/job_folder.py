@@ -28,7 +28,7 @@ def put_bundle(workspace: SafePath, name: str, staging: Path, owner: Owner, unpa
     try:
         if jobs.make_folder():
             give(jobs, owner)
-        if (jobs / name).is_there():
+        if (jobs / name).exists():
             return
         shutil.rmtree(staging, ignore_errors=True)
         unpack(staging)
