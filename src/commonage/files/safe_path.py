@@ -74,11 +74,11 @@ class SafePath:
 
     def is_folder(self) -> bool:
         """True if it is a folder, and no link to one."""
-        with suppress(OSError), self.walked():
+        with suppress(OSError), self.open_path():
             return True
         return False
 
-    def listed(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """The names in this folder. Raises OSError."""
         with self.folder() as descriptor:
             return sorted(os.listdir(descriptor))
@@ -86,7 +86,7 @@ class SafePath:
     # --- opening --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def walked(self) -> Iterator[int]:
+    def open_path(self) -> Iterator[int]:
         """Open the folder as a path-only descriptor (O_PATH). Raises OSError for a link on the path."""
         descriptor = os.open(self.root, os.O_PATH | os.O_DIRECTORY)
         try:
@@ -109,7 +109,7 @@ class SafePath:
     @contextmanager
     def folder(self) -> Iterator[int]:
         """Open the folder for reading. Raises OSError for a link, here or on the path."""
-        with self.walked() as descriptor:
+        with self.open_path() as descriptor:
             opened = os.open(".", _FOLDER, dir_fd=descriptor)
         try:
             yield opened
@@ -203,7 +203,7 @@ class SafePath:
     def _above(self) -> AbstractContextManager[int]:
         if not self.names:
             raise ValueError(f"{self.root} itself is not changed")
-        return self.parent.walked()
+        return self.parent.open_path()
 
     def _unfit(self, number: int, why: str) -> OSError:
         return OSError(number, why, str(self.path))

@@ -42,7 +42,7 @@ def test_folders_and_files_are_made_and_found(shared: SafePath) -> None:
     place.put(b"one")
     place.put(b"two", 0o644)
     assert (place.read(9), stat.S_IMODE(place.stat().st_mode)) == (b"two", 0o644)
-    assert place.parent.listed() == ["c"]
+    assert place.parent.list_names() == ["c"]
     place.move(shared / "moved")
     assert (place.exists(), (shared / "moved").read(2)) == (False, b"tw")
 
@@ -71,7 +71,7 @@ def test_no_link_on_the_way_is_followed(shared: SafePath, elsewhere: Path) -> No
         lambda: (shared / "link").make_folder(parents=True),
         lambda: (shared / "link" / "key").give(0, 0),
         lambda: (shared / "link" / "key").move(shared / "taken"),
-        (shared / "link").listed,
+        (shared / "link").list_names,
         inside.remove,
     ]
     for attempt in attempts:

@@ -262,7 +262,7 @@ class Runs:
         Returns their number.
         """
         removed, kept, total = 0, [], 0
-        for name in {*self._old_outside.listed(), *os.listdir(self._old)}:
+        for name in {*self._old_outside.list_names(), *os.listdir(self._old)}:
             outside, old = self._old_outside / name, SafePath(self._old) / name
             age_s = now - (old if old.exists() else outside).stat().st_mtime
             log = outside / "log"
@@ -328,7 +328,7 @@ def _keep_log(place: SafePath, old: SafePath) -> None:
     if not old.is_folder():
         old.remove()
         return
-    for name in old.listed():
+    for name in old.list_names():
         if name != "log":
             (old / name).remove()
 
