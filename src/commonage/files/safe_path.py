@@ -162,7 +162,7 @@ class SafePath:
                 return False
         return True
 
-    def put(self, content: bytes, mode: int = 0o600) -> None:
+    def write(self, content: bytes, mode: int = 0o600) -> None:
         """Write this content atomically; an existing file is replaced. Raises OSError."""
         new = self.parent / f".{self.name}.{secrets.token_hex(6)}"
         try:
@@ -179,7 +179,7 @@ class SafePath:
         with self._above() as above, to._above() as target:
             os.rename(self.name, to.name, src_dir_fd=above, dst_dir_fd=target)
 
-    def give(self, uid: int, gid: int) -> None:
+    def chown(self, uid: int, gid: int) -> None:
         """Change its owner; for a link, the link's own. Raises OSError."""
         with self._above() as above:
             os.chown(self.name, uid, gid, dir_fd=above, follow_symlinks=False)

@@ -178,7 +178,7 @@ class ControlFolder:
 def give(place: SafePath, owner: Owner) -> None:
     """Change the owner to the user inside, if that is not the server's own user."""
     if owner.outside_uid != os.geteuid():
-        place.give(owner.outside_uid, owner.outside_gid)
+        place.chown(owner.outside_uid, owner.outside_gid)
 
 
 def _write(place: SafePath, content: bytes, flags: int = 0) -> None:
