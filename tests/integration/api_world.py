@@ -44,7 +44,7 @@ from commonage.ports.engine import Engine
 from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Point, Sample
 from commonage.ports.store import Store
-from commonage.server.web.websockets import WEBSOCKETS
+from commonage.server.web import WEBSOCKETS
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade

@@ -22,10 +22,10 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from commonage.domain.principals import Principal
-from commonage.server.data_dir import free_port
 from commonage.server.identity import HubIdentity
 from commonage.server.processes.children import ChildState, Supervisor
 from commonage.server.processes.hub import HubPlan, hub_children
+from commonage.server.processes.ports import free_port
 from commonage.server.secrets import load_secrets
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 

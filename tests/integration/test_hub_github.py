@@ -12,7 +12,7 @@ from fastapi import FastAPI, Header, HTTPException, Response
 from fastapi.responses import RedirectResponse
 from tests.integration.hub_installation import Installation, until
 
-from commonage.server.data_dir import free_port
+from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -10,10 +10,10 @@ import httpx2
 import pytest
 from tests.integration.hub_installation import until
 
-from commonage.server.data_dir import free_port
 from commonage.server.processes.children import Supervisor
 from commonage.server.processes.components import write_components
 from commonage.server.processes.hub import HubPlan, hub_children
+from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
 PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}

@@ -84,18 +84,10 @@ def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
 
 def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
     command = ["debootstrap", "--variant=minbase", f"--include={_INCLUDED}", suite, str(root), mirror]
-    output = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            for text in process.stdout or ():
-                output.append(text.rstrip())
-                line(text.rstrip())
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode != 0:
+    failed_with = buildah.stream(command, line)
+    if failed_with is not None:
         full = shutil.disk_usage(root).free < _MIN_ROOM  # it reports a full disk only as failed downloads
-        shown = [f"  {text[:_MAX_LETTERS]}" for text in output[-_LAST_LINES:]]
+        shown = [f"  {text[:_MAX_LETTERS]}" for text in list(failed_with)[-_LAST_LINES:]]
         raise ImageError(
             "\n".join(
                 [f"Cannot make Debian {suite}: debootstrap failed:", *shown, *([buildah.disk_space()] if full else [])]

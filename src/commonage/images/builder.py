@@ -20,10 +20,10 @@ from uv import find_uv_bin
 from commonage.catalogue import builtin_environments
 from commonage.domain.environments import left_out
 from commonage.domain.images import ImageName, SourceFile
-from commonage.images import buildah, failures, recipe
-from commonage.images.buildah import BuildahFailed, ImageError, Line
+from commonage.images import buildah, recipe
+from commonage.images.buildah import BuildahFailed, BuildRequest, ImageError, Line, failure_message
+from commonage.images.contents import commit_of, context_files, digest_of, labels, source_file
 from commonage.images.package_sources import PackageSources
-from commonage.images.provenance import commit_of, context_files, digest_of, labels, source_file
 from commonage.images.recipe import Kernel, Recipe
 
 _SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
@@ -31,10 +31,9 @@ _SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
 
 @dataclass(frozen=True, slots=True)
 class BuildTools:
-    """The tools of a build: buildah's isolation, the sources of packages, and access to registries that need a
-    password.
+    """How to build: buildah's isolation, the sources of packages, and `access`: buildah's options for registries.
 
-    `access` are options for buildah. `again`: no layer of an earlier build is used.
+    `again`: no layer of an earlier build is used.
     """
 
     isolation: str
@@ -114,9 +113,7 @@ def _with_advice(file: str = "", context: str = "") -> Iterator[None]:
     try:
         yield
     except BuildahFailed as error:
-        raise ImageError(
-            failures.failure_message(error.lines, failures.BuildRequest(file, context), buildah.disk_space)
-        ) from error
+        raise ImageError(failure_message(error.lines, BuildRequest(file, context))) from error
 
 
 @contextmanager

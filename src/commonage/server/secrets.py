@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import secrets as chance
 import stat
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.link.certificate_authority import CertificateAuthority
+from commonage.server.data_dir import write_private
 
 _FOLDER = "secrets"
 # JupyterHub's own rules for its shared-password authenticator.
@@ -149,15 +149,8 @@ def _text(path: Path) -> str:
 
 
 def _write(path: Path, value: str) -> None:
-    """Write the file atomically. It is never readable by others, not even for an instant."""
     try:
-        # mkstemp makes it 0600.
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(value + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        write_private(path, value + "\n")
     except OSError as error:
         raise SecretsError(f"cannot write {path}: {error.strerror}") from error
 

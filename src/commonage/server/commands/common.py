@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from commonage.server.settings.sources import Resolved, SettingsError, resolve
+from commonage.server.settings.settings import Resolved
+from commonage.server.settings.sources import SettingsError, resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ import click
 from commonage.domain.errors import CommonageError
 from commonage.server.bootstrap import database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
-from commonage.server.settings.sources import Resolved
+from commonage.server.settings.settings import Resolved
 from commonage.store import upgrade as schema
 from commonage.store.urls import database_url, shown
 

@@ -20,17 +20,11 @@ from commonage.images.builder import BuildTools, ListBuild, build_file, build_li
 from commonage.images.package_sources import has_packages, package_sources
 from commonage.images.recipe import DEFAULT_KERNEL, RecipeError, check_kernel, check_package, step_title
 from commonage.server.commands.common import Failure
-from commonage.server.commands.image_registry import registry_access
-from commonage.server.commands.image_steps import Steps
+from commonage.server.commands.image_common import Steps, isolation_option, registry_access
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 _DEFAULT_FILES = ("Containerfile", "Dockerfile")
-
-isolation_option = click.option(
-    "--isolation", type=click.Choice(["chroot", "rootless", "oci"]), default="chroot", show_default=True,
-    help="How buildah isolates the build from this machine.",
-)  # fmt: skip
 
 
 @click.command

@@ -19,12 +19,9 @@ from commonage.domain.quantities import parse_memory
 from commonage.images import buildah
 from commonage.images.buildah import ImageError
 from commonage.images.builder import local_name
-from commonage.images.inspection import ImageContents, inspect_image
-from commonage.images.provenance import provenance
+from commonage.images.contents import ImageContents, inspect_image, provenance
 from commonage.server.commands.common import Failure, as_json
-from commonage.server.commands.image_build import isolation_option
-from commonage.server.commands.image_registry import Access, registry_access
-from commonage.server.commands.image_steps import Steps
+from commonage.server.commands.image_common import Access, Steps, isolation_option, registry_access
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageOut, KernelIn, ProvenanceIn, SourceFileIn
 

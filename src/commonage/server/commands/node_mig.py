@@ -16,11 +16,9 @@ from commonage.engines.rundir.runs import Runs
 from commonage.gpu.detect import open_devices
 from commonage.gpu.isolation.mig_split import Gpu, carry_out, gpu_of, parse_profiles, plan
 from commonage.ports.devices import Devices
-from commonage.server.bootstrap import database_of
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock, database_of
 from commonage.server.commands.common import Failure, reads_settings
-from commonage.server.settings.settings import Settings
-from commonage.server.settings.sources import Resolved
+from commonage.server.settings.settings import Resolved, Settings
 from commonage.store.sql_store import SqlStore
 
 

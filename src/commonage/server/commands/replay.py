@@ -29,10 +29,9 @@ from commonage.replay.records import Records, read_history, read_trace
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.server.bootstrap import database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
-from commonage.server.control_settings import catalogue_of, rules_of
-from commonage.server.engines import SITE
+from commonage.server.configure import rules_of
 from commonage.server.settings.scheduling import BoundsEntry
-from commonage.server.settings.sources import Resolved
+from commonage.server.settings.settings import Resolved
 from commonage.store.sql_store import SqlStore
 
 _PIPE_WIDTH = 160
@@ -175,7 +174,7 @@ def _past(resolved: Resolved, options: Options) -> tuple[Records, tuple[Node, ..
     if options.trace is not None:
         return read_trace(options.trace), parse_cluster(options.cluster or "8x8"), Rules()
     settings = resolved.settings
-    rules = rules_of(settings, [one.name for one in catalogue_of(settings)], [SITE])
+    rules = rules_of(settings)
 
     async def read() -> tuple[Records, tuple[Node, ...]]:
         store = SqlStore(database_of(settings, settings.data_dir))

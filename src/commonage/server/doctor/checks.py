@@ -29,12 +29,11 @@ from commonage.engines.docker.doctor import examine_daemon
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpu.detect import open_devices
 from commonage.messages import text
-from commonage.server.bootstrap import database_of
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock, database_of
+from commonage.server.configure import shared_dir, stored_reports
 from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, Running, running_server
-from commonage.server.engines import shared_dir, stored_reports
 from commonage.server.origins import origins_of, warning_of
-from commonage.server.processes import listen
+from commonage.server.processes.ports import PortError, check
 from commonage.server.settings.settings import Settings
 from commonage.store.upgrade import check as check_schema
 from commonage.wire.docs import docs_page
@@ -246,8 +245,8 @@ def _database(context: Context) -> Finding:
 def _port(context: Context) -> Finding:
     settings = context.settings
     try:
-        listen.check(settings.bind, settings.port, "--port")
-    except listen.PortError as error:
+        check(settings.bind, settings.port, "--port")
+    except PortError as error:
         return Finding("port", "bad", str(error))
     return Finding("port", "ok", f"{settings.bind}:{settings.port} is free")
 

@@ -1,6 +1,6 @@
 """Runs `gpu.cuda.probe` as a workload would run: with the variables of a share, in cgroups of its own.
 
-Used by `gpu_trials` and `gpu_sharing` (`commonage doctor gpu`). Knows nothing of isolation levels.
+Used by `gpu_trials` and `gpu_doctor` (`commonage doctor gpu`). Knows nothing of isolation levels.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,44 @@ _WITHIN_S = 120.0
 _KILLED_WITHIN_S = 1.0
 _CPUS_MILLI, _MEMORY_MIB = 4000, 16 * 1024
 Answer = Mapping[str, Any]
+
+
+class Termination:
+    """Raises SystemExit(128 + SIGTERM) in the main thread, once, at the first place that may be interrupted."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._may_raise = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch for SIGTERM within the block; a SIGTERM always ends the block by SystemExit."""
+        before = signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            yield
+            self._raise_if_asked()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let SIGTERM end this block at once. The code that releases must know beforehand what the block applies."""
+        self._may_raise = True
+        try:
+            self._raise_if_asked()
+            yield
+        finally:
+            self._may_raise = False
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._asked = True
+        if self._may_raise:
+            self._may_raise = False
+            self._raise_if_asked()
+
+    def _raise_if_asked(self) -> None:
+        if self._asked:
+            raise SystemExit(128 + signal.SIGTERM)
 
 
 def bare_variables() -> dict[str, str]:

@@ -21,8 +21,7 @@ from commonage.gpu.environment import share_environment
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mps import Mps
 from commonage.ports.devices import ShareAssignment
-from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, ask
-from commonage.server.processes.termination import Termination
+from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, Termination, ask
 
 MIN_SHARE_MIB = 1024
 _SMALL_MIB = 64

@@ -22,6 +22,10 @@ from commonage.engines.containers.daemon.admin_mounts import parse_mount
 _ZERO = ("0", "0.0", "0s", "0m", "0h", "0MiB", "0GiB")
 _MIN_PREFIX = 22  # has room for two networks
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", re.ASCII)
+MEMORY = "an amount of memory, like 64GiB"
+SPACE = "an amount of disk space, like 50GiB"
+DURATION = "a duration, like 10m"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +162,6 @@ def host_or_address(value: str | None) -> str | None:
         raise ValueError("not a host name or an IP address, without port") from None
 
 
-MEMORY = "an amount of memory, like 64GiB"
-SPACE = "an amount of disk space, like 50GiB"
-DURATION = "a duration, like 10m"
 Mib = Annotated[int, Quantity(parse_memory, _write_memory, MEMORY)]
 MibOrZero = Annotated[int, Quantity(parse_memory, _write_memory, MEMORY, zero=True)]
 DiskMib = Annotated[int, Quantity(parse_memory, _write_memory, SPACE)]
@@ -198,7 +199,6 @@ class _Named(Protocol):
 
 
 N = TypeVar("N", bound=_Named)
-T = TypeVar("T")
 
 
 def _unique(entries: tuple[N, ...]) -> tuple[N, ...]:

@@ -10,17 +10,25 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from commonage.server.settings.settings import ENV_PREFIX, FLAGS, TABLES, Settings, allowed, row_of
+from commonage.server.settings.settings import (
+    DEFAULT,
+    ENV_PREFIX,
+    FLAGS,
+    TABLES,
+    Resolved,
+    Settings,
+    allowed,
+    row_of,
+    variable_of,
+)
 
 FILE_NAME = "commonage.toml"
 CONFIG_VARIABLE = "COMMONAGE_CONFIG"
-DEFAULT = "default"
 # Variables that are not settings of the server: those of the client and of the hub.
 _NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
 _TEST_PREFIX = "TEST_"
@@ -32,15 +40,6 @@ _KEY = re.compile(r"\s*(?P<key>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
 
 class SettingsError(Exception):
     """A setting is invalid. The message names its source, the value, and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The settings, and the source of each for people. `file` is the file that was read, if any."""
-
-    settings: Settings
-    origins: Mapping[str, str]
-    file: Path | None
 
 
 def resolve(
@@ -80,11 +79,6 @@ def resolve(
     }
     settings = settings.model_copy(update=anchored)
     return Resolved(settings, {name: origins.get(name, DEFAULT) for name in Settings.model_fields}, file)
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
-    return ENV_PREFIX + name.upper()
 
 
 def _flag(name: str) -> str:
