@@ -23,7 +23,6 @@ _MIN_ROOM = 64 * 1024 * 1024
 
 
 def base_name(suite: str) -> str:
-    """The name of the base image on this machine."""
     return f"localhost/commonage/debian:{suite}"
 
 

@@ -59,7 +59,6 @@ def program() -> str:
 
 
 def version() -> str:
-    """`buildah 1.28.2`."""
     number = re.search(r"\d+(\.\d+)+", call("--version"))
     return f"buildah {number[0]}" if number else "buildah"
 
@@ -106,7 +105,6 @@ def stream(command: Sequence[str], line: Line) -> Sequence[str] | None:
 
 
 def complaint(lines: Sequence[str], what: str) -> str:
-    """The error message: the last lines."""
     output = [text.strip() for text in lines if text.strip()]
     return f"{what} failed:\n" + "\n".join(f"  {text}" for text in output[-_LAST_LINES:])
 
@@ -131,7 +129,6 @@ def exists(image: str) -> bool:
 
 
 def inspect(image: str) -> dict[str, Any]:
-    """buildah's description of a local image: configuration and annotations. Raises ImageError."""
     description: dict[str, Any] = json.loads(call("inspect", "--type", "image", image))
     return description
 
@@ -144,7 +141,6 @@ def push(image: str, target: str, options: Sequence[str], folder: Path, line: Li
 
 
 def failure_message(lines: Sequence[str], request: BuildRequest) -> str:
-    """The error message for a build that ended with these lines."""
     step, since = _last_step(lines)
     output = [_bare(text.strip(), step) for text in since if text.strip() and not _ASIDE.match(text)][-_MAX_LINES:]
     begin = f"{_shortened(step, request)}, in {request.file}," if request.file else _shortened(step, request)

@@ -54,7 +54,6 @@ class ListBuild:
 
 
 def local_name(name: ImageName) -> str:
-    """The image's name on the node where it was built."""
     return f"localhost/{name.tagged}"
 
 

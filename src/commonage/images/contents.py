@@ -94,7 +94,6 @@ def source_file(path: Path, name: str | None = None) -> SourceFile:
 
 
 def digest_of(content: bytes) -> str:
-    """`sha256:…`."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
@@ -145,7 +144,6 @@ class ImageContents:
 
 
 def inspect_image(image: str, isolation: str) -> ImageContents:
-    """Inspect an image on this machine. Raises ImageError."""
     described = buildah.inspect(image)
     config = described.get("OCIv1", {}).get("config", {})
     path = next((one.partition("=")[2] for one in config.get("Env", ()) if one.startswith("PATH=")), USUAL_PATH)

@@ -62,7 +62,6 @@ def _certificates(uv_variables: Mapping[str, str]) -> str:
 
 
 def _places(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The folders of this machine among the package sources."""
     words = [word for name in _PLACES for word in re.split(r"[\s,]+", variables.get(name, "")) if word]
     paths = [unquote(urlsplit(word).path) if word.startswith("file://") else word for word in words]
     return tuple(dict.fromkeys(_whole(path) for path in paths if path.startswith("/") and Path(path).is_dir()))

@@ -55,7 +55,6 @@ class Stored:
 
 
 def stored(storage: Path) -> list[Stored]:
-    """All manifests, by repository."""
     found = []
     for folder in sorted(_root(storage, "repositories").glob("**/_manifests/revisions/sha256")):
         repository = folder.parents[2].relative_to(_root(storage, "repositories")).as_posix()
@@ -127,12 +126,10 @@ def note_needed(
 
 
 def size_bytes(storage: Path) -> int:
-    """The size of all layers and manifests."""
     return sum(file.stat().st_size for file in _root(storage, "blobs").glob("sha256/*/*/data"))
 
 
 def _named(storage: Path, address: str, names: Iterable[str]) -> Iterator[_Place]:
-    """The places of the images with these names, as far as they are stored."""
     for name in names:
         if not name.startswith(f"{address}/"):
             continue

@@ -60,8 +60,6 @@ from commonage.wire.hub import API_PATH
 
 
 class SystemClock:
-    """The clock of this machine."""
-
     def now(self) -> float:
         """Unix seconds, UTC."""
         return time.time()

@@ -57,7 +57,6 @@ class DataDir:
         _announce(self._lock, running)
 
     def close(self) -> None:
-        """Release the lock. Idempotent."""
         if not self._lock.closed:
             self._lock.truncate(0)
             self._lock.close()
@@ -93,7 +92,6 @@ def prepare(path: Path) -> DataDir:
 
 
 def sentence(error: OSError, path: Path) -> str:
-    """The message for an error of the file system."""
     culprit = error.filename or path
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:

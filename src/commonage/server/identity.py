@@ -69,7 +69,6 @@ class HubIdentity:
         self._pending: dict[bytes, asyncio.Task[Principal | None]] = {}
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def whois(self, token: str) -> Principal | None:
@@ -86,7 +85,6 @@ class HubIdentity:
         return await asyncio.shield(pending)
 
     def forget(self, token: str) -> None:
-        """Drop the token from the cache, because its owner has signed out."""
         self._cache.pop(hashlib.sha256(token.encode()).digest(), None)
 
     def authorize_url(self, state: str) -> str:
@@ -198,7 +196,6 @@ class HubIdentity:
         return bool(response.json().get("admin"))
 
     async def ensure_user(self, user: str) -> None:
-        """Create the user in the hub if needed. Raises InvalidInput."""
         response = await self._call("POST", f"users/{quote(user, safe='')}")
         if response.status_code == httpx2.codes.BAD_REQUEST:  # the hub's own message says no more than that
             raise InvalidInput(
@@ -265,7 +262,6 @@ def _principal(model: Mapping[str, Any]) -> Principal | None:
 
 
 def _expiry(model: Mapping[str, Any]) -> float | None:
-    """The expiry in the hub's description of a token, in unix seconds."""
     expires_at = model.get("expires_at")
     return datetime.fromisoformat(str(expires_at)).timestamp() if expires_at else None
 

@@ -46,7 +46,6 @@ def set_up(logs: Path, level: str, form: str) -> None:
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields given as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _USUAL}
 
 
@@ -54,7 +53,6 @@ class TextLines(logging.Formatter):
     """`2026-11-21T09:00:00.123Z INFO commonage.control: started workload=… node=…`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         given = "".join(f" {name}={_value(value)}" for name, value in extras(record).items())
         line = f"{at} {record.levelname} {record.name}: {record.getMessage()}{given}"
@@ -65,7 +63,6 @@ class JsonLines(logging.Formatter):
     """One JSON object a line: at, level, logger, message, and what was given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         line: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -82,7 +79,6 @@ class Short(logging.Formatter):
     """For the terminal: the message without a traceback, which is in the file."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # local time
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({type(error).__name__}: {error}; more in logs/server.log)" if error else ""
@@ -95,13 +91,10 @@ def _value(value: object) -> str:
 
 
 class Terminal:
-    """Prints on stdout and flushes each line."""
-
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     def line(self, text: str = "") -> None:
-        """One line, at once."""
         print(text, flush=True)
 
     @contextmanager
@@ -114,11 +107,9 @@ class Terminal:
         self.line(f"  {name:<26} ready after {time.monotonic() - began:.1f} s")
 
     def welcome(self, version: str, data: Path) -> None:
-        """The first line."""
         self.line(f"Commonage {version}, data in {data}")
 
     def ready(self, url: str, settings: Settings, secrets: Secrets, *, first: bool) -> None:
-        """Print the address and how to sign in."""
         self.line()
         self.line(f"{settings.name} is ready after {time.monotonic() - self._began:.1f} s:")
         self.line()
@@ -129,7 +120,6 @@ class Terminal:
         self.line()
 
     def notes(self, notes: Sequence[str]) -> None:
-        """Print notes for the operator."""
         for note in notes:
             self.line(f"Note: {note}")
 

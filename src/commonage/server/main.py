@@ -290,7 +290,6 @@ class _Server:
 
 
 async def _kill_attempts(components: Components) -> int:
-    """Kill the attempts that still run. Returns their number."""
     count = 0
     for engine in components.engines:
         for status in await engine.statuses():

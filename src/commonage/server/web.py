@@ -31,7 +31,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     """Idle timeout in seconds: a connection ends if the client neither sends nor receives data for this time."""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Start to measure silence."""
         super().connection_made(transport)
         self._active_at = self.loop.time()
 
@@ -54,7 +53,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
 
     def handle_cont(self, event: Frame) -> None:
-        """Limit the fragments of a message."""
         if self.transport.is_closing():
             return
         if len(self.frames) >= _MAX_FRAGMENTS:
@@ -121,7 +119,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.send_400_response(f"The headers are too large: at most {_HEAD_BYTES} bytes are allowed.")
 
     def on_headers_complete(self) -> None:
-        """Stop counting: only the body follows."""
         self._head_bytes = None
         super().on_headers_complete()
 
@@ -136,7 +133,6 @@ class _Quiet(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers."""
         yield
 
 

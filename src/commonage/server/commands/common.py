@@ -21,7 +21,6 @@ class Failure(click.ClickException):
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
-        """Print the message on stderr."""
         click.echo(f"commonage: {self.format_message()}", file=file, err=file is None)
 
 
@@ -32,19 +31,16 @@ class NotRunning(Failure):
 
 
 def data_dir_option(command: F) -> F:
-    """Add --data-dir."""
     text = "Data folder of the server.  [default: .commonage]"
     return click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help=text)(command)
 
 
 def config_option(command: F) -> F:
-    """Add --config."""
     text = "Settings file.  [default: commonage.toml]"
     return click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
 
 
 def as_json(command: F) -> F:
-    """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 

@@ -112,7 +112,6 @@ def _measure(found: RealGpus, levels: Sequence[Isolation], seconds: float, as_js
 
 
 def _table(measured: dict[str, Any]) -> str:
-    """The figures as Markdown, for a report."""
     alone = f"{measured['alone']:.1f} kernels a second{': ' if measured['error'] else ''}{measured['error']}"
     lines = [
         f"GPU {measured['device']}, driver {measured['driver']}: one workload alone: {alone}.",

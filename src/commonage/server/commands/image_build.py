@@ -143,7 +143,6 @@ def _check_file(file: Path, options: Mapping[str, Any]) -> None:
 
 
 def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tuple[Path, ...]]:
-    """The files of each kernel."""
     found: dict[str, tuple[Path, ...]] = {DEFAULT_KERNEL: tuple(requirements)} if requirements else {}
     for one in named:
         name, equals, files = one.partition("=")

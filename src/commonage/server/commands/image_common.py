@@ -77,21 +77,18 @@ class Steps:
         self._began = 0.0
 
     def begin(self, title: str) -> None:
-        """Start a step, and end the one before."""
         self.done()
         self._title, self._began = title, self._monotonic()
         if self._live or self._verbose:
             self._show(f"  {title} …")
 
     def detail(self, text: str) -> None:
-        """Show a line of output of the step."""
         if self._verbose:
             click.echo(f"    {text}", err=True)
         elif self._live and text.strip():
             self._show(f"  {self._title:<{_WIDTH}} {text.strip()}"[:_SHOWN])
 
     def done(self) -> None:
-        """End the step."""
         if self._title:
             self._clear()
             click.echo(f"  {self._title:<{_WIDTH}} done after {self._monotonic() - self._began:.1f} s", err=True)

@@ -88,7 +88,6 @@ def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], 
 def described(
     name: ImageName, reference: str, found: ImageContents, options: dict[str, Any], size_bytes: int | None
 ) -> ImageIn:
-    """The catalogue entry of an image with these contents."""
     known = provenance(found.labels, found.annotations)
     return ImageIn(
         name=str(name),

@@ -55,8 +55,6 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One simulation: with these rules, on these nodes."""
-
     name: str
     rules: Rules
     nodes: tuple[Node, ...]

@@ -58,14 +58,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The settings, and the running server if there is one."""
-
     settings: Settings
     running: Running | None
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """All checks, in order."""
     try:
         running = running_server(settings.data_dir)
     except DataDirError as error:

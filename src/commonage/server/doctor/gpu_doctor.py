@@ -184,7 +184,6 @@ class RealGpus:
 
 
 def find_gpus(wanted: str) -> RealGpus:
-    """The GPUs of the setting `gpus` without simulated ones. Raises DevicesUnavailable, InvalidInput."""
     opened = open_devices(wanted, node_name="doctor", clock=SystemClock())
     try:
         devices = [device for device in opened.devices.inventory() if not device.simulated]

@@ -66,7 +66,6 @@ class Termination:
 
 
 def bare_variables() -> dict[str, str]:
-    """The environment of a program that cleared its variables but still finds the libraries."""
     return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
@@ -79,7 +78,6 @@ class Place:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, *words: str) -> list[str]:
-        """The command that runs the probe with these arguments after it joins the cgroups."""
         probe = [sys.executable, "-m", "commonage.gpu.cuda.probe", *words]
         files = ":".join(f"{folder}/cgroup.procs" for folder in self.groups)
         return ["/bin/sh", "-c", _JOIN, "sh", files, *probe] if files else probe
@@ -94,11 +92,9 @@ class Places:
 
     @classmethod
     def here(cls) -> Places:
-        """Places in this machine's cgroups."""
         return cls(find_cgroups(f"doctor-{os.getpid()}", 4096))
 
     def make(self, name: str) -> Place:
-        """Make a place without variables. Raises EngineFailure."""
         if self._groups is None:
             return Place(name)
         self._made.append(name)
@@ -185,5 +181,4 @@ class Burning:
 
 
 def all_of(burning: Sequence[Burning]) -> list[Answer]:
-    """End all of them and return their results."""
     return [one.end() for one in burning]

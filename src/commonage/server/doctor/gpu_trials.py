@@ -28,8 +28,6 @@ _SMALL_MIB = 64
 
 
 class Check(StrEnum):
-    """The checks. The values are printed."""
-
     BEYOND = "take memory beyond the share"
     NEIGHBOUR = "disturb the neighbour meanwhile"
     HIDDEN = "see another GPU"
@@ -64,7 +62,6 @@ class Trial:
 
     @property
     def is_broken(self) -> bool:
-        """True if the level promises the check and it did not hold."""
         return self.promised and self.held is False
 
 
@@ -108,7 +105,6 @@ class GpuTrials:
         self._free_mib, self._termination, self._library = free_mib, termination, library
 
     def run(self) -> Iterator[Trial]:
-        """Run the trials one after the other; everything is released in any case."""
         for device in self._devices:
             for level in self._levels:
                 why = "; ".join(device.faults) or level.available(device) or self._no_room(device)

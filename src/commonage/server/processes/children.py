@@ -54,8 +54,6 @@ class Child:
 
 @dataclass(slots=True)
 class ChildState:
-    """The current state of a child; `pid` is None while it is down."""
-
     name: str
     pid: int | None = None
     ready: bool = False
@@ -100,8 +98,6 @@ class Supervisor:
 
 
 class _Keeper:
-    """Runs one child again and again until it has to stop."""
-
     def __init__(self, child: Child) -> None:
         self._child = child
         self.state = ChildState(child.name)

@@ -38,7 +38,6 @@ def check_ports(ports: Mapping[str, int]) -> None:
 
 
 def write_components(children: Sequence[Child], data_dir: Path) -> None:
-    """Write the descriptions of the children. Raises OSError."""
     (data_dir.absolute() / _FOLDER).mkdir(mode=0o700, exist_ok=True)
     for child in children:
         text = json.dumps(_description(child, data_dir.absolute()), indent=2, sort_keys=True)
@@ -82,7 +81,6 @@ class ExternalComponent:
             )
 
     async def stop(self) -> None:
-        """Remove the description and wait until the child has ended. Idempotent."""
         _file(self._child.name, self._data_dir).unlink(missing_ok=True)
         await self._wait(False, self._child.grace_s + _EXTERNAL_WITHIN_S)
 

@@ -49,7 +49,6 @@ class HubPlan:
 
     @property
     def hub_url(self) -> str:
-        """The hub's direct address, for the control plane and the sessions; no trailing slash."""
         return f"http://{LOOPBACK}:{self.hub_port}"
 
     @property
@@ -148,7 +147,6 @@ def _proxy(plan: HubPlan) -> Child:
 
 
 def proxy_settings(plan: HubPlan) -> dict[str, Any]:
-    """traefik's static configuration."""
     return {
         "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
         "log": {"level": "WARN", "noColor": True},
@@ -183,8 +181,6 @@ def _entry_point(address: str, port: int) -> dict[str, Any]:
 
 
 def answers(url: str) -> Callable[[], Awaitable[bool]]:
-    """A check to repeat: whether `url` answers 200."""
-
     async def ready() -> bool:
         try:
             async with httpx2.AsyncClient(trust_env=False, timeout=2) as client:

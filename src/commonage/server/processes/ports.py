@@ -38,7 +38,6 @@ class Ports:
 
 
 def check(bind: str, port: int, flag: str) -> None:
-    """Raise PortError if `bind`:`port` cannot be listened on now. `flag` is the option that changes it."""
     listen(bind, port, flag).close()
 
 
@@ -68,7 +67,6 @@ def is_free(bind: str, port: int = 0) -> bool:
 
 
 def in_url(address: str) -> str:
-    """The address as it is written in a URL."""
     return f"[{address}]" if ":" in address else address
 
 
@@ -92,7 +90,6 @@ def keep_ports(data_dir: Path, wanted: Ports) -> Ports:
 
 
 def free_port(bind: str = LOOPBACK) -> int:
-    """A port without a listener, from a range that the kernel does not use for outgoing connections."""
     for port in random.SystemRandom().sample(_OUR_PORTS, len(_OUR_PORTS)):
         if is_free(bind, port):
             return port
@@ -100,7 +97,6 @@ def free_port(bind: str = LOOPBACK) -> int:
 
 
 def _still_free(kept: int) -> int:
-    """The port of the last start, or another one if it is taken now."""
     if kept and is_free(LOOPBACK, kept):
         return kept
     if kept:

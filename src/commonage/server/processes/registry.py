@@ -83,7 +83,6 @@ class RegistryPlan:
 
     @property
     def here(self) -> str:
-        """The host of the URL by which this machine reaches it."""
         return local_host(self.bind)
 
 
@@ -124,17 +123,14 @@ class PlatformRegistry:
         return name == NODE and hmac.compare_digest(password.encode(), self.account.password.encode())
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
-        """A token for the granted access, valid for five minutes."""
         now = self._now()
         return RegistryToken(self._signer.sign(subject, self._plan.address, access, now), now, LASTS_S)
 
     async def start(self) -> None:
-        """Write its files and start it; ready on return. Raises ChildFailed."""
         await asyncio.to_thread(self._write)
         await self._run(read_only=False)
 
     async def stop(self) -> None:
-        """End it. Idempotent."""
         if self._running is not None:
             await self._running.stop()
             self._running = None
@@ -169,7 +165,6 @@ class PlatformRegistry:
         return to_remove
 
     async def _restart(self) -> None:
-        """Run it as before. An error is logged; the next collection tries again."""
         try:
             await self._run(read_only=False)
         except ChildFailed as error:
@@ -259,7 +254,6 @@ class RegistryCollection:
 
 
 def registry_settings(plan: RegistryPlan) -> dict[str, Any]:
-    """docker-registry's own settings."""
     return {
         "version": "0.1",
         "log": {"level": "warn", "accesslog": {"disabled": True}},

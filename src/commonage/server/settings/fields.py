@@ -60,7 +60,6 @@ class Quantity:
     zero: bool = False
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """Validate with `read` first."""
         return handler.generate_schema(Annotated[int, BeforeValidator(self.read)])
 
     def read(self, value: object) -> object:
@@ -87,13 +86,11 @@ def takes_of(field: FieldInfo) -> str:
 
 
 def metadata_of(field: FieldInfo) -> list[Any]:
-    """The metadata of a setting's type, also of one that may be None."""
     optional = [part for one in get_args(field.annotation) for part in get_args(one)[1:]]
     return [*field.metadata, *optional]
 
 
 def quantity_of(field: FieldInfo) -> Quantity | None:
-    """How the values of a setting are written; None if it is no quantity."""
     return next((one for one in metadata_of(field) if isinstance(one, Quantity)), None)
 
 
@@ -146,14 +143,12 @@ def _ip_address(value: str) -> str:
 
 
 def host_name(value: str | None) -> str | None:
-    """A host name or an IPv4 address in lower case. Raises ValueError."""
     if value is not None and not _HOST.fullmatch(value):
         raise ValueError("not a host name or an IPv4 address, without port")
     return None if value is None else value.lower()
 
 
 def host_or_address(value: str | None) -> str | None:
-    """A host name or an IP address, IPv6 included. Raises ValueError."""
     if value is None or _HOST.fullmatch(value):
         return value
     try:

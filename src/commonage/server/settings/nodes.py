@@ -83,8 +83,6 @@ Labels = Annotated[
 
 
 class NodeSettings(BaseModel):
-    """What this node offers, and how its GPUs and cores are shared."""
-
     node_name: OptionalText = setting(None, "Name of this node. Default: the host name.", "a name")
     node_labels: Labels = setting(
         {}, "Labels of this node, such as `zone=basement`. Users select nodes by label with `--on`."
@@ -124,8 +122,6 @@ class NodeSettings(BaseModel):
 
 
 class EngineSettings(BaseModel):
-    """The engine, and how it uses Docker or Swarm."""
-
     engine: Literal["process", "docker", "swarm"] = setting(
         "process",
         "What runs workloads: processes of this machine, containers of its Docker daemon, or services of its Swarm.",
@@ -199,8 +195,6 @@ def _endpoints(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class JoinSettings(BaseModel):
-    """How machines join, and how the agents of nodes connect."""
-
     site_address: Annotated[OptionalText, AfterValidator(host_or_address)] = setting(
         None,
         "Name or address at which other nodes reach this one. Nodes can join only if it is set "
@@ -261,7 +255,6 @@ class NodePoolEntry(Entry):
         return self
 
     def policy(self) -> NodePoolPolicy:
-        """The policy in the form of the domain."""
         kind = MachineKind(
             self.cpus,
             self.memory,
@@ -291,8 +284,6 @@ class NodePoolEntry(Entry):
 
 
 class NodePoolSettings(BaseModel):
-    """Node pools."""
-
     node_pools: Annotated[tuple[NodePoolEntry, ...], UNIQUE_NAMES] = setting(
         (),
         "Node pools: cloud nodes that are added while workloads wait for them and removed when they are idle "

@@ -84,12 +84,10 @@ class Resolved:
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
     return ENV_PREFIX + name.upper()
 
 
 def row_of(name: str) -> Row:
-    """What the setting `name` has besides type, default and description."""
     row: Row = cast(Any, Settings.model_fields[name].json_schema_extra)["row"]  # every field is made by `setting`
     return row
 
@@ -111,8 +109,6 @@ FLAGS: dict[str, str] = {row.flag: name for name in Settings.model_fields if (ro
 
 
 class Shown(NamedTuple):
-    """The value of a setting, and its source."""
-
     name: str
     value: Any
     origin: str
@@ -134,7 +130,6 @@ def hide(name: str, value: Any) -> Any:
 
 
 def reference() -> str:
-    """The text of docs/reference/settings.md."""
     return "\n".join(_reference()) + "\n"
 
 

@@ -163,7 +163,6 @@ def _sentence(name: str, value: object, origin: str, error: Any) -> str:
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    """The settings at the location of an unknown one."""
     models: list[type[BaseModel]] = [Settings]
     for part in location[:-1]:
         if isinstance(part, str):
@@ -172,7 +171,6 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _models_in(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
-    """The models of the tables in this setting."""
     annotation = model.model_fields[name].annotation
     return [one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)]
 

@@ -49,7 +49,6 @@ class EnvironmentEntry(Entry):
     variables: dict[str, str] = Field(default_factory=dict)
 
     def entry(self) -> Environment:
-        """The environment in the form of the domain."""
         return Environment(
             name=self.name,
             title=self.title or self.name,
@@ -63,8 +62,6 @@ class EnvironmentEntry(Entry):
 
 
 class WorkloadSettings(BaseModel):
-    """Defaults of requests, and what happens to workloads that use more."""
-
     environments: tuple[EnvironmentEntry, ...] = setting(
         (), "Environments in addition to the built-in ones. An environment with the name of a built-in one replaces it."
     )
@@ -159,7 +156,6 @@ class LimitSettings(BaseModel):
 
     @property
     def limits(self) -> Limits:
-        """The limits in the form of the control plane."""
         return Limits(
             workloads_per_user=self.max_workloads_per_user,
             workloads_per_tenant=self.max_workloads_per_tenant,
@@ -195,7 +191,6 @@ class VolumeEntry(Entry):
         return self
 
     def volume(self) -> Volume:
-        """The volume in the form of the domain."""
         return Volume(
             name=self.name,
             title=self.title or self.name,
@@ -213,8 +208,6 @@ class VolumeEntry(Entry):
 
 
 class StorageSettings(BaseModel):
-    """Volumes for workloads, and the size of homes."""
-
     volumes: Annotated[tuple[VolumeEntry, ...], UNIQUE_NAMES] = setting(
         (), f"Volumes that workloads may request by name ({docs_page('operate/storage')})."
     )
@@ -232,8 +225,6 @@ class StorageSettings(BaseModel):
 
 
 class ImageSettings(BaseModel):
-    """The registry of images that are built on this site."""
-
     registry: bool = setting(
         False,
         "Run a registry of images, with TLS and the access rights of the tenants. Needs the program docker-registry "
