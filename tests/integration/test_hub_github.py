@@ -71,7 +71,7 @@ async def here(github: tuple[GitHub, str], tmp_path_factory: pytest.TempPathFact
     folder: Path = tmp_path_factory.mktemp("github")
     config = folder / "hub.py"
     config.write_text(CONFIG.format(url=github[1]))
-    async with Installation(folder / "data", authenticator_class="github", extra_config=config) as installation:
+    async with Installation(folder / "data", authenticator_class="github", hub_config=config) as installation:
         yield installation
 
 

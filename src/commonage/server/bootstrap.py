@@ -42,11 +42,10 @@ from commonage.server.configure import (
 from commonage.server.data_dir import DataDir
 from commonage.server.identity import HubIdentity
 from commonage.server.joining import Joining, join_config
-from commonage.server.origins import Origins, origins_of, warning_of
+from commonage.server.origins import Origins, warning_of
 from commonage.server.processes.children import Supervisor
 from commonage.server.processes.components import ExternalComponent
 from commonage.server.processes.hub import HubPlan
-from commonage.server.processes.ports import Ports
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
@@ -88,27 +87,6 @@ class Components:
 
 def database_of(settings: Settings, data_dir: Path) -> str:
     return settings.database_url or sqlite_url(data_dir / "commonage.db")
-
-
-def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubPlan:
-    """The plan of the hub and its proxy. Raises InvalidInput if the origins contradict each other."""
-    origins = origins_of(settings, port)
-    return HubPlan(
-        data_dir=data.path,
-        bind=settings.bind,
-        port=port,
-        control_port=ports.control,
-        hub_port=ports.hub,
-        proxy_api_port=ports.proxy_api,
-        database_url=settings.hub_database_url,
-        public_url=origins.hub,
-        session_origin=origins.sessions,
-        authenticator_class=settings.authenticator_class,
-        admin_users=settings.admin_users,
-        max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
-        extra_config=settings.hub_config,
-        token_lifetime_s=settings.token_lifetime,
-    )
 
 
 def sharing_of(settings: Settings, data_dir: Path) -> Sharing:

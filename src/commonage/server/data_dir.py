@@ -17,12 +17,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from commonage.server import ServerError
+
 LAYOUT_VERSION = 1
 MIN_FREE_MIB = 200
 _FOLDERS = ("logs", "runs", "environments", "workspaces", "bundles")
 
 
-class DataDirError(Exception):
+class DataDirError(ServerError):
     """The folder cannot be used; the message says why and what to do."""
 
 

@@ -33,18 +33,19 @@ from commonage.domain.iterations import Loop
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
-from commonage.server import logs
-from commonage.server.bootstrap import Components, assemble, database_of, hub_plan, registry_of
+from commonage.server import ServerError, logs
+from commonage.server.bootstrap import Components, assemble, database_of, registry_of
 from commonage.server.configure import without_image
-from commonage.server.data_dir import DataDir, DataDirError, Running, prepare, sentence
+from commonage.server.data_dir import DataDir, Running, prepare, sentence
 from commonage.server.logs import Terminal
+from commonage.server.origins import origins_of
 from commonage.server.processes.children import ChildFailed, Supervisor, first_of
-from commonage.server.processes.components import ComponentError, check_ports, write_components
+from commonage.server.processes.components import check_ports, write_components
 from commonage.server.processes.hub import HubPlan, hub_children
-from commonage.server.processes.ports import LOOPBACK, PortError, Ports, check, free_port, keep_ports, listen
+from commonage.server.processes.ports import LOOPBACK, Ports, check, free_port, keep_ports, listen
 from commonage.server.processes.registry import RegistryCollection
 from commonage.server.reserve import Reserve
-from commonage.server.secrets import Secrets, SecretsError, load_secrets
+from commonage.server.secrets import Secrets, load_secrets
 from commonage.server.settings.settings import Settings
 from commonage.server.web import Web
 from commonage.server.workload_gateway import WorkloadAccess
@@ -59,7 +60,6 @@ _STAND_DOWN_S = 20.0
 _KILL_ROUNDS = 50  # a tenth of a second apart
 _PORTAL_WITHIN_S = 30.0
 _EXTERNAL_WITHIN_S = 180.0  # the components are started by others, perhaps after the server
-_EXPECTED = (DataDirError, SecretsError, PortError, ComponentError, ChildFailed, CommonageError)
 
 
 def serve(settings: Settings, *, stop_workloads: bool) -> int:
@@ -78,7 +78,7 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
             raise_file_limit()  # for sessions, and for connections of containers
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(server.run())
-    except _EXPECTED as error:
+    except (ServerError, CommonageError) as error:
         return _refuse_start(str(error))
     except OSError as error:
         log.debug("start failed", exc_info=error)
@@ -172,7 +172,9 @@ class _Server:
             check_ports({name: getattr(settings, name) for name in names})
         port = settings.port or free_port(settings.bind)
         ports = keep_ports(data.path, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
-        plan = hub_plan(settings, data, ports, port)
+        origins = origins_of(settings, port)
+        inner = (ports.control, ports.hub, ports.proxy_api)
+        plan = HubPlan(data.path, settings, port, *inner, origins.hub, origins.sessions)
         control_socket = listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
         if settings.children == "own":
             for address in plan.addresses.values():

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import click
 
-from commonage.domain.errors import CommonageError
 from commonage.domain.nodes import Isolation
 from commonage.gpu.nvml.record import record as record_devices
 from commonage.server.commands.common import Failure, as_json, reads_settings
@@ -76,12 +75,9 @@ def gpu(
     """
     if seconds is not None and not measure:
         raise click.UsageError("--seconds is the time for each figure of --measure. Add --measure, or omit --seconds.")
-    try:
-        found = find_gpus(resolved.settings.gpus)
-        if record is not None:
-            _record(record)
-    except CommonageError as error:
-        raise Failure(error.message) from None
+    found = find_gpus(resolved.settings.gpus)
+    if record is not None:
+        _record(record)
     wanted = [Isolation(level) for level in levels] or tuple(Isolation)
     sys.exit(_measure(found, wanted, seconds or SECONDS, as_json) if measure else _try(found, wanted, as_json))
 

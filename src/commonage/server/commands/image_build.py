@@ -11,14 +11,12 @@ import click
 
 from commonage.cli.connection import calls_server
 from commonage.cli.credentials import Server
-from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
 from commonage.engines.process.environments.uv import Progress
 from commonage.images.base import DEBIAN, debian_base, debian_suites, own_suite
-from commonage.images.buildah import ImageError
 from commonage.images.builder import BuildTools, ListBuild, build_file, build_lists
 from commonage.images.package_sources import has_packages, package_sources
-from commonage.images.recipe import DEFAULT_KERNEL, RecipeError, check_kernel, check_package, step_title
+from commonage.images.recipe import DEFAULT_KERNEL, check_kernel, check_package, step_title
 from commonage.server.commands.common import Failure
 from commonage.server.commands.image_common import Steps, isolation_option, registry_access
 
@@ -80,13 +78,8 @@ def build(server: Server, name: str, context: Path | None, **options: Any) -> No
       commonage image build -t lab/special -f Containerfile .
     """
     steps = Steps(options["verbose"])
-    try:
+    with steps.reported():
         image = _build(parse_image_name(name), context, options, server, steps)
-    except (ImageError, RecipeError) as error:
-        steps.abort()
-        raise Failure(str(error)) from None
-    except InvalidInput as error:
-        raise Failure(error.message) from None
     steps.done()
     click.echo(image)
     click.echo(f"Push it with: commonage image push {name}", err=True)

@@ -16,9 +16,12 @@ import click
 
 from commonage.cli.connection import connect
 from commonage.cli.credentials import Server
-from commonage.cli.errors import Failure
+from commonage.cli.errors import Failure as ClientFailure
 from commonage.domain.images import ImageName
+from commonage.images.buildah import ImageError
+from commonage.images.recipe import RecipeError
 from commonage.sdk.errors import ApiError
+from commonage.server.commands.common import Failure, reported
 
 _NAME_ERRORS = ("invalid-image", "unknown-tenant", "not-a-member", "not-admin", "not-yours")
 
@@ -49,7 +52,7 @@ def registry_access(server: Server, name: ImageName, *, needed: bool = True) -> 
         with connect(server, reconnect_timeout_s=0) as client:
             client.check_image_name(str(name))
             found, user = client.registry(), client.info().user
-    except (ApiError, Failure) as error:
+    except (ApiError, ClientFailure) as error:
         if needed or (isinstance(error, ApiError) and error.code in _NAME_ERRORS):
             raise
         yield Access()
@@ -101,9 +104,15 @@ class Steps:
         yield
         self.done()
 
-    def abort(self) -> None:
-        """Clear the step that failed, before the error is printed."""
-        self._clear()
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Turn an error of the block into Failure, and clear the step that failed before it is printed."""
+        try:
+            with reported():
+                yield
+        except (ImageError, RecipeError) as error:
+            self._clear()
+            raise Failure(str(error)) from None
 
     def _show(self, text: str) -> None:
         if self._live:

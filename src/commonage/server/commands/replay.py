@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from commonage.domain.errors import CommonageError, InvalidInput
+from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.quantities import format_duration, parse_duration
 from commonage.domain.tenants import Rules
@@ -151,14 +151,11 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
     chosen = Options(**options)
     if chosen.history == (chosen.trace is not None):
         raise click.UsageError("give either --history or --trace FILE")
-    try:
-        records, nodes, rules = _past(resolved, chosen)
-        records = runnable_records(records.of_the_last(chosen.last), nodes).with_limits(chosen.limits)
-        if not records.items:
-            raise InvalidInput(". ".join(["no workloads to replay", *records.notes]), field="trace")
-        runs = _played(records, _variants(rules, nodes, chosen), {**POLICIES, **chosen.policies})
-    except CommonageError as error:
-        raise Failure(error.message) from None
+    records, nodes, rules = _past(resolved, chosen)
+    records = runnable_records(records.of_the_last(chosen.last), nodes).with_limits(chosen.limits)
+    if not records.items:
+        raise InvalidInput(". ".join(["no workloads to replay", *records.notes]), field="trace")
+    runs = _played(records, _variants(rules, nodes, chosen), {**POLICIES, **chosen.policies})
     if chart is not None:
         _write(chart, records, runs)
     if as_json:

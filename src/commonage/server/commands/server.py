@@ -17,13 +17,13 @@ from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
 from commonage.domain.quantities import parse_duration
 from commonage.ports.identity import IssuedToken
-from commonage.server.commands.common import F, Failure, NotRunning, as_json, config_option, reads_settings, settings_of
-from commonage.server.data_dir import DataDirError, Running, running_server
+from commonage.server.commands.common import F, NotRunning, as_json, config_option, reads_settings, reported
+from commonage.server.data_dir import Running, running_server
 from commonage.server.identity import HubIdentity
-from commonage.server.processes.children import ChildFailed
-from commonage.server.processes.components import ComponentError, run_component
-from commonage.server.secrets import SecretsError, load_secrets
+from commonage.server.processes.components import run_component
+from commonage.server.secrets import load_secrets
 from commonage.server.settings.settings import FLAGS, Resolved, flag_help, shown
+from commonage.server.settings.sources import resolve
 
 _START_TIMEOUT_S = 60.0
 
@@ -52,7 +52,8 @@ def up(config: Path | None, stop_workloads: bool, **flags: Any) -> None:
       commonage up
       commonage up --data-dir /srv/commonage --bind 0.0.0.0 --gpus simulated:2x24GiB
     """
-    resolved = settings_of(flags, config)
+    with reported():
+        resolved = resolve(flags, config=config)
     from commonage.server.main import serve  # noqa: PLC0415 - imports the whole server: only once the settings are valid
 
     sys.exit(serve(resolved.settings, stop_workloads=stop_workloads))
@@ -102,10 +103,7 @@ def component(resolved: Resolved, name: str) -> None:
       commonage component hub --data-dir /var/lib/commonage
     """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    try:
-        asyncio.run(_run(name, resolved.settings.data_dir))
-    except (ComponentError, ChildFailed) as error:
-        raise Failure(str(error)) from None
+    asyncio.run(_run(name, resolved.settings.data_dir))
 
 
 async def _run(name: str, data_dir: Path) -> None:
@@ -133,17 +131,15 @@ def token(resolved: Resolved, user: str, admin: bool, expires: str | None, note:
       commonage token --user admin --admin --json
     """
     data_dir = resolved.settings.data_dir
+    expires_s = None if expires is None else parse_duration(expires, field="--expires")
+    running = _ready_server(data_dir)
+    secret = load_secrets(data_dir).hub_service_token
     try:
-        expires_s = None if expires is None else parse_duration(expires, field="--expires")
-        running = _ready_server(data_dir)
-        secret = load_secrets(data_dir).hub_service_token
         made = asyncio.run(_mint(HubIdentity(running.hub_url, secret), user, admin, note, expires_s))
-    except InvalidInput as error:
-        raise Failure(error.message) from None
     except CommonageError as error:
-        raise (NotRunning if error.is_retryable else Failure)(error.message) from None
-    except (DataDirError, SecretsError) as error:
-        raise Failure(str(error)) from None
+        if not error.is_retryable:
+            raise
+        raise NotRunning(error.message) from None
     if as_json:
         shown = {"token": made.text, "user": user, "admin": admin, "url": running.url, "expires_at": made.expires_at}
         click.echo(json.dumps(shown))

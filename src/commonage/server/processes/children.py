@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from commonage.server import ServerError
 from commonage.server.processes.child_output import ChildOutput
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # loaded before any fork: a forked child must not load anything
 
 
-class ChildFailed(RuntimeError):
+class ChildFailed(ServerError):
     """A child did not become ready; the message ends with its last lines of output."""
 
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from commonage.server import ServerError
 from commonage.server.data_dir import write_private
 from commonage.server.processes.children import Child, ChildFailed, Supervisor, inherited_environment
 
@@ -26,7 +27,7 @@ _EXTERNAL_WITHIN_S = 60.0  # they are started and stopped by others, at their ow
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
-class ComponentError(RuntimeError):
+class ComponentError(ServerError):
     """A component cannot be run; the message says why and what to do."""
 
 

@@ -19,6 +19,7 @@ import yaml
 from commonage.server.data_dir import write_private
 from commonage.server.processes.children import Child, ChildFailed, inherited_environment
 from commonage.server.processes.ports import LOOPBACK, in_url, is_free, local_host
+from commonage.server.settings.settings import Settings
 from commonage.wire.hub import HubSettings
 
 _LOOPBACKS = frozenset({LOOPBACK, "::1"})
@@ -29,23 +30,16 @@ HUB_READY_LINE = "JupyterHub is now running"
 
 @dataclass(frozen=True, slots=True)
 class HubPlan:
-    """The settings of hub and proxy. Everything is on loopback except `bind`:`port`."""
+    """The settings and ports of hub and proxy. Everything is on loopback except `settings.bind`:`port`."""
 
     data_dir: Path
-    bind: str
+    settings: Settings
     port: int
     control_port: int
     hub_port: int
     proxy_api_port: int
-    database_url: str | None = None  # of the hub alone; a file in the data folder if omitted
     public_url: str | None = None  # the origin of hub and portal, if it is known
     session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of hub and portal
-    authenticator_class: str = "shared-password"
-    admin_users: tuple[str, ...] = ("admin",)
-    max_failed_sign_ins_per_minute: int = 10
-    extra_config: Path | None = None
-    token_lifetime_s: int = 90 * 24 * 3600
-    log_level: str = "INFO"
 
     @property
     def hub_url(self) -> str:
@@ -59,7 +53,7 @@ class HubPlan:
     @property
     def proxy_url(self) -> str:
         """The proxy's address on this machine; no trailing slash."""
-        return f"http://{local_host(self.bind)}:{self.port}"
+        return f"http://{local_host(self.settings.bind)}:{self.port}"
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -68,9 +62,10 @@ class HubPlan:
         `localhost` is two addresses: if one were left free, a workload of this machine could answer there in place
         of the proxy.
         """
-        addresses = {"http": self.bind}
-        if (self.public_url or "").startswith("http://localhost:") and self.bind in _LOOPBACKS:
-            [other] = _LOOPBACKS - {self.bind}
+        bind = self.settings.bind
+        addresses = {"http": bind}
+        if (self.public_url or "").startswith("http://localhost:") and bind in _LOOPBACKS:
+            [other] = _LOOPBACKS - {bind}
             addresses |= {"http-other": other} if is_free(other) else {}
         return addresses
 
@@ -88,7 +83,8 @@ def hub_children(plan: HubPlan) -> list[Child]:
 def _hub(plan: HubPlan) -> Child:
     folder = _folder(plan, "hub")
     database = folder / "jupyterhub.sqlite"
-    settings = HubSettings(
+    settings = plan.settings
+    hub_settings = HubSettings(
         bind_url=plan.proxy_url,
         public_url=plan.public_url,
         session_origin=plan.session_origin,
@@ -97,17 +93,17 @@ def _hub(plan: HubPlan) -> Child:
         proxy_api_url=f"http://{LOOPBACK}:{plan.proxy_api_port}",
         entry_points=list(plan.addresses),
         proxy_rules_file=str(plan.rules_file),
-        database_url=plan.database_url or f"sqlite:///{database}",
+        database_url=settings.hub_database_url or f"sqlite:///{database}",
         secrets_dir=str(plan.data_dir.absolute() / "secrets"),
-        authenticator_class=plan.authenticator_class,
-        admin_users=list(plan.admin_users),
-        max_failed_sign_ins_per_minute=plan.max_failed_sign_ins_per_minute,
-        extra_config=str(plan.extra_config.absolute()) if plan.extra_config else None,
-        token_lifetime_s=plan.token_lifetime_s,
-        log_level=plan.log_level,
+        authenticator_class=settings.authenticator_class,
+        admin_users=list(settings.admin_users),
+        max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
+        extra_config=str(settings.hub_config.absolute()) if settings.hub_config else None,
+        token_lifetime_s=settings.token_lifetime,
+        log_level="INFO",
     )
     settings_file = folder / "settings.json"
-    write_private(settings_file, settings.model_dump_json(indent=2))  # the database's address may hold a password
+    write_private(settings_file, hub_settings.model_dump_json(indent=2))  # the database's address may hold a password
     return Child(
         name="hub",
         argv=[sys.executable, "-m", "commonage.hub", str(settings_file)],

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from commonage.server import ServerError
 from commonage.server.data_dir import write_private
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ LOOPBACK = "127.0.0.1"
 _OUR_PORTS = range(15_000, 20_000)  # the kernel does not use them for outgoing connections
 
 
-class PortError(Exception):
+class PortError(ServerError):
     """An address cannot be listened on; the message says which, why, and what to do."""
 
 

@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from commonage.server import ServerError
 from commonage.server.settings.settings import (
     DEFAULT,
     ENV_PREFIX,
@@ -38,7 +39,7 @@ _HEADER = re.compile(r"\s*(?P<list>\[)?\[\s*(?P<name>[\w.-]+)\s*\]")
 _KEY = re.compile(r"\s*(?P<key>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
 
 
-class SettingsError(Exception):
+class SettingsError(ServerError):
     """A setting is invalid. The message names its source, the value, and what is allowed."""
 
 
