@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -23,9 +22,8 @@ from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import MpsDaemon
-from commonage.ports.devices import ShareAssignment
 from commonage.server.bootstrap import SystemClock
-from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, Termination, all_of, ask
+from commonage.server.doctor.gpu_probes import Answer, Bench, Burning, Place, Places, Termination
 from commonage.server.doctor.gpu_trials import GpuTrials, Trial
 
 TOGETHER = (2, 4, 8)
@@ -67,26 +65,17 @@ class Beside:
 
 
 class Sharing:
-    """Measurements on one GPU, `seconds` for each figure. `library` is the path of the CUDA library, for tests."""
+    """Measurements on one GPU, `seconds` for each figure."""
 
-    def __init__(
-        self,
-        device: Device,
-        places: Places,
-        seconds: float,
-        termination: Termination,
-        library: str = "",
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._device, self._places, self._seconds = device, places, seconds
-        self._termination, self._library, self._sleep = termination, library, sleep
+    def __init__(self, device: Device, bench: Bench, seconds: float) -> None:
+        self._device, self._bench, self._seconds = device, bench, seconds
 
     def alone(self) -> Answer:
         """One workload on the whole GPU, without limits."""
         device = self._device
         whole = Share(device.uuid, device.index, device.model, device.memory_mib, 1000, True, device.memory_mib)
         place = Place("alone", variables=share_environment([whole]))
-        return self._ask(place, "burn", "--seconds", str(self._seconds))
+        return self._bench.ask(place, "burn", "--seconds", str(self._seconds))
 
     def together(self, level: Level, one_alone: float, counts: Sequence[int] = TOGETHER) -> Iterator[Together]:
         """2, 4 and 8 shares at once, as far as the GPU is large enough."""
@@ -94,8 +83,9 @@ class Sharing:
         for count in counts:
             if self._device.memory_mib // count < _MIN_SHARE_MIB:
                 return
+            names = [str(number) for number in range(count)]
             try:
-                with self._held(level, count) as places:
+                with self._bench.held(level, self._share(level, count), names) as places:
                     answers = self._burn(places)
             except EngineFailure as error:
                 yield Together(name, count, 0.0, 0.0, 0.0, 0.0, error.message)
@@ -109,26 +99,20 @@ class Sharing:
         """A neighbor computes while the program next to it repeatedly allocates all memory it can get."""
         name, share_mib = level.isolation.value, self._device.memory_mib // 2
         try:
-            with self._held(level, 2) as (tried, neighbour):
+            with self._bench.held(level, self._share(level, 2), ("tried", "neighbour")) as (tried, neighbour):
                 (before,) = self._burn([neighbour])
                 with self._burning([neighbour]) as (burning,):
                     most = str(share_mib + share_mib // 2)
-                    fills = [self._ask(tried, "fill", "--max-mib", most) for _ in range(_ATTACKS)]
-                    with self._termination.interruptible():
-                        meanwhile = burning.end()
+                    fills = [self._bench.ask(tried, "fill", "--max-mib", most) for _ in range(_ATTACKS)]
+                    (meanwhile,) = self._bench.end([burning])
         except EngineFailure as error:
             return Beside(name, 0.0, 0.0, 0, share_mib, error.message)
         got = max(int(one.get("allocated_mib", 0)) for one in fills)
         return Beside(name, rate_of(before), rate_of(meanwhile), got, share_mib, str(meanwhile["error"]))
 
     def _burn(self, places: Sequence[Place]) -> list[Answer]:
-        with self._burning(places) as burning, self._termination.interruptible():
-            self._sleep(self._seconds)
-            return all_of(burning)
-
-    def _ask(self, place: Place, *words: str) -> Answer:
-        with self._termination.interruptible():
-            return ask(place, *words, library=self._library)
+        with self._burning(places) as burning:
+            return self._bench.end(burning, self._seconds)
 
     @contextmanager
     def _burning(self, places: Sequence[Place]) -> Iterator[list[Burning]]:
@@ -136,36 +120,19 @@ class Sharing:
         burning: list[Burning] = []
         try:
             for place in places:
-                with self._termination.interruptible():
-                    burning.append(Burning(place, 0, self._library))
+                burning.append(self._bench.burn(place))
             yield burning
         finally:
             for one in burning:
                 one.kill()
 
-    @contextmanager
-    def _held(self, level: Level, count: int) -> Iterator[list[Place]]:
-        """`count` places, each with an equal share; released at the end."""
+    def _share(self, level: Level, count: int) -> Share:
+        """One of `count` equal shares."""
         device, memory = self._device, self._device.memory_mib // count
-        share = Share(
+        return Share(
             device.uuid, device.index, device.model, memory, 1000 // count, False, device.memory_mib, False,
             Isolation(level.isolation),
         )  # fmt: skip
-        holds: list[ShareAssignment] = []
-        places = []
-        try:
-            for number in range(count):
-                place = self._places.make(f"doctor-{os.getpid()}-{number}")
-                hold = ShareAssignment(place.name, (share,), place.groups)
-                holds.append(hold)
-                with self._termination.interruptible():
-                    applied = level.apply(hold)
-                places.append(replace(place, variables={**share_environment([share]), **applied}))
-            yield places
-        finally:
-            for hold in holds:
-                level.release(hold)
-            self._places.clear()
 
 
 def rate_of(answer: Answer) -> float:
@@ -195,6 +162,21 @@ def find_gpus(wanted: str) -> RealGpus:
         opened.devices.close()
 
 
+@contextmanager
+def _bench(
+    devices: Sequence[Device], places: Places | None = None, library: str = ""
+) -> Iterator[tuple[Bench, list[Device], Path]]:
+    """A bench, the claimed GPUs, and a folder, whose path is short because the sockets of MPS need that."""
+    termination = Termination()
+    with (
+        termination.watched(),
+        closing(places or Places.here()) as there,
+        claimed(devices) as mine,
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
+    ):
+        yield Bench(there, termination, library), mine, Path(folder)
+
+
 def try_all(
     found: RealGpus,
     wanted: Sequence[Isolation] = tuple(Isolation),
@@ -204,38 +186,24 @@ def try_all(
     library: str = "",
 ) -> Iterator[Trial]:
     """Run the trials at the requested levels on all GPUs that are not in use. Removes everything it creates."""
-    termination = Termination()
-    with (
-        termination.watched(),
-        closing(places or Places.here()) as there,
-        claimed(found.devices) as devices,
-        _folder() as folder,
-    ):
-        all_levels = levels or _levels(folder)
-        chosen = [level for level in all_levels if level.isolation in wanted]
-        yield from GpuTrials(devices, chosen, there, found.free_mib, termination, library).run()
+    with _bench(found.devices, places, library) as (bench, devices, folder):
+        chosen = [level for level in levels or _levels(folder) if level.isolation in wanted]
+        yield from GpuTrials(devices, chosen, bench, found.free_mib).run()
 
 
 def measure_all(
     found: RealGpus, wanted: Sequence[Isolation], seconds: float, on_progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Measure the cost of sharing at the requested levels, for each whole GPU that is not in use."""
-    termination = Termination()
     whole = [device for device in found.devices if device.parent_uuid is None]
     measured = []
-    with (
-        termination.watched(),
-        closing(Places.here()) as places,
-        claimed(whole) as devices,
-        _folder() as folder,
-    ):
+    with _bench(whole) as (bench, devices, folder):
         levels = [level for level in _levels(folder) if level.isolation in wanted]
         for device in devices:
             for fault in device.faults:
                 on_progress(f"GPU {device.label} is not measured: it {fault}")
             if not device.faults:
-                sharing = Sharing(device, places, seconds, termination)
-                measured.append(_measure(device, sharing, levels, on_progress))
+                measured.append(_measure(device, Sharing(device, bench, seconds), levels, on_progress))
     return measured
 
 
@@ -261,35 +229,20 @@ def _measure(
 
 @contextmanager
 def claimed(devices: Sequence[Device]) -> Iterator[list[Device]]:
-    """Claim the GPUs for the time of the block. One that another server allocates is returned with a fault, so that
-    its workloads are not disturbed.
-    """
-    claims = GpuLocks("commonage doctor gpu")
-    try:
-        found = []
+    """Claim the GPUs for the time of the block. One that another server allocates is returned with a fault."""
+    with closing(GpuLocks("commonage doctor gpu")) as claims:
+        mine = []
         for device in devices:
             taken = claims.claim(device.parent_uuid or device.uuid)
             faults = (f"{taken}; end that server and its work first",) if taken else ()
-            found.append(replace(device, faults=(*device.faults, *faults)))
+            mine.append(replace(device, faults=(*device.faults, *faults)))
             if not taken:
                 _end_leftovers(device.uuid)
-        yield found
-    finally:
-        claims.close()
+        yield mine
 
 
 def _levels(folder: Path) -> tuple[Level, ...]:
     return DriverLimit(), Mig(), Mps(folder / "mps"), Cooperative()
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder for the trials. Its path is short, because the sockets of MPS need that."""
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_leftovers(uuid: str) -> None:

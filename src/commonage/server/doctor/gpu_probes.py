@@ -1,6 +1,6 @@
-"""Runs `gpu.cuda.probe` as a workload would run: with the variables of a share, in cgroups of its own.
+"""Runs `gpu.cuda.probe` as a workload would run: with a share, in cgroups of its own.
 
-Used by `gpu_trials` and `gpu_doctor` (`commonage doctor gpu`). Knows nothing of isolation levels.
+Used by `gpu_trials` and `gpu_doctor` (`commonage doctor gpu`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.nodes import Share
 from commonage.engines.process.groups.cgroups import find_cgroups
 from commonage.engines.process.groups.groups import Groups
+from commonage.gpu.environment import share_environment
+from commonage.gpu.isolation.level import Level
+from commonage.ports.devices import ShareAssignment
 
 _JOIN = 'IFS=:; for group in $1; do echo 0 >"$group" || exit 125; done; shift; exec "$@"'
 _WITHIN_S = 120.0
@@ -180,5 +185,41 @@ class Burning:
             self._process.wait(_KILLED_WITHIN_S)
 
 
-def all_of(burning: Sequence[Burning]) -> list[Answer]:
-    return [one.end() for one in burning]
+class Bench:
+    """Applies shares and runs probes in them; SIGTERM ends it where it waits. `library`: a CUDA library, for tests."""
+
+    def __init__(self, places: Places, termination: Termination, library: str = "") -> None:
+        self._places, self._termination, self._library = places, termination, library
+
+    def ask(self, place: Place, *words: str, bare: bool = False) -> Answer:
+        with self._termination.interruptible():
+            return ask(place, *words, library=self._library, bare=bare)
+
+    def burn(self, place: Place, memory_mib: int = 0) -> Burning:
+        with self._termination.interruptible():
+            return Burning(place, memory_mib, self._library)
+
+    def end(self, burning: Sequence[Burning], after_s: float = 0.0) -> list[Answer]:
+        """End all of them after a pause, and return their results."""
+        with self._termination.interruptible():
+            time.sleep(after_s)
+            return [probe.end() for probe in burning]
+
+    @contextmanager
+    def held(self, level: Level, share: Share, names: Sequence[str]) -> Iterator[list[Place]]:
+        """Places of these names, each with such a share, for the time of the block. Raises EngineFailure."""
+        holds: list[ShareAssignment] = []
+        places = []
+        try:
+            for name in names:
+                place = self._places.make(f"doctor-{os.getpid()}-{name}")
+                hold = ShareAssignment(place.name, (share,), place.groups)
+                holds.append(hold)
+                with self._termination.interruptible():  # waits for a daemon that may not start
+                    applied = level.apply(hold)
+                places.append(replace(place, variables={**share_environment([share]), **applied}))
+            yield places
+        finally:
+            for hold in holds:
+                level.release(hold)
+            self._places.clear()

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from commonage.domain.volumes import VolumeKind
 from commonage.server.commands.doctor import doctor as verb
 from commonage.server.doctor import checks as doctor
-from commonage.server.doctor.checks import Context, Finding
+from commonage.server.doctor.checks import Outcome
 from commonage.server.settings.settings import Settings
 from commonage.server.settings.workloads import VolumeEntry
 
@@ -81,12 +81,12 @@ VOLUMES = (
 )
 
 
-def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounted: str, engine: str = "docker") -> Finding:
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounted: str, engine: str = "docker") -> Outcome:
     mounts = tmp_path / "mounts"
     mounts.write_text("".join(f"dev {one} ext4 rw 0 0\n" for one in ("/", "/srv", "/srv/datasets", *mounted)))
     monkeypatch.setattr(doctor, "_MOUNTS", mounts)
     settings = Settings(data_dir=tmp_path, engine=engine, volumes=VOLUMES, docker_mounts=("/opt/tools:/tools",))
-    return doctor._volumes(Context(settings, None))
+    return doctor._volumes(settings)
 
 
 def test_mounts_below_a_folder_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_folder_that_others_can_redirect_is_bad(tmp_path: Path) -> None:
     (tmp_path / "open" / "data").mkdir(parents=True)
     (tmp_path / "open").chmod(0o777)
     mounts = (f"{tmp_path}/open/data:/data",)
-    finding = doctor._volumes(Context(Settings(data_dir=tmp_path / "own", engine="docker", docker_mounts=mounts), None))
+    finding = doctor._volumes(Settings(data_dir=tmp_path / "own", engine="docker", docker_mounts=mounts))
     assert finding.verdict == "bad"
     assert "could be made to lead elsewhere" in finding.found
     assert "have it belong to root" in finding.advice
