@@ -1,7 +1,4 @@
-"""A base image without any registry: Debian, made by debootstrap from the mirrors that this machine uses. Made once.
-
-It has a Python and the certificates of the usual authorities, and nothing specific to this machine.
-"""
+"""A base image without any registry: Debian, made once by debootstrap from the mirrors that this machine uses."""
 
 from __future__ import annotations
 
@@ -87,11 +84,8 @@ def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
     if failed_with is not None:
         full = shutil.disk_usage(root).free < _MIN_ROOM  # it reports a full disk only as failed downloads
         shown = [f"  {text[:_MAX_LETTERS]}" for text in list(failed_with)[-_LAST_LINES:]]
-        raise ImageError(
-            "\n".join(
-                [f"Cannot make Debian {suite}: debootstrap failed:", *shown, *([buildah.disk_space()] if full else [])]
-            )
-        )
+        advice = [buildah.disk_space()] if full else []
+        raise ImageError("\n".join([f"Cannot make Debian {suite}: debootstrap failed:", *shown, *advice]))
 
 
 def _clean(root: Path, mirror: str) -> None:

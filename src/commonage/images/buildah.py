@@ -1,7 +1,4 @@
-"""Calls buildah, and turns its failure into an error: the step, its last output, and the next action.
-
-buildah decides where images are stored.
-"""
+"""Calls buildah, and turns its failure into an error: the step, its last output, and the next action."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ def follow(arguments: Sequence[str], line: Line) -> None:
 
 
 def stream(command: Sequence[str], line: Line) -> Sequence[str] | None:
-    """Run a program and pass on each line of output. None if it succeeds, else its last lines.
-
-    The process is always ended.
-    """
+    """Run a program, always to its end, and pass on each line of output. None if it succeeds, else its last lines."""
     last: deque[str] = deque(maxlen=_KEPT_LINES)
     with subprocess.Popen(
         command,

@@ -1,7 +1,4 @@
-"""Building an image on this machine: from lists of requirements, or from a Containerfile. Called by `commonage image`.
-
-The files of a build are collected in a temporary folder, which is removed after the build.
-"""
+"""Builds an image on this machine: from lists of requirements, or from a Containerfile. For `commonage image`."""
 
 from __future__ import annotations
 

@@ -132,9 +132,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ImageContents:
-    """The contents of an image. `server_prefix` is None if no session can run in it; empty: the server is on its own
-    path.
-    """
+    """`server_prefix` is None if no session can run in the image; empty: the server is on the image's own path."""
 
     kernels: tuple[Kernel, ...]
     server_prefix: str | None

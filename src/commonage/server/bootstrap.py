@@ -1,7 +1,4 @@
-"""All wiring: the adapter behind each port, and the web application. Called by the server's main.
-
-Main opens, runs and closes the components made here.
-"""
+"""All wiring: the adapter behind each port, and the web application. Main opens, runs and closes the components."""
 
 from __future__ import annotations
 

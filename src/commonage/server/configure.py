@@ -96,10 +96,9 @@ def homes_dir(settings: Settings, data: Path) -> SafePath:
 
 
 def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> AgentConnections | None:
-    """The agents of the site's nodes, before their listener opens; None for an engine without agents.
+    """The agents of the site's nodes, not open yet; None for an engine without agents.
 
-    `gateway_port` is the workload gateway's on the loopback. Raises AuthorityError. Blocks briefly when the
-    authority is created.
+    `gateway_port` is the workload gateway's on the loopback. Raises AuthorityError. Blocks briefly.
     """
     if settings.engine != "swarm":
         return None

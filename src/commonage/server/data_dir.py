@@ -1,7 +1,4 @@
-"""The data folder: its layout, the lock against a second server, and its checks.
-
-`commonage up` prepares it first; other server commands read it with `running_server`.
-"""
+"""The data folder: its layout, the lock against a second server, and its checks. `commonage up` prepares it first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The join service and its listener, with the join config from the settings. Made by the bootstrap.
-
-Main opens it after the agents' listener, and closes it.
-"""
+"""The join service and its listener, with the join config from the settings. Made by the bootstrap, opened by main."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The server's log: all records go to logs/server.log, warnings and errors also to the terminal.
+"""The server's log, and the lines that `commonage up` prints.
 
-`commonage up` configures it once it holds the lock of the data folder. Lines are text or JSON with the `extra` fields.
+All records go to logs/server.log, as text or JSON with their `extra` fields; warnings and errors also to the terminal.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
@@ -106,22 +106,11 @@ class Terminal:
         yield
         self.line(f"  {name:<26} ready after {time.monotonic() - began:.1f} s")
 
-    def welcome(self, version: str, data: Path) -> None:
-        self.line(f"Commonage {version}, data in {data}")
-
     def ready(self, url: str, settings: Settings, secrets: Secrets, *, first: bool) -> None:
-        self.line()
-        self.line(f"{settings.name} is ready after {time.monotonic() - self._began:.1f} s:")
-        self.line()
-        self.line(f"    {url}/")
-        self.line()
+        self.line(f"\n{settings.name} is ready after {time.monotonic() - self._began:.1f} s:\n\n    {url}/\n")
         for line in sign_in(settings, secrets, first=first):
             self.line(f"    {line}")
         self.line()
-
-    def notes(self, notes: Sequence[str]) -> None:
-        for note in notes:
-            self.line(f"Note: {note}")
 
 
 def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:

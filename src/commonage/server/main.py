@@ -1,7 +1,6 @@
 """The server process: start all components in order, wait, stop them in reverse. Called by `commonage up`.
 
-The wiring is in `bootstrap`. An expected error at the start gives a message and exit code 2, any other error a log line
-and exit code 1.
+An expected error at the start gives a message and exit code 2, any other error a log line and exit code 1.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
-        self._terminal.welcome(__version__, self._data.path)
+        self._terminal.line(f"Commonage {__version__}, data in {self._data.path}")
         log.info(
             "server is starting", extra={"version": __version__, "pid": os.getpid(), "data_dir": str(self._data.path)}
         )
@@ -203,7 +202,8 @@ class _Server:
         gc.freeze()
         url = plan.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
-        self._terminal.notes(_notes(settings, started.components))
+        for note in _notes(settings, started.components):
+            self._terminal.line(f"Note: {note}")
         if sys.stdout.isatty():
             self._terminal.line("Ctrl-C stops everything.")
         if warning := started.components.control.settings.origin_warning:

@@ -1,4 +1,4 @@
-"""uvicorn inside the server's event loop, without its signal handlers and log. Made by the server's main."""
+"""uvicorn inside the server's event loop, with limits on clients that do not read, send too much or are gone."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ _SHUTDOWN_S = 1  # live streams never end by themselves; at shutdown they are cu
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """One connection.
-
-    Pings only keep proxies from closing an idle connection. A late pong ends nothing: a client that is slow, or a pager
-    that is paused, may leave pings unread for minutes.
+    """Pings only keep proxies from closing an idle connection. A late pong ends nothing: a client that is slow, or a
+    pager that is paused, may leave pings unread for minutes.
     """
 
     silence_s: ClassVar[float] = 3600.0
@@ -137,10 +135,7 @@ class _Quiet(uvicorn.Server):
 
 
 class Web:
-    """Serves `app` on a bound socket between `start` and `stop`.
-
-    `behind_proxy`: forwarding headers of callers on this machine are trusted, as the proxy is one of them.
-    """
+    """Serves `app` on a bound socket. `behind_proxy`: forwarding headers of callers on this machine are trusted."""
 
     def __init__(self, app: Any, listening: socket.socket, *, behind_proxy: bool = True) -> None:
         config = uvicorn.Config(

@@ -1,7 +1,7 @@
 """The workload gateway: containers reach the APIs of hub and control plane through it, and no other path.
 
 Relays of the engines and tunnels of agents connect to its loopback port. Its callers never count as local, and their
-forwarding headers are ignored. Made by the bootstrap, served by `web.server`.
+forwarding headers are ignored.
 """
 
 from __future__ import annotations

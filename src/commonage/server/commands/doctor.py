@@ -1,4 +1,4 @@
-"""`commonage doctor`: checks this machine and its server."""
+"""`commonage doctor` checks this machine and its server; `doctor gpu` tests GPU shares, or measures what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access of the image commands to the registry: its address, its certificate, and the credentials of the user."""
+"""Shared by `commonage image build` and `push`: access to the registry, and the progress on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commonage up`: starts the server."""
+"""`commonage up`, `config`, `component` and `token`: the server and its settings, on the server's machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks of this machine and its server. Each check is a function that returns its finding and advice.
-
-Called by `commonage doctor`. Starts nothing and changes nothing.
-"""
+"""The checks of `commonage doctor`: functions that return what they found. They start and change nothing."""
 
 from __future__ import annotations
 

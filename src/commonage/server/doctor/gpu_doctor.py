@@ -1,4 +1,9 @@
-"""`commonage doctor gpu` without the output: finds the GPUs, claims the unused ones, tests or measures them."""
+"""Tests whether GPU shares hold on this machine, or measures the cost of sharing: several shares against one alone,
+and a neighbor next to a greedy program.
+
+Called by `commonage doctor gpu`. The GPUs must not be in use meanwhile. Each share is applied at its level as for a
+workload, and runs the probe's kernel, which needs only the driver.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +55,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A neighbor's kernels per second in its half of the GPU: alone, and while the other half allocates too much
-    memory.
+    """A neighbor's kernels per second in its half of the GPU: alone, and while the other half allocates too much.
 
     `got_mib` is the most memory that the other half got, of `share_mib`.
     """

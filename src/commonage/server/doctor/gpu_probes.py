@@ -1,6 +1,7 @@
-"""Runs `gpu.cuda.probe` as a workload would run: with a share, in cgroups of its own.
+"""Runs `gpu.cuda.probe` as a workload would run: with a share, in cgroups of its own. Used by `commonage doctor gpu`.
 
-Used by `gpu_trials` and `gpu_doctor` (`commonage doctor gpu`).
+What is applied must be released also after SIGTERM. An exception that a signal handler raises inside a `finally` block
+would skip the rest of its clean-up, so it is raised only where the program waits (`Termination`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Copies the output of a child process line by line into its own log file (rotated by size) and into the server's log.
-
-Used by `server.processes.children` alone.
-"""
+"""Copies the output of a child line by line into its own log file (rotated by size) and into the server's log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Child processes of the control plane (JupyterHub and its proxy): started, watched, restarted and stopped with it.
 
-`server.processes.hub` describes the children; the server's main runs one `Supervisor` over them. The output of
-the children goes line by line into logs/NAME.log and into the server's log. Sessions and jobs are no children:
-they outlive the control plane and belong to the engines.
+Their output goes line by line into logs/NAME.log and into the server's log. Sessions and jobs are no children: they
+outlive the control plane and belong to the engines.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ class Supervisor:
         self._keepers = [_Keeper(child) for child in children]
 
     async def start(self) -> None:
-        """Start the children one after the other, each when the previous one is ready.
-
-        Raises ChildFailed; no child is left running then.
-        """
+        """Start each child when the previous one is ready. Raises ChildFailed; no child is left running then."""
         try:
             for keeper in self._keepers:
                 await keeper.start()
@@ -239,9 +235,7 @@ def end_with_parent() -> Callable[[], None]:
 
 
 def inherited_environment() -> dict[str, str]:
-    """The server's environment, where authenticators read their settings, without Commonage's settings: some are
-    secret.
-    """
+    """The server's environment without Commonage's settings: authenticators read theirs there, and ours are secret."""
     return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
 
 

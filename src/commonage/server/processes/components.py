@@ -2,8 +2,7 @@
 
 The control plane writes the description of each to DATA_DIR/components/NAME.json (0600). The component's process waits
 for that file, restarts when its content changes, and stops when it is removed. So hub and proxy live through a
-restart of the control plane, and neither sees the Docker socket. `server.processes.hub` and `.registry` define the
-children.
+restart of the control plane, and neither sees the Docker socket.
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ class ExternalComponent:
 
 
 async def run_component(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
-    """Run the component `name` until it is stopped, as the newest description says; wait for the first one.
-
-    Raises ComponentError for an invalid name or description, ChildFailed for a component that cannot be started.
-    """
+    """Run the component until it is stopped, as its newest description says. Raises ComponentError, ChildFailed."""
     if not _NAME.fullmatch(name):
         raise ComponentError(f"Unknown component {name[:40]!r}. The components are hub, proxy and registry.")
     path = _file(name, data_dir)

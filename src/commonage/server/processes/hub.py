@@ -1,8 +1,4 @@
-"""JupyterHub and its proxy as children: their files, their commands, and their readiness checks.
-
-The server's main calls `hub_children` and runs the result under a `Supervisor`. `commonage.hub` reads the hub's
-settings, in a process of its own.
-"""
+"""JupyterHub and its proxy as children: their files, their commands, and their readiness checks."""
 
 from __future__ import annotations
 
@@ -57,10 +53,9 @@ class HubPlan:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The addresses where the proxy listens for users, by the names of traefik's entry points.
+        """Where the proxy listens for users, by the names of traefik's entry points.
 
-        `localhost` is two addresses: if one were left free, a workload of this machine could answer there in place
-        of the proxy.
+        If one of the two addresses of `localhost` were left free, a workload of this machine could answer there.
         """
         bind = self.settings.bind
         addresses = {"http": bind}

@@ -1,7 +1,4 @@
-"""The ports of the server: listening sockets, the process that holds a busy port, and the loopback ports that stay.
-
-Called by the server's main and by the doctor.
-"""
+"""The ports of the server: listening sockets, the process that holds a busy port, and the loopback ports that stay."""
 
 from __future__ import annotations
 

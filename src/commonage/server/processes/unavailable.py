@@ -127,9 +127,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def run(rules_folder: Path, entry_points: Sequence[str], command: Sequence[str]) -> int:
-    """Serve the page, write its address to a file of `rules_folder`, and run traefik until it ends. Returns its exit
-    code.
-    """
+    """Serve the page, tell traefik its address by a file in `rules_folder`, and run traefik. Returns its exit code."""
     server = await asyncio.start_server(_serve, _LOOPBACK, 0, limit=_HEAD_MAX_BYTES)
     async with server:
         port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""The settings of this node, and of the engine that runs workloads: Docker and Swarm."""
+"""The settings of this node and of the engine, of how other nodes join, and of node pools in clouds."""
 
 from __future__ import annotations
 

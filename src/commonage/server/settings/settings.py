@@ -1,7 +1,6 @@
 """The table of the server's settings, made of the sections in the files of this package, and its texts.
 
-`sources` finds the values, the bootstrap uses them. `commonage config`, `commonage up --help` and
-docs/reference/settings.md are made from this table, so a setting that is added to a section is documented.
+`commonage config`, `commonage up --help` and docs/reference/settings.md are made from it.
 """
 
 from __future__ import annotations

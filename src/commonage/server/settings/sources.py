@@ -1,7 +1,4 @@
-"""Finds the values of the settings: in flags, then COMMONAGE_* variables, then commonage.toml, then the defaults.
-
-Called by every command of the server.
-"""
+"""Finds the values of the settings: in flags, then COMMONAGE_* variables, then commonage.toml, then the defaults."""
 
 from __future__ import annotations
 

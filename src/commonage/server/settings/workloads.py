@@ -1,4 +1,4 @@
-"""The settings of workloads: environments and defaults, bundles of files, and the limits of users and tenants."""
+"""The settings of workloads: environments, defaults and limits, bundles, volumes, homes, and the registry of images."""
 
 from __future__ import annotations
 
@@ -49,16 +49,8 @@ class EnvironmentEntry(Entry):
     variables: dict[str, str] = Field(default_factory=dict)
 
     def entry(self) -> Environment:
-        return Environment(
-            name=self.name,
-            title=self.title or self.name,
-            description=self.description,
-            requirements=self.requirements,
-            python=self.python,
-            image=self.image,
-            kinds=self.kinds,
-            variables=tuple(self.variables.items()),
-        )
+        changed = {"title": self.title or self.name, "variables": tuple(self.variables.items())}
+        return Environment(**{**dict(self), **changed})
 
 
 class WorkloadSettings(BaseModel):
