@@ -18,7 +18,7 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import Runs
-from commonage.gpu.isolation.holds import Holds
+from commonage.gpu.isolation.assignment_files import AssignmentFiles
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 from commonage.testing.behaviour import Behaviour, shell_command
@@ -32,7 +32,7 @@ class Devices(NoDevices):
     """Keeps holds on disk and says what it was asked, and what of the attempt was there meanwhile."""
 
     def __init__(self, folder: Path) -> None:
-        self.holds = Holds(folder / "holds")
+        self.holds = AssignmentFiles(folder / "holds")
         self.calls: list[str] = []
         self.fails = ""
 
@@ -104,7 +104,7 @@ async def test_a_share_is_held_before_the_command_runs_and_until_it_ended(rig: R
     request = rig.request(Behaviour(shows=("HELD", "PYTHONPATH")), variables=(("PYTHONPATH", "/mine"), ("HELD", "no")))
     await rig.ended(request)
     assert await rig.lines(request.attempt_id) == ["HELD=yes", "PYTHONPATH=/ours:/mine"]
-    enforced = "enforce with groups" if rig.settings.cgroups else "confine with 0"
+    enforced = "enforce with groups" if rig.settings.cgroups else "enforce with 0"
     assert rig.devices.calls == [enforced, "release while its groups are there"]
     assert not rig.devices.holds.ids()
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from commonage.catalogue import builtin_environments
-from commonage.domain.environments import left_out
-from commonage.domain.images import ImageName, SourceFile
+from commonage.domain.images import ImageName, SourceFile, left_out
 from commonage.images import buildah, recipe
 from commonage.images.buildah import BuildahFailed, BuildRequest, ImageError, Line, failure_message
 from commonage.images.contents import commit_of, context_files, digest_of, labels, source_file

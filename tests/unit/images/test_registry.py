@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from commonage.domain.registry import Access
+from commonage.domain.images import Access
 from commonage.images.registry import (
     LASTS_S,
     Signer,

@@ -15,7 +15,7 @@ import click
 
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
-from commonage.domain.quantities import parse_duration
+from commonage.domain.requests import parse_duration
 from commonage.ports.identity import IssuedToken
 from commonage.server.commands.common import F, NotRunning, as_json, config_option, reads_settings, reported
 from commonage.server.data_dir import Running, running_server

@@ -19,14 +19,14 @@ from typing import Literal, NamedTuple
 import httpx2
 
 from commonage.domain.errors import CommonageError, Conflict, EngineFailure
-from commonage.domain.quantities import format_memory
+from commonage.domain.requests import format_memory
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.daemon.admin_mounts import parse_mount
 from commonage.engines.containers.files.path_checks import check_path_is_trusted
 from commonage.engines.docker.doctor import examine_daemon
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpu.detect import open_devices
-from commonage.messages import text
+from commonage.messages import text, texts
 from commonage.server.bootstrap import SystemClock, database_of
 from commonage.server.configure import shared_dir, stored_reports
 from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, running_server
@@ -226,11 +226,11 @@ def _gpus(settings: Settings) -> Outcome:
         opened = open_devices(settings.gpus, node_name="doctor", clock=SystemClock())
     except CommonageError as error:
         return _bad(str(error), "see `nvidia-smi`, or start with --gpus none or simulated:1x24GiB")
-    faults = [f"GPU {device.label}: {fault}" for device in opened.devices.inventory() for fault in device.faults]
+    faults = [f"GPU {device.label}: {texts(device.faults)}" for device in opened.devices.inventory() if device.faults]
     simulated = any(device.simulated for device in opened.devices.inventory())
     opened.devices.close()
     if faults:
-        return _bad(opened.said, "; ".join(faults))
+        return _bad(opened.said, " ".join(faults))
     return Outcome("note" if simulated else "ok", opened.said)
 
 

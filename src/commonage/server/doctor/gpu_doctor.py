@@ -27,6 +27,7 @@ from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import MpsDaemon
+from commonage.messages import text
 from commonage.server.bootstrap import SystemClock
 from commonage.server.doctor.gpu_probes import Answer, Bench, Burning, Place, Places, Termination
 from commonage.server.doctor.gpu_trials import GpuTrials, Trial
@@ -205,7 +206,7 @@ def measure_all(
         levels = [level for level in _levels(folder) if level.isolation in wanted]
         for device in devices:
             for fault in device.faults:
-                on_progress(f"GPU {device.label} is not measured: it {fault}")
+                on_progress(f"GPU {device.label} is not measured. {text(fault)}")
             if not device.faults:
                 measured.append(_measure(device, Sharing(device, bench, seconds), levels, on_progress))
     return measured
@@ -217,9 +218,9 @@ def _measure(
     alone = sharing.alone()
     together, beside, left_out = [], [], []
     for level in levels:
-        why = level.available(device)
+        why = level.why_unavailable(device)
         if why:
-            left_out.append({"level": level.isolation.value, "why": why})
+            left_out.append({"level": level.isolation.value, "why": text(why)})
             continue
         on_progress(f"  GPU {device.label}, {level.isolation} …")
         together += [asdict(one) for one in sharing.together(level, rate_of(alone))]
@@ -238,8 +239,7 @@ def claimed(devices: Sequence[Device]) -> Iterator[list[Device]]:
         mine = []
         for device in devices:
             taken = claims.claim(device.parent_uuid or device.uuid)
-            faults = (f"{taken}; end that server and its work first",) if taken else ()
-            mine.append(replace(device, faults=(*device.faults, *faults)))
+            mine.append(replace(device, faults=(*device.faults, taken)) if taken else device)
             if not taken:
                 _end_leftovers(device.uuid)
         yield mine

@@ -209,18 +209,18 @@ class Bench:
     @contextmanager
     def held(self, level: Level, share: Share, names: Sequence[str]) -> Iterator[list[Place]]:
         """Places of these names, each with such a share, for the time of the block. Raises EngineFailure."""
-        holds: list[ShareAssignment] = []
+        assignments: list[ShareAssignment] = []
         places = []
         try:
             for name in names:
                 place = self._places.make(f"doctor-{os.getpid()}-{name}")
-                hold = ShareAssignment(place.name, (share,), place.groups)
-                holds.append(hold)
+                assignment = ShareAssignment(place.name, (share,), place.groups)
+                assignments.append(assignment)
                 with self._termination.interruptible():  # waits for a daemon that may not start
-                    applied = level.apply(hold)
+                    applied = level.apply(assignment)
                 places.append(replace(place, variables={**share_environment([share]), **applied}))
             yield places
         finally:
-            for hold in holds:
-                level.release(hold)
+            for assignment in assignments:
+                level.release(assignment)
             self._places.clear()

@@ -18,6 +18,7 @@ from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpu.cuda.probe import digits
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mps import Mps
+from commonage.messages import texts
 from commonage.server.doctor.gpu_probes import Answer, Bench, Burning, Place
 
 MIN_SHARE_MIB = 1024
@@ -95,7 +96,9 @@ class GpuTrials:
     def run(self) -> Iterator[Trial]:
         for device in self._devices:
             for level in self._levels:
-                why = "; ".join(device.faults) or level.available(device) or self._no_room(device)
+                unavailable = level.why_unavailable(device)
+                reasons = device.faults or ((unavailable,) if unavailable else ())
+                why = texts(reasons) or self._no_room(device)
                 if why:
                     yield _not_tried(device, level.isolation, why)
                 else:

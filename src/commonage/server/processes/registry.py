@@ -23,8 +23,8 @@ import httpx2
 import yaml
 
 from commonage.domain.errors import Conflict, EngineFailure
+from commonage.domain.images import DELETE, PULL, Access
 from commonage.domain.iterations import Iterations
-from commonage.domain.registry import DELETE, PULL, Access
 from commonage.images.registry import (
     ISSUER,
     LASTS_S,

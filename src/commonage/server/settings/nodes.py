@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from commonage.clouds import Rental, driver_of
-from commonage.domain.node_pools import MachineKind, NodePoolPolicy
+from commonage.domain.nodes import MachineKind, NodePoolPolicy
 from commonage.domain.requests import parse_labels
 from commonage.gpu.detect import check_wanted
 from commonage.gpu.slots import parse_slots

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from commonage.control.limits import Limits
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.volumes import Extent, Volume, VolumeKind, check_volume
 from commonage.domain.workloads import Kind
 from commonage.server.settings.fields import (
