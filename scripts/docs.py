@@ -20,7 +20,7 @@ from commonage.api.problems import document
 from commonage.cli import main as commonage
 from commonage.messages.reference import reference as reasons_reference
 from commonage.metrics.series import SERIES
-from commonage.server.settings.show import reference
+from commonage.server.settings.settings import reference
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from commonage.sdk import Client
-from commonage.server.data_dir import free_port  # none that the kernel gives to others meanwhile
+from commonage.server.processes.ports import free_port  # none that the kernel gives to others meanwhile
 from commonage.wire.hub import API_PATH
 
 ADMIN_PASSWORD = "a-long-password-for-the-admin-of-tests-only"  # 32 or more, the hub's own rule

@@ -23,11 +23,12 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from tests.fakes.waiting import until
 
 from commonage.domain.principals import Principal
-from commonage.server.data_dir import free_port
 from commonage.server.identity import HubIdentity
 from commonage.server.processes.children import ChildState, Supervisor
 from commonage.server.processes.hub import HubPlan, hub_children
+from commonage.server.processes.ports import free_port
 from commonage.server.secrets import load_secrets
+from commonage.server.settings.settings import Settings
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
 
@@ -203,11 +204,11 @@ def session(id: str, body: dict[str, Any]) -> dict[str, Any]:
 class Installation:
     """Hub, proxy and the stub, for as long as the context lasts."""
 
-    def __init__(self, data_dir: Path, **plan: Any) -> None:
+    def __init__(self, data_dir: Path, **settings: Any) -> None:
         data_dir.mkdir(exist_ok=True)
         self.secrets = load_secrets(data_dir)
         ports = [free_port() for _ in range(4)]
-        self.plan = HubPlan(data_dir, "127.0.0.1", *ports, **plan)
+        self.plan = HubPlan(data_dir, Settings(**settings), *ports)
         self.control = Control(self.secrets.spawner_token)
         self.identity = HubIdentity(self.plan.hub_url, self.secrets.hub_service_token)
         self.url = self.plan.proxy_url

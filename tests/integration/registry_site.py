@@ -28,7 +28,7 @@ from uv import find_uv_bin
 from commonage.cli import main
 from commonage.domain.tenants import Rules, Tenant
 from commonage.link.certificate_authority import CertificateAuthority
-from commonage.server.data_dir import free_port
+from commonage.server.processes.ports import free_port
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.wire.hub import API_PATH
 

@@ -27,7 +27,7 @@ from tests.integration.registry_site import buildah_store, forget_store
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.registry import machine_user
 from commonage.sdk import Client
-from commonage.server.data_dir import free_port
+from commonage.server.processes.ports import free_port
 from commonage.wire.workloads import SubmitIn, WorkloadOut
 
 WORKERS = ("worker1", "worker2")

@@ -57,7 +57,7 @@ from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
-from commonage.server.commands.doctor_gpu import exit_code
+from commonage.server.commands.doctor import exit_code
 from commonage.server.doctor.gpu_doctor import find_gpus, try_all
 from commonage.server.doctor.gpu_probes import Places
 

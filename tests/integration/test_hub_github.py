@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse
 from tests.fakes.waiting import until
 from tests.integration.hub_installation import Installation
 
-from commonage.server.data_dir import free_port
+from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +72,7 @@ async def here(github: tuple[GitHub, str], tmp_path_factory: pytest.TempPathFact
     folder: Path = tmp_path_factory.mktemp("github")
     config = folder / "hub.py"
     config.write_text(CONFIG.format(url=github[1]))
-    async with Installation(folder / "data", authenticator_class="github", extra_config=config) as installation:
+    async with Installation(folder / "data", authenticator_class="github", hub_config=config) as installation:
         yield installation
 
 

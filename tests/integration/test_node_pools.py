@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from tests.integration.api_world import Api, served
-from tests.unit.clouds.test_libcloud_machines import HERE
 from tests.unit.control.nodes.test_node_pools import FakeJoining
+from tests.unit.test_clouds import HERE
 
 from commonage.cli import main
-from commonage.clouds.libcloud_machines import LibcloudMachines, Rental
+from commonage.clouds import LibcloudMachines, Rental
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.domain.nodes import MachineKind, NodePoolPolicy
 

@@ -10,10 +10,11 @@ import httpx2
 import pytest
 from tests.fakes.waiting import until
 
-from commonage.server.data_dir import free_port
 from commonage.server.processes.children import Supervisor
 from commonage.server.processes.components import write_components
 from commonage.server.processes.hub import HubPlan, hub_children
+from commonage.server.processes.ports import free_port
+from commonage.server.settings.settings import Settings
 
 pytestmark = pytest.mark.anyio
 PAGE = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -32,7 +33,7 @@ url = "http://127.0.0.1:{port}"
 @pytest.fixture
 async def plan(tmp_path: Path) -> AsyncIterator[HubPlan]:
     """The proxy runs, and nothing else."""
-    plan = HubPlan(tmp_path, "127.0.0.1", *(free_port() for _ in range(4)))
+    plan = HubPlan(tmp_path, Settings(), *(free_port() for _ in range(4)))
     proxy, _ = hub_children(plan)
     async with Supervisor([proxy]):
         yield plan
@@ -77,7 +78,7 @@ async def test_what_is_behind_a_route_is_down_or_answers_503_itself(plan: HubPla
 
 async def test_a_control_plane_that_starts_again_describes_the_running_proxy_alike(tmp_path: Path) -> None:
     """Else a proxy that runs apart would be restarted with it."""
-    plan = HubPlan(tmp_path, "127.0.0.1", *(free_port() for _ in range(4)))
+    plan = HubPlan(tmp_path, Settings(), *(free_port() for _ in range(4)))
     write_components(hub_children(plan), tmp_path)
     described = (tmp_path / "components" / "proxy.json").read_text()
     async with Supervisor(hub_children(plan)[:1]):

@@ -17,7 +17,7 @@ from tests.acceptance.served import USERS_PASSWORD, Served, processes_of, served
 from tests.fakes.waiting import wait_until
 from tests.integration.sign_in import sign_in
 
-from commonage.server.data_dir import free_port
+from commonage.server.processes.ports import free_port
 
 UP = [sys.executable, "-m", "commonage", "up"]
 FLAGS = ("--gpus", "simulated:1x24GiB")

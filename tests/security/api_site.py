@@ -17,8 +17,7 @@ from tests.integration.api_world import Api, serving
 
 from commonage.api.app import end_streams
 from commonage.domain.workloads import State
-from commonage.server.web.server import HttpProtocol
-from commonage.server.web.websockets import WEBSOCKETS
+from commonage.server.web import WEBSOCKETS, HttpProtocol
 from commonage.wire.hub import API_PATH, CALLBACK_PATH, PORTAL_PATH
 
 STREAM = {"Accept": "text/event-stream"}

@@ -24,7 +24,7 @@ from tests.acceptance.served import ADMIN_PASSWORD, USERS_PASSWORD, Served, serv
 from tests.fakes.waiting import wait_until
 from tests.security.malicious_server import HUB_TOKEN, PORTAL_TOKEN, MaliciousServer
 
-from commonage.server.data_dir import free_port
+from commonage.server.processes.ports import free_port
 from commonage.wire.hub import API_PATH, PORTAL_PATH
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(900)]

@@ -25,7 +25,7 @@ from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.forwarding import Streams
 from commonage.ports.agents import NodeNetwork
-from commonage.server.data_dir import free_port
+from commonage.server.processes.ports import free_port
 
 pytestmark = pytest.mark.anyio
 HERE, OTHER = "127.0.0.1", "127.0.0.9"

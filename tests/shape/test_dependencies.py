@@ -17,7 +17,7 @@ LOADED_BY_NAME = {
     "aiosqlite": "SQLAlchemy's driver for SQLite: the URL of the database names it",
     "asyncpg": "SQLAlchemy's driver for PostgreSQL: the URL of the database names it",
     "dockerspawner": "the configuration of JupyterHub in the benchmarks of sessions names it",
-    "httptools": "uvicorn's parser: `server/web/server.py` extends the protocol that needs it",
+    "httptools": "uvicorn's parser: `server/web.py` extends the protocol that needs it",
     "import-linter": "the program `lint-imports` of scripts/check",
     "jupyterhub-ldapauthenticator": "JupyterHub's entry point `ldap`: the setting `authenticator` names it",
     "mypy": "a program of scripts/check",

@@ -27,8 +27,8 @@ FOREIGN = {
     "link/bundle.py": {"entry.size", "entry.mode"},  # tarfile has no constructor arguments
     "link/listener.py": {"context.minimum_version", "context.verify_mode"},
     "sdk/bundles.py": {"entry.size", "entry.mode"},
-    "server/web/server.py": {"self._server.should_exit"},  # how uvicorn is stopped
-    "server/web/workload_gateway.py": {"response.raw_headers"},  # repeated headers go no other way
+    "server/web.py": {"self._server.should_exit"},  # how uvicorn is stopped
+    "server/workload_gateway.py": {"response.raw_headers"},  # repeated headers go no other way
     "store/database.py": {"connection.isolation_level"},  # of sqlite3
 }
 """Attributes of other people's objects that are set as their libraries have it."""

@@ -2,7 +2,7 @@
 
 A path is resolved again with each call, and root of another node may meanwhile replace any part of a shared folder by a
 link. So every part is opened by its name in the open folder above it. Used by engines, by agents, and where nodes join.
-Everything here blocks.
+Everything here blocks. All methods but `exists` and `is_folder` raise OSError.
 """
 
 from __future__ import annotations
@@ -53,19 +53,17 @@ class SafePath:
         return self.names[-1]
 
     @property
-    def above(self) -> SafePath:
-        """The folder that contains it."""
+    def parent(self) -> SafePath:
         return SafePath(self.root, self.names[:-1])
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def stat(self) -> os.stat_result:
-        """Status of the entry itself, also if it is a link. Raises OSError."""
-        with self._above() as above:
-            return os.stat(self.name, dir_fd=above, follow_symlinks=False)
+        """Status of the entry itself, also if it is a link."""
+        with self._open_parent() as parent:
+            return os.stat(self.name, dir_fd=parent, follow_symlinks=False)
 
-    def is_there(self) -> bool:
-        """True if an entry of this name exists, of any type."""
+    def exists(self) -> bool:
         try:
             self.stat()
         except OSError:
@@ -74,19 +72,18 @@ class SafePath:
 
     def is_folder(self) -> bool:
         """True if it is a folder, and no link to one."""
-        with suppress(OSError), self.walked():
+        with suppress(OSError), self.open_path():
             return True
         return False
 
-    def listed(self) -> list[str]:
-        """The names in this folder. Raises OSError."""
+    def list_names(self) -> list[str]:
         with self.folder() as descriptor:
             return sorted(os.listdir(descriptor))
 
     # --- opening --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def walked(self) -> Iterator[int]:
+    def open_path(self) -> Iterator[int]:
         """Open the folder as a path-only descriptor (O_PATH). Raises OSError for a link on the path."""
         descriptor = os.open(self.root, os.O_PATH | os.O_DIRECTORY)
         try:
@@ -98,9 +95,9 @@ class SafePath:
         finally:
             os.close(descriptor)
 
-    def _step(self, name: str, above: int) -> int:
+    def _step(self, name: str, parent: int) -> int:
         try:
-            return os.open(name, _WALK, dir_fd=above)
+            return os.open(name, _WALK, dir_fd=parent)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise self._unfit(errno.ENOTDIR, f"{name} on the way to it is a link, or no folder") from error
@@ -109,7 +106,7 @@ class SafePath:
     @contextmanager
     def folder(self) -> Iterator[int]:
         """Open the folder for reading. Raises OSError for a link, here or on the path."""
-        with self.walked() as descriptor:
+        with self.open_path() as descriptor:
             opened = os.open(".", _FOLDER, dir_fd=descriptor)
         try:
             yield opened
@@ -122,28 +119,28 @@ class SafePath:
         With O_CREAT an existing file is accepted, except with O_EXCL. Only plain files are opened: opening a device or
         a pipe can have effects, or block forever.
         """
-        with self._above() as above:
+        with self._open_parent() as parent:
             if flags & os.O_CREAT:
                 try:
-                    return os.open(self.name, flags | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=above)
+                    return os.open(self.name, flags | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=parent)
                 except FileExistsError:
                     if flags & os.O_EXCL:
                         raise
-            found = os.open(self.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=above)
+            entry = os.open(self.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=parent)
         try:
-            kind = os.fstat(found).st_mode
+            kind = os.fstat(entry).st_mode
             if stat.S_ISLNK(kind):
                 raise self._unfit(errno.ELOOP, "it is a link")
             if not stat.S_ISREG(kind):
                 raise self._unfit(errno.EINVAL, "it is no plain file")
-            return os.open(f"/proc/self/fd/{found}", flags & ~(os.O_CREAT | os.O_EXCL))
+            return os.open(f"/proc/self/fd/{entry}", flags & ~(os.O_CREAT | os.O_EXCL))
         finally:
-            os.close(found)
+            os.close(entry)
 
-    def read(self, most: int) -> bytes:
-        """The first `most` bytes of the plain file. Raises OSError."""
+    def read(self, max_bytes: int) -> bytes:
+        """The first `max_bytes` of the plain file."""
         with os.fdopen(self.open(os.O_RDONLY), "rb") as file:
-            return file.read(most)
+            return file.read(max_bytes)
 
     # --- changing -------------------------------------------------------------------------------------------------
 
@@ -153,18 +150,18 @@ class SafePath:
             if not self.names:
                 self.root.mkdir(parents=True, exist_ok=True)
                 return False
-            self.above.make_folder(mode, parents=True)
-        with self._above() as above:
+            self.parent.make_folder(mode, parents=True)
+        with self._open_parent() as parent:
             try:
-                os.mkdir(self.name, mode, dir_fd=above)
+                os.mkdir(self.name, mode, dir_fd=parent)
             except FileExistsError:
-                os.close(self._step(self.name, above))
+                os.close(self._step(self.name, parent))
                 return False
         return True
 
-    def put(self, content: bytes, mode: int = 0o600) -> None:
-        """Write this content atomically; an existing file is replaced. Raises OSError."""
-        new = self.above / f".{self.name}.{secrets.token_hex(6)}"
+    def write(self, content: bytes, mode: int = 0o600) -> None:
+        """Write this content atomically; an existing file is replaced."""
+        new = self.parent / f".{self.name}.{secrets.token_hex(6)}"
         try:
             with os.fdopen(new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(content)
@@ -175,35 +172,31 @@ class SafePath:
             raise
 
     def move(self, to: SafePath) -> None:
-        """Rename it. Raises OSError."""
-        with self._above() as above, to._above() as target:
-            os.rename(self.name, to.name, src_dir_fd=above, dst_dir_fd=target)
+        with self._open_parent() as parent, to._open_parent() as target:
+            os.rename(self.name, to.name, src_dir_fd=parent, dst_dir_fd=target)
 
-    def give(self, uid: int, gid: int) -> None:
-        """Change its owner; for a link, the link's own. Raises OSError."""
-        with self._above() as above:
-            os.chown(self.name, uid, gid, dir_fd=above, follow_symlinks=False)
+    def chown(self, uid: int, gid: int) -> None:
+        """Change its owner; for a link, the link's own."""
+        with self._open_parent() as parent:
+            os.chown(self.name, uid, gid, dir_fd=parent, follow_symlinks=False)
 
     def remove(self) -> None:
-        """Remove a file, a link, or a folder with its contents. A missing one is no error.
-
-        Raises OSError.
-        """
+        """Remove a file, a link, or a folder with its contents. A missing one is no error."""
         try:
-            with self._above() as above:
+            with self._open_parent() as parent:
                 try:
-                    os.unlink(self.name, dir_fd=above)
+                    os.unlink(self.name, dir_fd=parent)
                 except IsADirectoryError:
                     with self.folder() as folder:
                         _empty(folder)
-                    os.rmdir(self.name, dir_fd=above)
+                    os.rmdir(self.name, dir_fd=parent)
         except FileNotFoundError:
             return
 
-    def _above(self) -> AbstractContextManager[int]:
+    def _open_parent(self) -> AbstractContextManager[int]:
         if not self.names:
             raise ValueError(f"{self.root} itself is not changed")
-        return self.above.walked()
+        return self.parent.open_path()
 
     def _unfit(self, number: int, why: str) -> OSError:
         return OSError(number, why, str(self.path))
@@ -233,11 +226,11 @@ def _empty(folder: int) -> None:
 def _flatten(name: str, folder: int) -> None:
     below = os.open(name, _FOLDER, dir_fd=folder)
     try:
-        for one in os.listdir(below):
+        for entry in os.listdir(below):
             try:
-                os.unlink(one, dir_fd=below)
+                os.unlink(entry, dir_fd=below)
             except IsADirectoryError:
-                os.rename(one, secrets.token_hex(16), src_dir_fd=below, dst_dir_fd=folder)
+                os.rename(entry, secrets.token_hex(16), src_dir_fd=below, dst_dir_fd=folder)
     finally:
         os.close(below)
     os.rmdir(name, dir_fd=folder)

@@ -1,7 +1,4 @@
-"""A base image without any registry: Debian, made by debootstrap from the mirrors that this machine uses. Made once.
-
-It has a Python and the certificates of the usual authorities, and nothing specific to this machine.
-"""
+"""A base image without any registry: Debian, made once by debootstrap from the mirrors that this machine uses."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ _MIN_ROOM = 64 * 1024 * 1024
 
 
 def base_name(suite: str) -> str:
-    """The name of the base image on this machine."""
     return f"localhost/commonage/debian:{suite}"
 
 
@@ -84,23 +80,12 @@ def debian_base(suite: str, mirror: str | None, again: bool, line: Line) -> str:
 
 def _bootstrap(suite: str, root: Path, mirror: str, line: Line) -> None:
     command = ["debootstrap", "--variant=minbase", f"--include={_INCLUDED}", suite, str(root), mirror]
-    output = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            for text in process.stdout or ():
-                output.append(text.rstrip())
-                line(text.rstrip())
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode != 0:
+    failed_with = buildah.stream(command, line)
+    if failed_with is not None:
         full = shutil.disk_usage(root).free < _MIN_ROOM  # it reports a full disk only as failed downloads
-        shown = [f"  {text[:_MAX_LETTERS]}" for text in output[-_LAST_LINES:]]
-        raise ImageError(
-            "\n".join(
-                [f"Cannot make Debian {suite}: debootstrap failed:", *shown, *([buildah.disk_space()] if full else [])]
-            )
-        )
+        shown = [f"  {text[:_MAX_LETTERS]}" for text in list(failed_with)[-_LAST_LINES:]]
+        advice = [buildah.disk_space()] if full else []
+        raise ImageError("\n".join([f"Cannot make Debian {suite}: debootstrap failed:", *shown, *advice]))
 
 
 def _clean(root: Path, mirror: str) -> None:

@@ -1,7 +1,4 @@
-"""Building an image on this machine: from lists of requirements, or from a Containerfile. Called by `commonage image`.
-
-The files of a build are collected in a temporary folder, which is removed after the build.
-"""
+"""Builds an image on this machine: from lists of requirements, or from a Containerfile. For `commonage image`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from uv import find_uv_bin
 
 from commonage.catalogue import builtin_environments
 from commonage.domain.images import ImageName, SourceFile, left_out
-from commonage.images import buildah, failures, recipe
-from commonage.images.buildah import BuildahFailed, ImageError, Line
+from commonage.images import buildah, recipe
+from commonage.images.buildah import BuildahFailed, BuildRequest, ImageError, Line, failure_message
+from commonage.images.contents import commit_of, context_files, digest_of, labels, source_file
 from commonage.images.package_sources import PackageSources
-from commonage.images.provenance import commit_of, context_files, digest_of, labels, source_file
 from commonage.images.recipe import Kernel, Recipe
 
 _SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
@@ -30,10 +27,9 @@ _SERVER_PACKAGES = ("jupyterhub", "jupyterlab")
 
 @dataclass(frozen=True, slots=True)
 class BuildTools:
-    """The tools of a build: buildah's isolation, the sources of packages, and access to registries that need a
-    password.
+    """How to build: buildah's isolation, the sources of packages, and `access`: buildah's options for registries.
 
-    `access` are options for buildah. `again`: no layer of an earlier build is used.
+    `again`: no layer of an earlier build is used.
     """
 
     isolation: str
@@ -54,7 +50,6 @@ class ListBuild:
 
 
 def local_name(name: ImageName) -> str:
-    """The image's name on the node where it was built."""
     return f"localhost/{name.tagged}"
 
 
@@ -113,9 +108,7 @@ def _with_advice(file: str = "", context: str = "") -> Iterator[None]:
     try:
         yield
     except BuildahFailed as error:
-        raise ImageError(
-            failures.failure_message(error.lines, failures.BuildRequest(file, context), buildah.disk_space)
-        ) from error
+        raise ImageError(failure_message(error.lines, BuildRequest(file, context))) from error
 
 
 @contextmanager

@@ -41,9 +41,7 @@ class PackageSources:
 
 
 def package_sources(environ: Mapping[str, str], wheels: Sequence[Path] = ()) -> PackageSources:
-    """The package sources of this machine. With folders of `wheels`, packages come only from there, and no network is
-    needed.
-    """
+    """The package sources of this machine; with folders of `wheels` only these, and no network is needed."""
     uv_variables = uv_environment(environ, read_pip_settings(environ))
     variables = {name: value for name, value in uv_variables.items() if _FOR_PACKAGES.fullmatch(name)}
     if wheels:
@@ -62,7 +60,6 @@ def _certificates(uv_variables: Mapping[str, str]) -> str:
 
 
 def _places(variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The folders of this machine among the package sources."""
     words = [word for name in _PLACES for word in re.split(r"[\s,]+", variables.get(name, "")) if word]
     paths = [unquote(urlsplit(word).path) if word.startswith("file://") else word for word in words]
     return tuple(dict.fromkeys(_whole(path) for path in paths if path.startswith("/") and Path(path).is_dir()))
@@ -75,9 +72,7 @@ def _whole(path: str) -> str:
 
 
 def _pip_conf(environ: Mapping[str, str]) -> str:
-    """pip's configuration on this machine, from files and variables, in one file; the certificates are a secret of the
-    build.
-    """
+    """pip's configuration on this machine, from files and variables, in one file."""
     found = {name: value for name, value in read_pip_settings(environ).items() if name in _PIP}
     for name in _PIP:
         value = environ.get("PIP_" + name.replace("-", "_").upper())

@@ -41,7 +41,6 @@ class Kernel:
 
     @property
     def title(self) -> str:
-        """The display name."""
         return "Python" if self.name == DEFAULT_KERNEL else f"Python ({self.name})"
 
     @property
@@ -81,7 +80,6 @@ def check_kernel(name: str) -> str:
 
 
 def check_package(name: str) -> str:
-    """Validate the name of a Debian package. Raises RecipeError."""
     if not _PACKAGE.fullmatch(name):
         raise RecipeError(f"Invalid name of a Debian package: {name[:40]!r}.")
     return name

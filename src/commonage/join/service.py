@@ -307,7 +307,7 @@ def _mark(folder: Path, mark: str) -> str:
         with suppress(OSError):  # it does not exist, or something else is in its place
             if file.read(2 * len(content)) == content:
                 return mark
-        file.put(content, 0o644)
+        file.write(content, 0o644)
     except OSError as error:
         raise CommonageError(f"the shared folder {folder} cannot be written: {error.strerror or error}") from error
     return mark

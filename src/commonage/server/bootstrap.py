@@ -1,22 +1,21 @@
-"""All wiring: the adapter behind each port, and the web application. Called by the server's main.
-
-Main opens, runs and closes the components made here.
-"""
+"""All wiring: the adapter behind each port, and the web application. Main opens, runs and closes the components."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from starlette.types import ASGIApp
 
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
-from commonage.clouds.libcloud_machines import LibcloudMachines
+from commonage.clouds import LibcloudMachines
 from commonage.control.control import Adapters, Control
 from commonage.gpu.detect import Opened, share_devices
 from commonage.gpu.isolation.devices import Sharing
@@ -28,38 +27,46 @@ from commonage.metrics.sql_metrics import SqlMetrics
 from commonage.portal.auth import PortalAuth
 from commonage.portal.router import create_router
 from commonage.ports.engine import Engine
-from commonage.server.clock import SystemClock
-from commonage.server.control_settings import catalogue_of, control_settings, without_image
-from commonage.server.data_dir import DataDir, Ports
-from commonage.server.engines import agents_of, homes_dir, make_engine, shared_dir
+from commonage.server.configure import (
+    agents_of,
+    catalogue_of,
+    control_settings,
+    homes_dir,
+    make_engine,
+    shared_dir,
+    without_image,
+)
+from commonage.server.data_dir import DataDir
 from commonage.server.identity import HubIdentity
-from commonage.server.joining import Joining, joining_plan
-from commonage.server.origins import Origins, origins_of, warning_of
+from commonage.server.joining import Joining, join_config
+from commonage.server.origins import Origins, warning_of
+from commonage.server.processes.children import Supervisor
 from commonage.server.processes.components import ExternalComponent
 from commonage.server.processes.hub import HubPlan
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan
 from commonage.server.reserve import why_full
 from commonage.server.secrets import Secrets, authority_of
 from commonage.server.settings.settings import Settings
-from commonage.server.web.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
-from commonage.storage.homes import HomeFolders
+from commonage.server.workload_gateway import NO_ACCESS, WorkloadAccess, WorkloadGateway
+from commonage.storage import HomeFolders
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore
 from commonage.store.urls import sqlite_url
 from commonage.wire.hub import API_PATH
 
 
-@dataclass(frozen=True, slots=True)
-class Application:
-    """The application that uvicorn serves, and the function that ends its live streams at shutdown."""
+class SystemClock:
+    def now(self) -> float:
+        """Unix seconds, UTC."""
+        return time.time()
 
-    serve: Any
-    end_streams: Callable[[], None]
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """The components that have to be opened, run and closed."""
+    """The components that have to be opened, run and closed. `end_streams` ends the live streams of `web`."""
 
     control: Control
     store: SqlStore
@@ -67,7 +74,8 @@ class Components:
     identity: HubIdentity
     devices: Opened
     engines: Sequence[Engine]
-    web: Application
+    web: ASGIApp
+    end_streams: Callable[[], None]
     gateway: WorkloadGateway
     registry: PlatformRegistry | None = None
     agents: AgentConnections | None = None
@@ -75,33 +83,10 @@ class Components:
 
 
 def database_of(settings: Settings, data_dir: Path) -> str:
-    """The address of the control plane's database."""
     return settings.database_url or sqlite_url(data_dir / "commonage.db")
 
 
-def hub_plan(settings: Settings, data: DataDir, ports: Ports, port: int) -> HubPlan:
-    """The plan of the hub and its proxy. Raises InvalidInput if the origins contradict each other."""
-    origins = origins_of(settings, port)
-    return HubPlan(
-        data_dir=data.path,
-        bind=settings.bind,
-        port=port,
-        control_port=ports.control,
-        hub_port=ports.hub,
-        proxy_api_port=ports.proxy_api,
-        database_url=settings.hub_database_url,
-        public_url=origins.hub,
-        session_origin=origins.sessions,
-        authenticator_class=settings.authenticator_class,
-        admin_users=settings.admin_users,
-        max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
-        extra_config=settings.hub_config,
-        token_lifetime_s=settings.token_lifetime,
-    )
-
-
 def sharing_of(settings: Settings, data_dir: Path) -> Sharing:
-    """The sharing of this node's GPUs."""
     inside = settings.engine != "process"
     return Sharing(data_dir.absolute() / "gpus", settings.gpu_isolation, parse_slots(settings.gpu_slots), inside)
 
@@ -121,10 +106,13 @@ def registry_of(settings: Settings, data: DataDir, secrets: Secrets, port: int) 
         realm=f"{(settings.public_url or f'http://{host}:{port}').rstrip('/')}{API_PATH}/registry/token",
         keep_days=settings.registry_keep_days,
     )
-    authority, password = authority_of(data.path), secrets.registry_password
-    if settings.children == "external":
-        return PlatformRegistry(plan, authority, password, supervise=lambda child: ExternalComponent(child, data.path))
-    return PlatformRegistry(plan, authority, password)
+    external = settings.children == "external"
+    return PlatformRegistry(
+        plan,
+        authority_of(data.path),
+        secrets.registry_password,
+        supervise=lambda child: ExternalComponent(child, data.path) if external else Supervisor([child]),
+    )
 
 
 async def assemble(
@@ -150,8 +138,11 @@ async def assemble(
     database = database_of(settings, data.path)
     store, metrics = SqlStore(database), SqlMetrics(database)
     identity = HubIdentity(hub.hub_url, secrets.hub_service_token, doubt=partial(why_full, data.path))
-    plan = joining_plan(settings, shared_dir(settings, data.path), settings.agents_port, account)
-    joining = None if plan is None else Joining(plan, authority_of(data.path), data.path / "joining", clock)
+    joining = None
+    if address := settings.site_address:
+        site = join_config(settings, address, shared_dir(settings, data.path), account.address if account else "")
+        joining = Joining(settings, address, site, authority_of(data.path), data.path / "joining", clock)
+    join_service = None if joining is None else joining.join_service
     adapters = Adapters(
         store=store,
         metrics=metrics,
@@ -161,10 +152,10 @@ async def assemble(
         devices=devices.devices,
         elsewhere=agents,
         engines=[engine],
-        environments=[one for one in catalogue_of(settings) if one not in without_image(settings)],
+        environments=[entry for entry in catalogue_of(settings) if entry not in without_image(settings)],
         chance=random.SystemRandom().randrange,
-        clouds=[(one.policy(), LibcloudMachines(one.rental())) for one in settings.node_pools],
-        joining=None if joining is None else joining.join_service,
+        clouds=[(pool.policy(), LibcloudMachines(pool.rental())) for pool in settings.node_pools],
+        joining=join_service,
         homes=HomeFolders(homes_dir(settings, data.path)),
     )
     origins = Origins(hub.public_url, hub.session_origin)
@@ -172,23 +163,29 @@ async def assemble(
         control_settings(settings), session_origin=origins.sessions, origin_warning=warning_of(origins)
     )
     control = Control(adapters, settings_of_control)
-    web = _application(control, secrets, registry, joining, origins)
-    gateway = WorkloadGateway(web.serve, hub.hub_url)
-    return Components(
-        control, store, metrics, identity, devices, adapters.engines, web, gateway, registry, agents, joining
-    )
-
-
-def _application(
-    control: Control, secrets: Secrets, registry: PlatformRegistry | None, joining: Joining | None, origins: Origins
-) -> Application:
-    """API, portal and /metrics, with the meter in front."""
     meter = HttpMeter()
-    identity, clock = control.identity, control.clock
     has_host_cookies = bool(origins.sessions) and (origins.hub or "").startswith("https:")
-    portal = create_router(control, PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies))
-    metrics = metrics_router(control, meter)
-    auth = Auth(identity, secrets.spawner_token, secrets.operator_token)
-    nodes = None if joining is None else joining.join_service
-    app = create_app(control, auth, portal, metrics.routes, nodes=nodes, images=registry)
-    return Application(meter.around(app), lambda: end_streams(app))
+    portal_auth = PortalAuth(identity, clock, secrets.cookie_secret, host_cookies=has_host_cookies)
+    app = create_app(
+        control,
+        Auth(identity, secrets.spawner_token, secrets.operator_token),
+        create_router(control, portal_auth),
+        metrics_router(control, meter).routes,
+        nodes=join_service,
+        images=registry,
+    )
+    web = meter.around(app)
+    return Components(
+        control=control,
+        store=store,
+        metrics=metrics,
+        identity=identity,
+        devices=devices,
+        engines=adapters.engines,
+        web=web,
+        end_streams=lambda: end_streams(app),
+        gateway=WorkloadGateway(web, hub.hub_url),
+        registry=registry,
+        agents=agents,
+        joining=joining,
+    )

@@ -1,7 +1,4 @@
-"""The data folder: its layout, the lock against a second server, its checks, and the loopback ports.
-
-`commonage up` prepares it first; other server commands read it with `running_server`.
-"""
+"""The data folder: its layout, the lock against a second server, and its checks. `commonage up` prepares it first."""
 
 from __future__ import annotations
 
@@ -9,35 +6,23 @@ import contextlib
 import errno
 import fcntl
 import json
-import logging
 import os
-import random
 import socket
+import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
-log = logging.getLogger(__name__)
+from commonage.server import ServerError
 
 LAYOUT_VERSION = 1
 MIN_FREE_MIB = 200
-_OUR_PORTS = range(15_000, 20_000)
 _FOLDERS = ("logs", "runs", "environments", "workspaces", "bundles")
 
 
-class DataDirError(Exception):
+class DataDirError(ServerError):
     """The folder cannot be used; the message says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The loopback ports of an installation. They stay the same, because sessions that outlive the server know them."""
-
-    control: int
-    hub: int
-    proxy_api: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +45,7 @@ class DataDir:
         self._lock = lock
 
     @property
-    def database(self) -> Path:
-        """The control plane's SQLite file."""
-        return self.path / "commonage.db"
-
-    @property
     def logs(self) -> Path:
-        """The log files of the server and its children."""
         return self.path / "logs"
 
     def folder(self, name: str) -> Path:
@@ -74,25 +53,17 @@ class DataDir:
         return self.path / name
 
     def announce(self, running: Running) -> None:
-        """Write the lock's holder and its address into the lock file."""
-        self._lock.seek(0)
-        self._lock.truncate()
-        json.dump(asdict(running), self._lock)
-        self._lock.flush()
+        _announce(self._lock, running)
 
     def close(self) -> None:
-        """Release the lock. Idempotent."""
         if not self._lock.closed:
-            self._lock.seek(0)
-            self._lock.truncate()
+            self._lock.truncate(0)
             self._lock.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -111,17 +82,15 @@ def prepare(path: Path) -> DataDir:
         _check_writable(path)
         for name in _FOLDERS:
             (path / name).mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
+    except BaseException as error:
         data.close()
-        raise DataDirError(sentence(error, path)) from error
-    except DataDirError:
-        data.close()
+        if isinstance(error, OSError):
+            raise DataDirError(sentence(error, path)) from error
         raise
     return data
 
 
 def sentence(error: OSError, path: Path) -> str:
-    """The message for an error of the file system."""
     culprit = error.filename or path
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -155,63 +124,6 @@ def running_server(path: Path) -> Running | None:
         raise DataDirError(sentence(error, path)) from error
 
 
-def keep_ports(data: DataDir, wanted: Ports) -> Ports:
-    """The loopback ports: the requested ones; for 0, the one of the last start, or a free one that is kept from now
-    on.
-    """
-    file = data.path / "ports.json"
-    kept = _kept_ports(file)
-    ports = Ports(
-        wanted.control or _still_free(kept.control),
-        wanted.hub or _still_free(kept.hub),
-        wanted.proxy_api or _still_free(kept.proxy_api),
-    )
-    if ports != kept:
-        fresh = file.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(ports)), encoding="utf-8")
-        fresh.replace(file)
-    return ports
-
-
-def free_port(bind: str = "127.0.0.1") -> int:
-    """A port without a listener, from a range that the kernel does not use for outgoing connections."""
-    first = random.SystemRandom().randrange(len(_OUR_PORTS))
-    for number in range(len(_OUR_PORTS)):
-        port = _OUR_PORTS[(first + number) % len(_OUR_PORTS)]
-        if _is_free(bind, port):
-            return port
-    raise DataDirError(f"No free port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} on {bind}.")
-
-
-def _is_free(bind: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((bind, port))
-            probe.listen()
-        except OSError:
-            return False
-    return True
-
-
-def _still_free(kept: int) -> int:
-    """The port of the last start, or another one if it is taken now."""
-    if kept and _is_free("127.0.0.1", kept):
-        return kept
-    if kept:
-        log.warning("port %d of the last start is in use; sessions from before may not reach the hub", kept)
-    return free_port()
-
-
-def _kept_ports(file: Path) -> Ports:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return Ports(int(found["control"]), int(found["hub"]), int(found["proxy_api"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):  # torn by a crash: the same as no file
-        return Ports(0, 0, 0)
-
-
 def _take_lock(path: Path) -> IO[str]:
     file = (path / "commonage.lock").open("a+", encoding="utf-8")
     try:
@@ -224,8 +136,7 @@ def _take_lock(path: Path) -> IO[str]:
     except OSError:
         file.close()
         raise
-    json.dump(asdict(Running(os.getpid(), socket.gethostname(), time.time())), _emptied(file))
-    file.flush()
+    _announce(file, Running(os.getpid(), socket.gethostname(), time.time()))
     return file
 
 
@@ -239,10 +150,11 @@ def _lock_with_retries(file: IO[str]) -> None:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _emptied(file: IO[str]) -> IO[str]:
+def _announce(file: IO[str], running: Running) -> None:
     file.seek(0)
     file.truncate()
-    return file
+    json.dump(asdict(running), file)
+    file.flush()
 
 
 def _read(text: str) -> Running:
@@ -257,6 +169,20 @@ def _held_by(path: Path, holder: Running) -> str:
     details += [f"at {holder.url}"] if holder.url else []
     shown = f" ({', '.join(details)})" if details else ""
     return f"Another server uses {path}{shown}. Stop it, or set another folder with --data-dir."
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write the file atomically with mode 0600, and force it to disk. Raises OSError."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _check_version(path: Path) -> None:

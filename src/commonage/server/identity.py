@@ -19,7 +19,6 @@ from urllib.parse import quote, urlencode
 import httpx2
 
 from commonage.domain.errors import (
-    CommonageError,
     Conflict,
     Forbidden,
     InvalidInput,
@@ -69,7 +68,6 @@ class HubIdentity:
         self._pending: dict[bytes, asyncio.Task[Principal | None]] = {}
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def whois(self, token: str) -> Principal | None:
@@ -86,17 +84,11 @@ class HubIdentity:
         return await asyncio.shield(pending)
 
     def forget(self, token: str) -> None:
-        """Drop the token from the cache, because its owner has signed out."""
         self._cache.pop(hashlib.sha256(token.encode()).digest(), None)
 
     def authorize_url(self, state: str) -> str:
         """The path, below the proxy's address, where a browser signs in."""
-        query = {
-            "client_id": OAUTH_CLIENT_ID,
-            "redirect_uri": CALLBACK_PATH,
-            "response_type": "code",
-            "state": state,
-        }
+        query = {"client_id": OAUTH_CLIENT_ID, "redirect_uri": CALLBACK_PATH, "response_type": "code", "state": state}
         return f"/hub/api/oauth2/authorize?{urlencode(query)}"
 
     async def exchange(self, code: str) -> str:
@@ -140,28 +132,25 @@ class HubIdentity:
     async def stop_session(self, user: str, name: str) -> None:
         """Stop a session through the hub. An unknown or stopped session is no error."""
         response = await self._call("DELETE", _server_path(user, name))
-        if response.status_code in {httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST} or response.is_success:
-            return
-        raise _refusal(response)
+        _check(response, httpx2.codes.NOT_FOUND, httpx2.codes.BAD_REQUEST)
 
     async def expires_at(self, token: str) -> float | None:
         """When this token expires, in unix seconds; None if never. Raises Unauthenticated if it is not valid."""
         response = await self._send("GET", "user", token=token)
         if response.is_success:
             owner = response.json()
-            path = f"users/{quote(str(owner['name']), safe='')}/tokens/{owner['token_id']}"
+            path = f"users/{_quoted(str(owner['name']))}/tokens/{owner['token_id']}"
             response = await self._call("GET", path)
         if await self._is_unknown_token(response):
             raise Unauthenticated("The token is unknown or expired. Get a new one with `commonage login`.")
-        if not response.is_success:
-            raise _refusal(response)
+        _check(response)
         return _expiry(response.json())
 
     async def mint_token(self, user: str, scopes: Sequence[Scope], note: str, expires_s: int | None) -> IssuedToken:
         """A new API token of `user` with scopes that the user has. Raises NotFound, Forbidden, InvalidInput."""
         response = await self._call(
             "POST",
-            f"users/{quote(user, safe='')}/tokens",
+            f"users/{_quoted(user)}/tokens",
             json={"note": note, "expires_in": expires_s, "scopes": [scope.value for scope in scopes]},
         )
         if response.status_code == httpx2.codes.FORBIDDEN:  # the control plane may mint for every user of the hub
@@ -174,8 +163,7 @@ class HubIdentity:
             )
         if response.status_code == httpx2.codes.BAD_REQUEST:
             raise Forbidden(f"JupyterHub refused a token for {user}: {_message(response)}")
-        if not response.is_success:
-            raise _refusal(response)
+        _check(response)
         made = response.json()
         expires_at = _expiry(made)
         if expires_at is None:  # the request asked for a token that expires
@@ -184,30 +172,26 @@ class HubIdentity:
 
     async def revoke_token(self, user: str, token_id: str) -> None:
         """Revoke a token of `user`. An unknown token is no error."""
-        response = await self._call("DELETE", f"users/{quote(user, safe='')}/tokens/{token_id}")
-        if not response.is_success and response.status_code != httpx2.codes.NOT_FOUND:
-            raise _refusal(response)
+        response = await self._call("DELETE", f"users/{_quoted(user)}/tokens/{token_id}")
+        _check(response, httpx2.codes.NOT_FOUND)
 
     async def is_admin(self, user: str) -> bool:
         """Whether the user is an admin in the hub; False also for an unknown name."""
-        response = await self._call("GET", f"users/{quote(user, safe='')}")
+        response = await self._call("GET", f"users/{_quoted(user)}")
         if response.status_code == httpx2.codes.NOT_FOUND:
             return False
-        if not response.is_success:
-            raise _refusal(response)
+        _check(response)
         return bool(response.json().get("admin"))
 
     async def ensure_user(self, user: str) -> None:
-        """Create the user in the hub if needed. Raises InvalidInput."""
-        response = await self._call("POST", f"users/{quote(user, safe='')}")
+        response = await self._call("POST", f"users/{_quoted(user)}")
         if response.status_code == httpx2.codes.BAD_REQUEST:  # the hub's own message says no more than that
             raise InvalidInput(
                 f"Invalid user name {user[:60]!r}. Use at most 63 lower-case letters, digits and . _ @ + -, or follow "
                 "the authenticator's username_pattern.",
                 field="user",
             )
-        if not response.is_success and response.status_code != httpx2.codes.CONFLICT:
-            raise _refusal(response)
+        _check(response, httpx2.codes.CONFLICT)
 
     async def _fetch_owner(self, token: str, digest: bytes) -> Principal | None:
         response = await self._send("GET", "user", token=token)
@@ -249,8 +233,12 @@ class HubIdentity:
 
 
 def _server_path(user: str, name: str) -> str:
-    base = f"users/{quote(user, safe='')}"
-    return f"{base}/servers/{quote(name, safe='')}" if name else f"{base}/server"
+    base = f"users/{_quoted(user)}"
+    return f"{base}/servers/{_quoted(name)}" if name else f"{base}/server"
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")
 
 
 def _principal(model: Mapping[str, Any]) -> Principal | None:
@@ -265,7 +253,6 @@ def _principal(model: Mapping[str, Any]) -> Principal | None:
 
 
 def _expiry(model: Mapping[str, Any]) -> float | None:
-    """The expiry in the hub's description of a token, in unix seconds."""
     expires_at = model.get("expires_at")
     return datetime.fromisoformat(str(expires_at)).timestamp() if expires_at else None
 
@@ -279,12 +266,15 @@ def _message(response: httpx2.Response) -> str:
     return str(message or f"JupyterHub answered {response.status_code} {response.reason_phrase}")
 
 
-def _refusal(response: httpx2.Response) -> CommonageError:
+def _check(response: httpx2.Response, *accepted: int) -> None:
+    """Raise the error of a refusal, unless its status is accepted."""
+    if response.is_success or response.status_code in accepted:
+        return
     message = _message(response)
     if response.status_code == httpx2.codes.NOT_FOUND:
-        return NotFound(message, code="user-not-found")
+        raise NotFound(message, code="user-not-found")
     if response.status_code == httpx2.codes.FORBIDDEN:
-        return Forbidden(message)
+        raise Forbidden(message)
     if response.is_server_error:
-        return Unavailable(message)
-    return InvalidInput(message)
+        raise Unavailable(message)
+    raise InvalidInput(message)

@@ -1,6 +1,6 @@
-"""The server's log: all records go to logs/server.log, warnings and errors also to the terminal.
+"""The server's log, and the lines that `commonage up` prints.
 
-`commonage up` configures it once it holds the lock of the data folder. Lines are text or JSON with the `extra` fields.
+All records go to logs/server.log, as text or JSON with their `extra` fields; warnings and errors also to the terminal.
 """
 
 from __future__ import annotations
@@ -8,10 +8,16 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
+
+from commonage.server.secrets import Secrets
+from commonage.server.settings.settings import Settings
 
 _FILE_BYTES = 20 * 1024 * 1024
 _FILES_KEPT = 5
@@ -40,7 +46,6 @@ def set_up(logs: Path, level: str, form: str) -> None:
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
-    """The fields given as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _USUAL}
 
 
@@ -48,7 +53,6 @@ class TextLines(logging.Formatter):
     """`2026-11-21T09:00:00.123Z INFO commonage.control: started workload=… node=…`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         given = "".join(f" {name}={_value(value)}" for name, value in extras(record).items())
         line = f"{at} {record.levelname} {record.name}: {record.getMessage()}{given}"
@@ -59,7 +63,6 @@ class JsonLines(logging.Formatter):
     """One JSON object a line: at, level, logger, message, and what was given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         line: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -76,7 +79,6 @@ class Short(logging.Formatter):
     """For the terminal: the message without a traceback, which is in the file."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")  # local time
         error = record.exc_info[1] if record.exc_info else None
         cause = f" ({type(error).__name__}: {error}; more in logs/server.log)" if error else ""
@@ -86,3 +88,46 @@ class Short(logging.Formatter):
 def _value(value: object) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "\n=') else text
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def line(self, text: str = "") -> None:
+        print(text, flush=True)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Print that a step of the start is done, and its duration."""
+        began = time.monotonic()
+        if sys.stdout.isatty():
+            print(f"  {name} …", end="\r", flush=True)  # the next line overwrites it
+        yield
+        self.line(f"  {name:<26} ready after {time.monotonic() - began:.1f} s")
+
+    def ready(self, url: str, settings: Settings, secrets: Secrets, *, first: bool) -> None:
+        self.line(f"\n{settings.name} is ready after {time.monotonic() - self._began:.1f} s:\n\n    {url}/\n")
+        for line in sign_in(settings, secrets, first=first):
+            self.line(f"    {line}")
+        self.line()
+
+
+def sign_in(settings: Settings, secrets: Secrets, *, first: bool) -> list[str]:
+    """Lines with the accounts and passwords for sign-in. Passwords are shown only once, when they are made."""
+    if settings.authenticator_class != "shared-password":
+        # `admin` is no user there (see `hub.config`).
+        named = ", ".join(name for name in settings.admin_users if name != "admin")
+        admins = named or "none, unless hub_config sets some"
+        return [f"Sign in with {settings.authenticator_class}; admins: {admins}."]
+    admins = " or ".join(settings.admin_users)
+    if not first:
+        return [
+            f"Sign in as {admins}, or as any other user (alice, bob, …).",
+            f"Passwords: {secrets.folder}/admin_password, {secrets.folder}/users_password",
+        ]
+    return [
+        f"Sign in as {admins:<22} password {secrets.admin_password}",
+        f"or as any user (alice, bob, …)     password {secrets.users_password}",
+        f"The passwords are stored in {secrets.folder}/ and are not shown again.",
+    ]

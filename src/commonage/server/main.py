@@ -1,7 +1,6 @@
 """The server process: start all components in order, wait, stop them in reverse. Called by `commonage up`.
 
-The wiring is in `bootstrap`. An expected error at the start gives a message and exit code 2, any other error a log line
-and exit code 1.
+An expected error at the start gives a message and exit code 2, any other error a log line and exit code 1.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import httpx2
 import uvloop
@@ -31,22 +32,22 @@ from commonage.domain.iterations import Loop
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import State
 from commonage.engines.process.processes import raise_file_limit
-from commonage.server import logs
-from commonage.server.bootstrap import Components, assemble, database_of, hub_plan, registry_of
-from commonage.server.control_settings import without_image
-from commonage.server.data_dir import DataDir, DataDirError, Ports, Running, free_port, keep_ports, prepare, sentence
-from commonage.server.processes import listen
-from commonage.server.processes.children import ChildFailed, Supervisor
-from commonage.server.processes.components import ComponentError, check_ports, write_components
+from commonage.server import ServerError, logs
+from commonage.server.bootstrap import Components, assemble, database_of, registry_of
+from commonage.server.configure import without_image
+from commonage.server.data_dir import DataDir, Running, prepare, sentence
+from commonage.server.logs import Terminal
+from commonage.server.origins import origins_of
+from commonage.server.processes.children import ChildFailed, Supervisor, first_of
+from commonage.server.processes.components import check_ports, write_components
 from commonage.server.processes.hub import HubPlan, hub_children
-from commonage.server.processes.listen import LOOPBACK, PortError
+from commonage.server.processes.ports import LOOPBACK, Ports, check, free_port, keep_ports, listen
 from commonage.server.processes.registry import RegistryCollection
 from commonage.server.reserve import Reserve
-from commonage.server.secrets import Secrets, SecretsError, load_secrets
+from commonage.server.secrets import Secrets, load_secrets
 from commonage.server.settings.settings import Settings
-from commonage.server.terminal import Terminal
-from commonage.server.web.server import Web
-from commonage.server.web.workload_gateway import WorkloadAccess
+from commonage.server.web import Web
+from commonage.server.workload_gateway import WorkloadAccess
 from commonage.store.upgrade import upgrade
 from commonage.wire.hub import API_PATH, docs_page
 
@@ -57,7 +58,6 @@ _STAND_DOWN_S = 20.0
 _KILL_ROUNDS = 50  # a tenth of a second apart
 _PORTAL_WITHIN_S = 30.0
 _EXTERNAL_WITHIN_S = 180.0  # the components are started by others, perhaps after the server
-_EXPECTED = (DataDirError, SecretsError, PortError, ComponentError, ChildFailed, CommonageError)
 
 
 def serve(settings: Settings, *, stop_workloads: bool) -> int:
@@ -67,9 +67,7 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
     """
     try:
         with contextlib.suppress(OSError):
-            Reserve(
-                settings.data_dir.absolute() / "reserve", settings.disk_reserve
-            ).release()  # the start needs disk space
+            _reserve(settings, settings.data_dir.absolute()).release()  # the start needs disk space
         with prepare(settings.data_dir) as data:
             logs.set_up(data.logs, settings.log_level, settings.log_format)
             first = not (data.path / "secrets").exists() and settings.password_file is None
@@ -78,7 +76,7 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
             raise_file_limit()  # for sessions, and for connections of containers
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(server.run())
-    except _EXPECTED as error:
+    except (ServerError, CommonageError) as error:
         return _refuse_start(str(error))
     except OSError as error:
         log.debug("start failed", exc_info=error)
@@ -89,6 +87,10 @@ def serve(settings: Settings, *, stop_workloads: bool) -> int:
         return INTERRUPTED
     except Exception as error:  # the outermost frame: the terminal gets a message, the log the traceback
         return _fail(error)
+
+
+def _reserve(settings: Settings, data_dir: Path) -> Reserve:
+    return Reserve(data_dir / "reserve", settings.disk_reserve)
 
 
 def _fail(error: Exception) -> int:
@@ -112,8 +114,6 @@ class _Started:
 
 
 class _Server:
-    """One run of the server."""
-
     def __init__(
         self, settings: Settings, data: DataDir, secrets: Secrets, *, first: bool, stop_workloads: bool
     ) -> None:
@@ -128,7 +128,7 @@ class _Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
-        self._terminal.welcome(__version__, self._data.path)
+        self._terminal.line(f"Commonage {__version__}, data in {self._data.path}")
         log.info(
             "server is starting", extra={"version": __version__, "pid": os.getpid(), "data_dir": str(self._data.path)}
         )
@@ -154,9 +154,7 @@ class _Server:
     async def _unless_stopped(self, start: Awaitable[_Started]) -> _Started | None:
         """The started components; None if the server was stopped before they had started."""
         starting = asyncio.ensure_future(start)
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await first_of(starting, self._stop.wait())
         if starting.done():
             return starting.result()
         starting.cancel()
@@ -171,32 +169,44 @@ class _Server:
             names = ("port", "control_port", "hub_port", "proxy_api_port")
             check_ports({name: getattr(settings, name) for name in names})
         port = settings.port or free_port(settings.bind)
-        ports = keep_ports(data, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
-        plan = hub_plan(settings, data, ports, port)
-        control_socket = listen.listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
+        ports = keep_ports(data.path, Ports(settings.control_port, settings.hub_port, settings.proxy_api_port))
+        origins = origins_of(settings, port)
+        inner = (ports.control, ports.hub, ports.proxy_api)
+        plan = HubPlan(data.path, settings, port, *inner, origins.hub, origins.sessions)
+        control_socket = listen(LOOPBACK, ports.control, "COMMONAGE_CONTROL_PORT")
         if settings.children == "own":
             for address in plan.addresses.values():
-                listen.check(address, port, "--port")
+                check(address, port, "--port")
             for number, variable in ((ports.hub, "COMMONAGE_HUB_PORT"), (ports.proxy_api, "COMMONAGE_PROXY_API_PORT")):
-                listen.check(LOOPBACK, number, variable)
+                check(LOOPBACK, number, variable)
         with self._terminal.step("database"):
             await upgrade(database_of(settings, data.path))
         with self._terminal.step("control plane"):
             started = await self._open(closing, plan, control_socket)
         with self._terminal.step("sign-in and proxy"):
             await self._start_children(closing, plan)
-        self._announce(plan)
+        self._data.announce(
+            Running(
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                started_at=self._started_at,
+                url=plan.proxy_url,
+                hub_url=plan.hub_url,
+                control_url=f"http://{LOOPBACK}:{plan.control_port}",
+            )
+        )
         # The objects made so far stay. A collection over them takes 50 ms without answers to requests, and a long queue
         # makes collections frequent.
         gc.collect()
         gc.freeze()
         url = plan.public_url or plan.proxy_url
         self._terminal.ready(url, settings, self._secrets, first=self._first)
-        self._terminal.notes(_notes(settings, started.components))
+        for note in _notes(settings, started.components):
+            self._terminal.line(f"Note: {note}")
         if sys.stdout.isatty():
             self._terminal.line("Ctrl-C stops everything.")
-        if started.components.control.settings.origin_warning:
-            log.warning(started.components.control.settings.origin_warning)
+        if warning := started.components.control.settings.origin_warning:
+            log.warning(warning)
         log.info("server is ready", extra={"url": url, "seconds": f"{time.time() - self._started_at:.1f}"})
         return started
 
@@ -211,7 +221,7 @@ class _Server:
 
     async def _open(self, closing: AsyncExitStack, plan: HubPlan, listening: socket.socket) -> _Started:
         registry = registry_of(self._settings, self._data, self._secrets, plan.port)
-        gateway_socket = listen.listen(LOOPBACK, 0, "")
+        gateway_socket = listen(LOOPBACK, 0, "")
         closing.callback(gateway_socket.close)
         access = WorkloadAccess(plan.inner_ports, gateway_socket.getsockname()[1])
         components = await assemble(self._settings, self._data, self._secrets, plan, access, registry)
@@ -225,8 +235,7 @@ class _Server:
             listen_for_agents = partial(components.agents.open, bind, port, components.control.drains)
             await _enter(closing, listen_for_agents, components.agents.close)
         await _enter(closing, components.control.open, components.control.close)
-        reserve = Reserve(self._data.path / "reserve", self._settings.disk_reserve)
-        adapters: list[Loop] = [reserve]
+        adapters: list[Loop] = [_reserve(self._settings, self._data.path)]
         if components.agents is not None:
             adapters.append(components.agents)
         if registry is not None:
@@ -234,33 +243,19 @@ class _Server:
             adapters.append(RegistryCollection(registry, lambda: images_in_use(components.control)))
         loops = asyncio.create_task(components.control.run(*adapters), name="control")
         closing.push_async_callback(_cancel, loops)
-        web = Web(components.web.serve, listening)
+        web = Web(components.web, listening)
         gateway = Web(components.gateway, gateway_socket, behind_proxy=False)
         closing.push_async_callback(web.stop)
         closing.push_async_callback(gateway.stop)
-        closing.callback(components.web.end_streams)
+        closing.callback(components.end_streams)
         if components.joining is not None:
             await _enter(closing, partial(components.joining.open, components.agents), components.joining.close)
         return _Started(components, (loops, web.start(), gateway.start()))
 
-    def _announce(self, plan: HubPlan) -> None:
-        self._data.announce(
-            Running(
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                started_at=self._started_at,
-                url=plan.proxy_url,
-                hub_url=plan.hub_url,
-                control_url=f"http://{LOOPBACK}:{plan.control_port}",
-            )
-        )
-
     # --- wait and stop --------------------------------------------------------------------------------------------
 
     async def _wait(self, started: _Started) -> int:
-        stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait({stopping, *started.essential}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        await first_of(self._stop.wait(), *started.essential)
         for task in started.essential:
             if task.done():
                 error = None if task.cancelled() else task.exception()
@@ -283,13 +278,11 @@ class _Server:
 
     async def _end_workloads(self, components: Components) -> None:
         """Stop all running workloads: sessions end, jobs are requeued. Kill them after a timeout."""
-        stopping_workloads = asyncio.create_task(components.control.stop_all(_STAND_DOWN_S))
-        forced = asyncio.create_task(self._force.wait())
-        await asyncio.wait({stopping_workloads, forced}, return_when=asyncio.FIRST_COMPLETED)
-        forced.cancel()
-        if stopping_workloads.done() and stopping_workloads.result() == 0:
+        stopping = asyncio.create_task(components.control.stop_all(_STAND_DOWN_S))
+        await first_of(stopping, self._force.wait())
+        if stopping.done() and stopping.result() == 0:
             return
-        await _cancel(stopping_workloads)
+        await _cancel(stopping)
         self._terminal.line("Killing the remaining workloads.")
         for _ in range(_KILL_ROUNDS):
             if not await _kill_attempts(components):
@@ -298,7 +291,6 @@ class _Server:
 
 
 async def _kill_attempts(components: Components) -> int:
-    """Kill the attempts that still run. Returns their number."""
     count = 0
     for engine in components.engines:
         for status in await engine.statuses():
@@ -324,20 +316,16 @@ async def _until_portal_answers(plan: HubPlan, within_s: float) -> None:
 
 
 def _notes(settings: Settings, components: Components) -> list[str]:
-    names = ", ".join(one.name for one in without_image(settings))
-    missing_images = [
-        f"Environments without an image are not available, because workloads run in containers here: {names}. Set "
-        f"docker_image for built-in ones, `image` for others, or push an image ({docs_page('operate/images')})."
-    ]
-    origin = [components.control.settings.origin_warning] if components.control.settings.origin_warning else []
-    engines = (note for one in components.control.node_views.capabilities() for note in one.notes)
-    return [
-        *origin,
-        *(missing_images if names else []),
-        components.devices.said,
-        *engines,
-        *components.control.volumes.warnings(),
-    ]
+    control = components.control
+    notes = [control.settings.origin_warning] if control.settings.origin_warning else []
+    if names := ", ".join(environment.name for environment in without_image(settings)):
+        notes.append(
+            f"Environments without an image are not available, because workloads run in containers here: {names}. Set "
+            f"docker_image for built-in ones, `image` for others, or push an image ({docs_page('operate/images')})."
+        )
+    notes.append(components.devices.said)
+    notes += [note for engine in control.node_views.capabilities() for note in engine.notes]
+    return [*notes, *control.volumes.warnings()]
 
 
 async def _enter(
@@ -348,7 +336,7 @@ async def _enter(
     await open_it()
 
 
-async def _cancel(task: asyncio.Task[object] | asyncio.Task[int] | asyncio.Task[None]) -> None:
+async def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.wait({task})
     if not task.cancelled() and (error := task.exception()) is not None:

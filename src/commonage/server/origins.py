@@ -1,7 +1,4 @@
-"""The origins that browsers see: that of hub and portal, and those of users' sessions.
-
-Called by the bootstrap and by the doctor.
-"""
+"""The origins that browsers see: that of hub and portal, and those of users' sessions."""
 
 from __future__ import annotations
 

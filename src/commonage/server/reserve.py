@@ -51,7 +51,6 @@ class Reserve:
     iterations: Iterations = field(default_factory=lambda: Iterations("reserve", time.time))
 
     async def run(self) -> None:
-        """Check until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self.adjust)
@@ -83,7 +82,6 @@ class Reserve:
 
     @property
     def size_now_mib(self) -> int:
-        """The current size of the file."""
         try:
             return self.path.stat().st_size // _MIB
         except FileNotFoundError:

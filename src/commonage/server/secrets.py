@@ -8,20 +8,22 @@ from __future__ import annotations
 import os
 import secrets as chance
 import stat
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from commonage.link.certificate_authority import CertificateAuthority
+from commonage.server import ServerError
+from commonage.server.data_dir import write_private
 
 _FOLDER = "secrets"
 # JupyterHub's own rules for its shared-password authenticator.
 _MIN_LENGTH = {"admin": 32, "users": 8}
+_TOKENS = ("hub_service_token", "spawner_token", "operator_token", "proxy_token", "cookie_secret", "registry_password")
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that look alike
 
 
-class SecretsError(RuntimeError):
+class SecretsError(ServerError):
     """The secrets cannot be used; the message says which file, and what to do."""
 
 
@@ -51,12 +53,7 @@ def _password_of(groups: int) -> Callable[[], str]:
 _MAKERS: Mapping[str, Callable[[], str]] = {
     "admin_password": _password_of(8),  # 39 characters, 158 bits
     "users_password": _password_of(4),  # 19 characters, 79 bits
-    "hub_service_token": lambda: chance.token_hex(32),
-    "spawner_token": lambda: chance.token_hex(32),
-    "operator_token": lambda: chance.token_hex(32),
-    "proxy_token": lambda: chance.token_hex(32),
-    "cookie_secret": lambda: chance.token_hex(32),
-    "registry_password": lambda: chance.token_hex(32),
+    **dict.fromkeys(_TOKENS, lambda: chance.token_hex(32)),
 }
 
 
@@ -149,15 +146,8 @@ def _text(path: Path) -> str:
 
 
 def _write(path: Path, value: str) -> None:
-    """Write the file atomically. It is never readable by others, not even for an instant."""
     try:
-        # mkstemp makes it 0600.
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(value + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        write_private(path, value + "\n")
     except OSError as error:
         raise SecretsError(f"cannot write {path}: {error.strerror}") from error
 

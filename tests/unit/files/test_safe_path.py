@@ -37,14 +37,14 @@ def test_no_name_leads_elsewhere(shared: SafePath, name: str) -> None:
 
 def test_folders_and_files_are_made_and_found(shared: SafePath) -> None:
     place = shared / "a" / "b" / "c"
-    assert place.above.make_folder(parents=True)
-    assert not place.above.make_folder(parents=True)
-    place.put(b"one")
-    place.put(b"two", 0o644)
+    assert place.parent.make_folder(parents=True)
+    assert not place.parent.make_folder(parents=True)
+    place.write(b"one")
+    place.write(b"two", 0o644)
     assert (place.read(9), stat.S_IMODE(place.stat().st_mode)) == (b"two", 0o644)
-    assert place.above.listed() == ["c"]
+    assert place.parent.list_names() == ["c"]
     place.move(shared / "moved")
-    assert (place.is_there(), (shared / "moved").read(2)) == (False, b"tw")
+    assert (place.exists(), (shared / "moved").read(2)) == (False, b"tw")
 
 
 @pytest.mark.parametrize("way", ["link", "file-link", "pipe"])
@@ -66,24 +66,24 @@ def test_no_link_on_the_way_is_followed(shared: SafePath, elsewhere: Path) -> No
     inside = shared / "link" / "below"
     attempts = [
         lambda: (shared / "link" / "key").read(9),
-        lambda: (shared / "link" / "new").put(b"x"),
+        lambda: (shared / "link" / "new").write(b"x"),
         lambda: (shared / "link" / "new").make_folder(parents=True),
         lambda: (shared / "link").make_folder(parents=True),
-        lambda: (shared / "link" / "key").give(0, 0),
+        lambda: (shared / "link" / "key").chown(0, 0),
         lambda: (shared / "link" / "key").move(shared / "taken"),
-        (shared / "link").listed,
+        (shared / "link").list_names,
         inside.remove,
     ]
     for attempt in attempts:
         with pytest.raises(OSError, match="link") as caught:
             attempt()
         assert caught.value.errno in (errno.ENOTDIR, errno.ELOOP)
-    assert not inside.is_there()
+    assert not inside.exists()
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
 
 
 def test_what_replaces_a_link_leaves_alone_where_it_led(shared: SafePath, elsewhere: Path) -> None:
-    (shared / "file-link").put(b"mine")
+    (shared / "file-link").write(b"mine")
     assert (elsewhere / "key").read_text() == "secret"
     assert (shared / "file-link").read(9) == b"mine"
     (shared / "link").remove()
@@ -103,7 +103,7 @@ def test_a_tree_is_removed_however_deep_it_is_and_no_link_in_it_is_followed(shar
     os.close(descriptor)
     (shared / "tree").remove()
     (shared / "tree").remove()
-    assert not (shared / "tree").is_there()
+    assert not (shared / "tree").exists()
     assert sorted(os.listdir(elsewhere)) == ["below", "key"]
 
 
@@ -118,6 +118,6 @@ def test_of_an_absolute_path_no_part_may_be_a_link(tmp_path: Path, shared: SafeP
 
 def test_the_way_to_the_root_may_have_links(tmp_path: Path, shared: SafePath) -> None:
     (tmp_path / "way").symlink_to(shared.root)
-    (SafePath(tmp_path / "way") / "new").put(b"x")
+    (SafePath(tmp_path / "way") / "new").write(b"x")
     assert (shared.root / "new").read_bytes() == b"x"
     shutil.rmtree(shared.root)

@@ -1,7 +1,6 @@
 """The data folder: private, held by one server, and a sentence for every way in which it cannot be used."""
 
 import errno
-import json
 import os
 import stat
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.server.data_dir import DataDirError, Ports, Running, keep_ports, prepare, running_server, sentence
+from commonage.server.data_dir import DataDirError, Running, prepare, running_server, sentence
 
 
 def test_it_is_made_private_with_its_folders(tmp_path: Path) -> None:
@@ -18,7 +17,6 @@ def test_it_is_made_private_with_its_folders(tmp_path: Path) -> None:
         assert stat.S_IMODE(data.path.stat().st_mode) == 0o700
         assert data.folder("runs").is_dir()
         assert data.logs.is_dir()
-        assert data.database.parent == data.path
 
 
 def test_a_folder_that_others_may_read_is_made_private(tmp_path: Path) -> None:
@@ -102,14 +100,3 @@ def test_a_full_disk_is_found_before_anything_is_written(tmp_path: Path, monkeyp
     assert not (tmp_path / "data" / ".probe").exists()
     monkeypatch.undo()
     prepare(tmp_path / "data").close()
-
-
-def test_ports_stay_the_same(tmp_path: Path) -> None:
-    with prepare(tmp_path) as data:
-        first = keep_ports(data, Ports(0, 0, 0))
-        assert 0 not in (first.control, first.hub, first.proxy_api)
-        assert keep_ports(data, Ports(0, 0, 0)) == first
-        assert keep_ports(data, Ports(0, 9999, 0)) == Ports(first.control, 9999, first.proxy_api)
-        (tmp_path / "ports.json").write_text("{torn")
-        assert keep_ports(data, Ports(1, 2, 3)) == Ports(1, 2, 3)
-        assert json.loads((tmp_path / "ports.json").read_text()) == {"control": 1, "hub": 2, "proxy_api": 3}

@@ -62,9 +62,10 @@ def test_empty_value_of_a_compose_file_is_the_default() -> None:
     assert Settings.model_validate({"session_host": ""}).session_host == "auto"
 
 
-def _addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, ipv6: bool, **plan: str) -> list[str]:
-    monkeypatch.setattr(hub, "is_here", lambda address: ipv6 or ":" not in address)
-    made = HubPlan(tmp_path, plan.pop("bind", "127.0.0.1"), 8000, 8081, 8082, 8083, **plan)  # type: ignore[arg-type]
+def _addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, ipv6: bool, **settings: str) -> list[str]:
+    monkeypatch.setattr(hub, "is_free", lambda address: ipv6 or ":" not in address)
+    public_url = settings.get("public_url")
+    made = HubPlan(tmp_path, Settings.model_validate(settings), 8000, 8081, 8082, 8083, public_url)
     points = hub.proxy_settings(made)["entryPoints"]
     return [one["address"] for name, one in points.items() if name != "auth_api"]
 

@@ -146,7 +146,7 @@ def _open_source(source: SafePath) -> Iterator[int]:
     if not source.names:
         descriptor = os.open(source.root, os.O_PATH | os.O_DIRECTORY)
     else:
-        with source.above.walked() as above:
+        with source.parent.open_path() as above:
             descriptor = os.open(source.name, os.O_PATH | os.O_NOFOLLOW, dir_fd=above)
     try:
         kind = os.fstat(descriptor).st_mode

@@ -247,7 +247,7 @@ class Runs:
 
     def log_path(self, attempt_id: str) -> SafePath | None:
         """Where its log is now; None if there is none."""
-        return next((place for place in self.log_places(attempt_id) if place.is_there()), None)
+        return next((place for place in self.log_places(attempt_id) if place.exists()), None)
 
     def forget(self, attempt_id: str) -> None:
         """Keep only the log. Idempotent."""
@@ -262,9 +262,9 @@ class Runs:
         Returns their number.
         """
         removed, kept, total = 0, [], 0
-        for name in {*self._old_outside.listed(), *os.listdir(self._old)}:
+        for name in {*self._old_outside.list_names(), *os.listdir(self._old)}:
             outside, old = self._old_outside / name, SafePath(self._old) / name
-            age_s = now - (old if old.is_there() else outside).stat().st_mtime
+            age_s = now - (old if old.exists() else outside).stat().st_mtime
             log = outside / "log"
             try:
                 size = log.stat().st_blocks * 512
@@ -328,7 +328,7 @@ def _keep_log(place: SafePath, old: SafePath) -> None:
     if not old.is_folder():
         old.remove()
         return
-    for name in old.listed():
+    for name in old.list_names():
         if name != "log":
             (old / name).remove()
 

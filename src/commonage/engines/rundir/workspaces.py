@@ -49,7 +49,7 @@ def link_volumes(home: SafePath, places: Mapping[str, str], uid: int, gid: int) 
         return
     with suppress(OSError):
         if (home / FOLDER).make_folder() and uid != os.geteuid():
-            (home / FOLDER).give(uid, gid)
+            (home / FOLDER).chown(uid, gid)
         with (home / FOLDER).folder() as folder:
             for name, place in places.items():
                 with suppress(OSError):

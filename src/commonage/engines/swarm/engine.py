@@ -188,11 +188,11 @@ class SwarmEngine(ContainerEngine):
         """Raise EngineFailure if the shared folder still has files that only the control plane may write."""
         before = SafePath(self._shared) / "swarm" / "runs"
         is_known = self._folder.parent != self._shared and (self._folder / "installation").exists()
-        if is_known or not before.is_folder() or self._outside.is_there():
+        if is_known or not before.is_folder() or self._outside.exists():
             return
         raise EngineFailure(
             f"{before} is of an older version, whose run folders every node could change. With nothing running, "
-            f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
+            f"once: mkdir -p {self._folder} && cp -n {before.parent}/installation {self._folder}/ && "
             f"mv {before} {self._outside} ({docs_page('operate/swarm')})"
         )
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from commonage.server.settings.sources import Resolved, SettingsError, resolve
+from commonage.domain.errors import CommonageError
+from commonage.server import ServerError
+from commonage.server.settings.sources import resolve
 
 F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(path_type=Path)
+_DATA_DIR = "Data folder of the server.  [default: .commonage]"
+_CONFIG = "Settings file.  [default: commonage.toml]"
 
 
 class Failure(click.ClickException):
@@ -20,7 +26,6 @@ class Failure(click.ClickException):
     exit_code = 2
 
     def show(self, file: Any = None) -> None:
-        """Print the message on stderr."""
         click.echo(f"commonage: {self.format_message()}", file=file, err=file is None)
 
 
@@ -30,20 +35,11 @@ class NotRunning(Failure):
     exit_code = 3
 
 
-def data_dir_option(command: F) -> F:
-    """Add --data-dir."""
-    text = "Data folder of the server.  [default: .commonage]"
-    return click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help=text)(command)
-
-
 def config_option(command: F) -> F:
-    """Add --config."""
-    text = "Settings file.  [default: commonage.toml]"
-    return click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help=text)(command)
+    return click.option("--config", type=PATH, metavar="FILE", help=_CONFIG)(command)
 
 
 def as_json(command: F) -> F:
-    """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
@@ -52,14 +48,19 @@ def reads_settings(command: F) -> F:
 
     @wraps(command)
     def with_settings(*args: Any, data_dir: Path | None, config: Path | None, **rest: Any) -> Any:
-        return command(*args, resolved=settings_of({"data_dir": data_dir}, config), **rest)
+        with reported():
+            return command(*args, resolved=resolve({"data_dir": data_dir}, config=config), **rest)
 
+    data_dir_option = click.option("--data-dir", type=PATH, metavar="DIR", help=_DATA_DIR)
     return data_dir_option(config_option(with_settings))  # type: ignore[return-value]  # click leaves it callable
 
 
-def settings_of(flags: dict[str, Any], config: Path | None) -> Resolved:
-    """The settings from all sources. Raises Failure if one is invalid."""
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn the errors of Commonage into Failure with their message."""
     try:
-        return resolve(flags, config=config)
-    except SettingsError as error:
+        yield
+    except CommonageError as error:
+        raise Failure(error.message) from None
+    except ServerError as error:
         raise Failure(str(error)) from None

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from commonage.domain.errors import CommonageError
 from commonage.server.bootstrap import database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
-from commonage.server.settings.sources import Resolved
+from commonage.server.settings.settings import Resolved
 from commonage.store import upgrade as schema
 from commonage.store.urls import database_url, shown
 
@@ -73,7 +72,5 @@ def check(resolved: Resolved, as_json: bool) -> None:
 def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
-    except CommonageError as error:
-        raise Failure(error.message) from None
     except OSError as error:
         raise Failure(f"the database cannot be used: {error}. Check `database_url`.") from None

@@ -1,26 +1,167 @@
-"""`commonage doctor`: checks this machine and its server."""
+"""`commonage doctor` checks this machine and its server; `doctor gpu` tests GPU shares, or measures what they cost."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import click
 
-from commonage.server.commands.common import as_json, reads_settings
-from commonage.server.commands.doctor_gpu import gpu
+from commonage.domain.nodes import Isolation
+from commonage.gpu.nvml.record import record as record_devices
+from commonage.server.commands.common import Failure, as_json, reads_settings
 from commonage.server.doctor.checks import examine
-from commonage.server.settings.settings import Settings
-from commonage.server.settings.sources import Resolved
+from commonage.server.doctor.gpu_doctor import RealGpus, find_gpus, measure_all, try_all
+from commonage.server.doctor.gpu_trials import Trial
+from commonage.server.settings.settings import Resolved, Settings
 
+HELD, BROKEN, NOT_TESTED = 0, 1, 2
+MEASURED, NOT_MEASURED = 0, 2
+SECONDS = 10.0
 _ENGINES = get_args(Settings.model_fields["engine"].annotation)
 _MARKS = {
     "ok": click.style("ok  ", fg="green"),
     "note": click.style("note", fg="yellow"),
     "bad": click.style("BAD ", fg="red"),
 }
+
+
+@click.command("gpu")
+@click.option(
+    "--level",
+    "levels",
+    multiple=True,
+    type=click.Choice([level.value for level in Isolation]),
+    help="Only this isolation level. Repeatable.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also write the answers of the GPU driver to a file.",
+)
+@click.option("--measure", is_flag=True, help="Measure the cost of sharing instead.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 600), help=f"Seconds for each figure of --measure.  [default: {SECONDS:g}]"
+)
+@as_json
+@reads_settings
+def gpu(
+    resolved: Resolved,
+    levels: Sequence[str],
+    record: Path | None,
+    measure: bool,
+    seconds: float | None,
+    as_json: bool,
+) -> None:
+    """Test whether GPU shares hold on this machine. The GPUs must be unused.
+
+    At each isolation level a program allocates more memory than its share, looks for other GPUs, and tries to escape
+    with an empty environment and from another control group, while a neighbor computes. Exit code 1 if a level does not
+    hold what it promises, 2 if nothing could be tested.
+
+    With --measure: the throughput of 2, 4 and 8 shares compared with one workload alone, and of a share next to a
+    greedy neighbor. Exit code 2 if nothing could be measured.
+
+    \b
+    Examples:
+      commonage doctor gpu
+      commonage doctor gpu --level mps --json
+      commonage doctor gpu --measure --seconds 20
+    """
+    if seconds is not None and not measure:
+        raise click.UsageError("--seconds is the time for each figure of --measure. Add --measure, or omit --seconds.")
+    found = find_gpus(resolved.settings.gpus)
+    if record is not None:
+        _record(record)
+    wanted = [Isolation(level) for level in levels] or tuple(Isolation)
+    sys.exit(_measure(found, wanted, seconds or SECONDS, as_json) if measure else _try(found, wanted, as_json))
+
+
+def _try(found: RealGpus, levels: Sequence[Isolation], as_json: bool) -> int:
+    if not found.devices:
+        click.echo(f"No real GPU on this machine, so nothing can be tested. {found.summary}", err=True)
+        return NOT_TESTED
+    trials = []
+    if not as_json:
+        click.echo(found.summary)
+    for trial in try_all(found, levels):
+        trials.append(trial)
+        if not as_json:
+            _print(trial, trials[-2] if len(trials) > 1 else None)
+    if as_json:
+        click.echo(json.dumps([asdict(trial) for trial in trials], indent=2, ensure_ascii=False))
+    return exit_code(trials)
+
+
+def _measure(found: RealGpus, levels: Sequence[Isolation], seconds: float, as_json: bool) -> int:
+    measured = measure_all(found, levels, seconds, lambda line: click.echo(line, err=True))
+    if not measured:
+        click.echo(f"No real GPU on this machine can be shared, so nothing is measured. {found.summary}", err=True)
+        return NOT_MEASURED
+    click.echo(json.dumps(measured, indent=2) if as_json else "\n\n".join(_table(one) for one in measured))
+    return MEASURED if any(one["alone"] for one in measured) else NOT_MEASURED
+
+
+def _table(measured: dict[str, Any]) -> str:
+    alone = f"{measured['alone']:.1f} kernels a second{': ' if measured['error'] else ''}{measured['error']}"
+    lines = [
+        f"GPU {measured['device']}, driver {measured['driver']}: one workload alone: {alone}.",
+        "",
+        "| level | shares | total, relative to one alone | slowest | fastest | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in measured["together"]:
+        rates = f"{one['slowest']:.1f}/s | {one['fastest']:.1f}/s"
+        lines.append(f"| {one['level']} | {one['count']} | {one['of_one']:.0%} | {rates} | {one['error']} |")
+    lines += [
+        "",
+        "| level | neighbor alone | next to a greedy program | the greedy program got | |",
+        "|---|---|---|---|---|",
+    ]
+    for one in measured["beside"]:
+        lines.append(
+            f"| {one['level']} | {one['alone']:.1f}/s | {one['meanwhile']:.1f}/s | {one['got_mib']} of "
+            f"{one['share_mib']} MiB | {one['error']} |"
+        )
+    lines += ["", *(f"- {one['level']} was skipped: {one['why']}" for one in measured["left_out"])]
+    return "\n".join(lines).rstrip()
+
+
+def exit_code(trials: Sequence[Trial]) -> int:
+    """0: everything promised held; 1: something did not; 2: nothing could be tested."""
+    if any(trial.is_broken for trial in trials):
+        return BROKEN
+    return HELD if any(trial.held is not None for trial in trials) else NOT_TESTED
+
+
+def _print(trial: Trial, before: Trial | None) -> None:
+    if before is None or (before.device, before.level) != (trial.device, trial.level):
+        click.echo(f"\nGPU {trial.label}: {trial.model}, {trial.level}")
+    click.echo(f"  {_mark(trial)}  {trial.check}: {trial.found}")
+
+
+def _mark(trial: Trial) -> str:
+    if trial.held is None:
+        return click.style("not tested  ", fg="yellow")
+    if trial.held:
+        return click.style("held        ", fg="green")
+    if trial.promised:
+        return click.style("DID NOT HOLD", fg="red", bold=True)
+    return "not promised"
+
+
+def _record(file: Path) -> None:
+    """Write the answers of the GPU driver, for tests on other machines."""
+    try:
+        written = record_devices(file)
+    except OSError as error:
+        raise Failure(f"{file} cannot be written: {error}") from None
+    click.echo(f"{len(written['calls'])} answers of {len(written['devices'])} GPUs are in {file}", err=True)
 
 
 @click.group(invoke_without_command=True)

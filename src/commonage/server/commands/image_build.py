@@ -10,26 +10,18 @@ from typing import Any
 import click
 
 from commonage.cli.connection import Server, calls_server
-from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
 from commonage.engines.process.environments.uv import Progress
 from commonage.images.base import DEBIAN, debian_base, debian_suites, own_suite
-from commonage.images.buildah import ImageError
 from commonage.images.builder import BuildTools, ListBuild, build_file, build_lists
 from commonage.images.package_sources import has_packages, package_sources
-from commonage.images.recipe import DEFAULT_KERNEL, RecipeError, check_kernel, check_package, step_title
+from commonage.images.recipe import DEFAULT_KERNEL, check_kernel, check_package, step_title
 from commonage.server.commands.common import Failure
-from commonage.server.commands.image_registry import registry_access
-from commonage.server.commands.image_steps import Steps
+from commonage.server.commands.image_common import Steps, isolation_option, registry_access
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 _DEFAULT_FILES = ("Containerfile", "Dockerfile")
-
-isolation_option = click.option(
-    "--isolation", type=click.Choice(["chroot", "rootless", "oci"]), default="chroot", show_default=True,
-    help="How buildah isolates the build from this machine.",
-)  # fmt: skip
 
 
 @click.command
@@ -85,13 +77,8 @@ def build(server: Server, name: str, context: Path | None, **options: Any) -> No
       commonage image build -t lab/special -f Containerfile .
     """
     steps = Steps(options["verbose"])
-    try:
+    with steps.reported():
         image = _build(parse_image_name(name), context, options, server, steps)
-    except (ImageError, RecipeError) as error:
-        steps.abort()
-        raise Failure(str(error)) from None
-    except InvalidInput as error:
-        raise Failure(error.message) from None
     steps.done()
     click.echo(image)
     click.echo(f"Push it with: commonage image push {name}", err=True)
@@ -148,7 +135,6 @@ def _check_file(file: Path, options: Mapping[str, Any]) -> None:
 
 
 def _kernels(requirements: Sequence[Path], named: Sequence[str]) -> dict[str, tuple[Path, ...]]:
-    """The files of each kernel."""
     found: dict[str, tuple[Path, ...]] = {DEFAULT_KERNEL: tuple(requirements)} if requirements else {}
     for one in named:
         name, equals, files = one.partition("=")

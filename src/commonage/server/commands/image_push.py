@@ -12,18 +12,14 @@ import click
 import httpx2
 
 from commonage.cli.connection import Server, calls_server, connect
-from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
 from commonage.domain.requests import parse_memory
 from commonage.images import buildah
 from commonage.images.buildah import ImageError
 from commonage.images.builder import local_name
-from commonage.images.inspection import ImageContents, inspect_image
-from commonage.images.provenance import provenance
-from commonage.server.commands.common import Failure, as_json
-from commonage.server.commands.image_build import isolation_option
-from commonage.server.commands.image_registry import Access, registry_access
-from commonage.server.commands.image_steps import Steps
+from commonage.images.contents import ImageContents, inspect_image, provenance
+from commonage.server.commands.common import as_json
+from commonage.server.commands.image_common import Access, Steps, isolation_option, registry_access
 from commonage.wire.hub import API_PATH
 from commonage.wire.images import ImageIn, ImageOut, KernelIn, ProvenanceIn, SourceFileIn
 
@@ -53,14 +49,9 @@ def push(server: Server, name: str, source: str | None, as_json: bool, **options
       commonage image push public/cuda --from localhost/mine:2 --needs-gpu
     """
     steps = Steps(options["verbose"])
-    try:
+    with steps.reported():
         wanted = parse_image_name(name)
         made = _push(server, wanted, source or local_name(wanted), options, steps)
-    except InvalidInput as error:
-        raise Failure(error.message) from None
-    except ImageError as error:
-        steps.abort()
-        raise Failure(str(error)) from None
     if as_json:
         click.echo(made.model_dump_json(indent=2))
         return
@@ -90,7 +81,6 @@ def _push(server: Server, name: ImageName, image: str, options: dict[str, Any], 
 def described(
     name: ImageName, reference: str, found: ImageContents, options: dict[str, Any], size_bytes: int | None
 ) -> ImageIn:
-    """The catalogue entry of an image with these contents."""
     known = provenance(found.labels, found.annotations)
     return ImageIn(
         name=str(name),

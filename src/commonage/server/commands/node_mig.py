@@ -10,17 +10,15 @@ import socket
 
 import click
 
-from commonage.domain.errors import CommonageError, Conflict, InvalidInput
+from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.nodes import Node
 from commonage.engines.rundir.runs import Runs
 from commonage.gpu.detect import open_devices
 from commonage.gpu.isolation.mig_split import Gpu, carry_out, gpu_of, parse_profiles, plan
 from commonage.ports.devices import Devices
-from commonage.server.bootstrap import database_of
-from commonage.server.clock import SystemClock
-from commonage.server.commands.common import Failure, reads_settings
-from commonage.server.settings.settings import Settings
-from commonage.server.settings.sources import Resolved
+from commonage.server.bootstrap import SystemClock, database_of
+from commonage.server.commands.common import reads_settings
+from commonage.server.settings.settings import Resolved, Settings
 from commonage.store.sql_store import SqlStore
 
 
@@ -42,24 +40,21 @@ def mig(resolved: Resolved, name: str, gpu: str, profiles: str, yes: bool) -> No
       commonage node mig gpu-1 0 1g.10gb,2g.20gb,3g.40gb
       commonage node mig gpu-1 0 off --yes
     """
-    try:
-        wanted = parse_profiles(profiles)
-        found = _gpu(resolved.settings, name, gpu)
-        commands = plan(found, wanted)
-        now = ", ".join(found.profiles) or ("MIG mode without instances" if found.is_split else "one GPU")
-        click.echo(f"GPU {found.index} ({found.model}) is now: {now}; it becomes: {', '.join(wanted) or 'one GPU'}.")
-        if not commands:
-            click.echo("Nothing to do.")
-            return
-        for command in commands:
-            click.echo(f"  {' '.join(command)}")
-        _check_idle(resolved.settings, name, found)
-        if not yes:
-            click.echo("Not applied. Add --yes to apply it.")
-            return
-        carry_out(commands)
-    except CommonageError as error:
-        raise Failure(error.message) from None
+    wanted = parse_profiles(profiles)
+    found = _gpu(resolved.settings, name, gpu)
+    commands = plan(found, wanted)
+    now = ", ".join(found.profiles) or ("MIG mode without instances" if found.is_split else "one GPU")
+    click.echo(f"GPU {found.index} ({found.model}) is now: {now}; it becomes: {', '.join(wanted) or 'one GPU'}.")
+    if not commands:
+        click.echo("Nothing to do.")
+        return
+    for command in commands:
+        click.echo(f"  {' '.join(command)}")
+    _check_idle(resolved.settings, name, found)
+    if not yes:
+        click.echo("Not applied. Add --yes to apply it.")
+        return
+    carry_out(commands)
     click.echo(f"Done. Resume the node with: commonage node resume {name}")
 
 

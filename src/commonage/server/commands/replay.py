@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from commonage.domain.errors import CommonageError, InvalidInput
+from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Node
 from commonage.domain.requests import format_duration, parse_duration
 from commonage.domain.tenants import Rules
@@ -29,10 +29,9 @@ from commonage.replay.records import Records, read_history, read_trace
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
 from commonage.server.bootstrap import database_of
 from commonage.server.commands.common import Failure, as_json, reads_settings
-from commonage.server.control_settings import catalogue_of, rules_of
-from commonage.server.engines import SITE
+from commonage.server.configure import rules_of
 from commonage.server.settings.scheduling import BoundsEntry
-from commonage.server.settings.sources import Resolved
+from commonage.server.settings.settings import Resolved
 from commonage.store.sql_store import SqlStore
 
 _PIPE_WIDTH = 160
@@ -56,8 +55,6 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One simulation: with these rules, on these nodes."""
-
     name: str
     rules: Rules
     nodes: tuple[Node, ...]
@@ -154,14 +151,11 @@ def replay(resolved: Resolved, as_json: bool, chart: Path | None, **options: Any
     chosen = Options(**options)
     if chosen.history == (chosen.trace is not None):
         raise click.UsageError("give either --history or --trace FILE")
-    try:
-        records, nodes, rules = _past(resolved, chosen)
-        records = runnable_records(records.of_the_last(chosen.last), nodes).with_limits(chosen.limits)
-        if not records.items:
-            raise InvalidInput(". ".join(["no workloads to replay", *records.notes]), field="trace")
-        runs = _played(records, _variants(rules, nodes, chosen), {**POLICIES, **chosen.policies})
-    except CommonageError as error:
-        raise Failure(error.message) from None
+    records, nodes, rules = _past(resolved, chosen)
+    records = runnable_records(records.of_the_last(chosen.last), nodes).with_limits(chosen.limits)
+    if not records.items:
+        raise InvalidInput(". ".join(["no workloads to replay", *records.notes]), field="trace")
+    runs = _played(records, _variants(rules, nodes, chosen), {**POLICIES, **chosen.policies})
     if chart is not None:
         _write(chart, records, runs)
     if as_json:
@@ -175,7 +169,7 @@ def _past(resolved: Resolved, options: Options) -> tuple[Records, tuple[Node, ..
     if options.trace is not None:
         return read_trace(options.trace), parse_cluster(options.cluster or "8x8"), Rules()
     settings = resolved.settings
-    rules = rules_of(settings, [one.name for one in catalogue_of(settings)], [SITE])
+    rules = rules_of(settings)
 
     async def read() -> tuple[Records, tuple[Node, ...]]:
         store = SqlStore(database_of(settings, settings.data_dir))

@@ -1,6 +1,7 @@
-"""Runs `gpu.cuda.probe` as a workload would run: with the variables of a share, in cgroups of its own.
+"""Runs `gpu.cuda.probe` as a workload would run: with a share, in cgroups of its own. Used by `commonage doctor gpu`.
 
-Used by `gpu_trials` and `gpu_sharing` (`commonage doctor gpu`). Knows nothing of isolation levels.
+What is applied must be released also after SIGTERM. An exception that a signal handler raises inside a `finally` block
+would skip the rest of its clean-up, so it is raised only where the program waits (`Termination`).
 """
 
 from __future__ import annotations
@@ -8,16 +9,22 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from commonage.domain.nodes import Share
 from commonage.engines.process.groups.cgroups import find_cgroups
 from commonage.engines.process.groups.groups import Groups
+from commonage.gpu.environment import share_environment
+from commonage.gpu.isolation.level import Level
+from commonage.ports.devices import ShareAssignment
 
 _JOIN = 'IFS=:; for group in $1; do echo 0 >"$group" || exit 125; done; shift; exec "$@"'
 _WITHIN_S = 120.0
@@ -26,8 +33,45 @@ _CPUS_MILLI, _MEMORY_MIB = 4000, 16 * 1024
 Answer = Mapping[str, Any]
 
 
+class Termination:
+    """Raises SystemExit(128 + SIGTERM) in the main thread, once, at the first place that may be interrupted."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._may_raise = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch for SIGTERM within the block; a SIGTERM always ends the block by SystemExit."""
+        before = signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            yield
+            self._raise_if_asked()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let SIGTERM end this block at once. The code that releases must know beforehand what the block applies."""
+        self._may_raise = True
+        try:
+            self._raise_if_asked()
+            yield
+        finally:
+            self._may_raise = False
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._asked = True
+        if self._may_raise:
+            self._may_raise = False
+            self._raise_if_asked()
+
+    def _raise_if_asked(self) -> None:
+        if self._asked:
+            raise SystemExit(128 + signal.SIGTERM)
+
+
 def bare_variables() -> dict[str, str]:
-    """The environment of a program that cleared its variables but still finds the libraries."""
     return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
@@ -40,7 +84,6 @@ class Place:
     variables: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, *words: str) -> list[str]:
-        """The command that runs the probe with these arguments after it joins the cgroups."""
         probe = [sys.executable, "-m", "commonage.gpu.cuda.probe", *words]
         files = ":".join(f"{folder}/cgroup.procs" for folder in self.groups)
         return ["/bin/sh", "-c", _JOIN, "sh", files, *probe] if files else probe
@@ -55,11 +98,9 @@ class Places:
 
     @classmethod
     def here(cls) -> Places:
-        """Places in this machine's cgroups."""
         return cls(find_cgroups(f"doctor-{os.getpid()}", 4096))
 
     def make(self, name: str) -> Place:
-        """Make a place without variables. Raises EngineFailure."""
         if self._groups is None:
             return Place(name)
         self._made.append(name)
@@ -145,6 +186,41 @@ class Burning:
             self._process.wait(_KILLED_WITHIN_S)
 
 
-def all_of(burning: Sequence[Burning]) -> list[Answer]:
-    """End all of them and return their results."""
-    return [one.end() for one in burning]
+class Bench:
+    """Applies shares and runs probes in them; SIGTERM ends it where it waits. `library`: a CUDA library, for tests."""
+
+    def __init__(self, places: Places, termination: Termination, library: str = "") -> None:
+        self._places, self._termination, self._library = places, termination, library
+
+    def ask(self, place: Place, *words: str, bare: bool = False) -> Answer:
+        with self._termination.interruptible():
+            return ask(place, *words, library=self._library, bare=bare)
+
+    def burn(self, place: Place, memory_mib: int = 0) -> Burning:
+        with self._termination.interruptible():
+            return Burning(place, memory_mib, self._library)
+
+    def end(self, burning: Sequence[Burning], after_s: float = 0.0) -> list[Answer]:
+        """End all of them after a pause, and return their results."""
+        with self._termination.interruptible():
+            time.sleep(after_s)
+            return [probe.end() for probe in burning]
+
+    @contextmanager
+    def held(self, level: Level, share: Share, names: Sequence[str]) -> Iterator[list[Place]]:
+        """Places of these names, each with such a share, for the time of the block. Raises EngineFailure."""
+        assignments: list[ShareAssignment] = []
+        places = []
+        try:
+            for name in names:
+                place = self._places.make(f"doctor-{os.getpid()}-{name}")
+                assignment = ShareAssignment(place.name, (share,), place.groups)
+                assignments.append(assignment)
+                with self._termination.interruptible():  # waits for a daemon that may not start
+                    applied = level.apply(assignment)
+                places.append(replace(place, variables={**share_environment([share]), **applied}))
+            yield places
+        finally:
+            for assignment in assignments:
+                level.release(assignment)
+            self._places.clear()

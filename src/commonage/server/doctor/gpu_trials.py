@@ -8,7 +8,6 @@ them in words.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,21 +16,16 @@ from enum import StrEnum
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Device, Isolation, Share
 from commonage.gpu.cuda.probe import digits
-from commonage.gpu.environment import share_environment
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mps import Mps
 from commonage.messages import texts
-from commonage.ports.devices import ShareAssignment
-from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, ask
-from commonage.server.processes.termination import Termination
+from commonage.server.doctor.gpu_probes import Answer, Bench, Burning, Place
 
 MIN_SHARE_MIB = 1024
 _SMALL_MIB = 64
 
 
 class Check(StrEnum):
-    """The checks. The values are printed."""
-
     BEYOND = "take memory beyond the share"
     NEIGHBOUR = "disturb the neighbour meanwhile"
     HIDDEN = "see another GPU"
@@ -66,7 +60,6 @@ class Trial:
 
     @property
     def is_broken(self) -> bool:
-        """True if the level promises the check and it did not hold."""
         return self.promised and self.held is False
 
 
@@ -93,24 +86,14 @@ class _Set:
 
 
 class GpuTrials:
-    """The trials on `devices`, at `levels`. `free_mib`: free now on each. `library` is the path of the CUDA library,
-    for tests.
-    """
+    """The trials on `devices`, at `levels`. `free_mib`: free now on each, by UUID."""
 
     def __init__(
-        self,
-        devices: Sequence[Device],
-        levels: Sequence[Level],
-        places: Places,
-        free_mib: dict[str, int],
-        termination: Termination,
-        library: str = "",
+        self, devices: Sequence[Device], levels: Sequence[Level], bench: Bench, free_mib: dict[str, int]
     ) -> None:
-        self._devices, self._levels, self._places = devices, levels, places
-        self._free_mib, self._termination, self._library = free_mib, termination, library
+        self._devices, self._levels, self._bench, self._free_mib = devices, levels, bench, free_mib
 
     def run(self) -> Iterator[Trial]:
-        """Run the trials one after the other; everything is released in any case."""
         for device in self._devices:
             for level in self._levels:
                 unavailable = level.why_unavailable(device)
@@ -129,66 +112,39 @@ class GpuTrials:
         return "" if free >= needs else f"{free} MiB are free, {needs} are needed to tell a limit from a full GPU"
 
     def _try(self, device: Device, level: Level) -> Iterator[Trial]:
-        assignments: list[ShareAssignment] = []
-        try:
-            there = self._prepare(device, level, assignments)
-            if isinstance(level, Mps) and level.is_exclusive(device.uuid):
-                there = replace(there, promises=there.promises | {Check.EMPTY})
-            yield from self._checks(there)
-        except EngineFailure as error:
-            yield _not_tried(device, level.isolation, f"it cannot be applied: {error.message}", held=False)
-        finally:
-            for assignment in assignments:
-                level.release(assignment)
-            self._places.clear()
-
-    def _prepare(self, device: Device, level: Level, assignments: list[ShareAssignment]) -> _Set:
-        """Make and apply two shares. Each applied share is added to `assignments` first."""
-        share = _share_of(device, level.isolation)
+        share, promises = _share_of(device, level.isolation), PROMISES[level.isolation]
         # A MIG instance has no second share; its neighbors are other instances.
         names = ("tried",) if device.parent_uuid else ("tried", "neighbour")
-        made = []
-        for name in names:
-            place = self._places.make(f"doctor-{os.getpid()}-{name}")
-            assignment = ShareAssignment(place.name, (share,), place.groups)
-            assignments.append(assignment)
-            with self._termination.interruptible():  # waits for a daemon that may not start
-                applied = level.apply(assignment)
-            made.append(replace(place, variables={**share_environment([share]), **applied}))
-        promises = PROMISES[level.isolation]
-        neighbour = made[1] if len(made) > 1 else None
-        return _Set(device, level.isolation, made[0], neighbour, share.memory_mib, promises)
+        try:
+            with self._bench.held(level, share, names) as (place, *neighbours):
+                if isinstance(level, Mps) and level.is_exclusive(device.uuid):
+                    promises |= {Check.EMPTY}
+                neighbour = neighbours[0] if neighbours else None
+                yield from self._checks(_Set(device, level.isolation, place, neighbour, share.memory_mib, promises))
+        except EngineFailure as error:
+            yield _not_tried(device, level.isolation, f"it cannot be applied: {error.message}", held=False)
 
     def _checks(self, there: _Set) -> Iterator[Trial]:
-        burning = self._burn(there)
+        burning = None
+        if there.neighbour is not None:
+            burning = self._bench.burn(there.neighbour, min(_SMALL_MIB, there.share_mib // 4))
         try:
             answer = self._fill(there)
             yield _beyond(there, Check.BEYOND, answer, must_work=True)
             yield _hidden(there, Check.HIDDEN, answer, self._others(there))
             uuid = digits(there.device.uuid)
             yield _beyond(there, Check.EMPTY, self._fill(there, "--uuid", uuid, bare=True))
-            seen = self._ask(there, "look", bare=True)
+            seen = self._bench.ask(there.place, "look", bare=True)
             yield _hidden(there, Check.EMPTY_HIDDEN, seen, self._others(there))
             yield self._from_another_group(there)
-            with self._termination.interruptible():
-                done = burning.end() if burning is not None else None
+            done = self._bench.end([burning])[0] if burning is not None else None
         finally:
             if burning is not None:
                 burning.kill()
         yield _undisturbed(there, burning, done)
 
-    def _burn(self, there: _Set) -> Burning | None:
-        if there.neighbour is None:
-            return None
-        with self._termination.interruptible():
-            return Burning(there.neighbour, min(_SMALL_MIB, there.share_mib // 4), self._library)
-
-    def _ask(self, there: _Set, *words: str, bare: bool = False) -> Answer:
-        with self._termination.interruptible():
-            return ask(there.place, *words, library=self._library, bare=bare)
-
     def _fill(self, there: _Set, *words: str, bare: bool = False) -> Answer:
-        return self._ask(there, "fill", "--max-mib", str(there.beyond_mib), *words, bare=bare)
+        return self._bench.ask(there.place, "fill", "--max-mib", str(there.beyond_mib), *words, bare=bare)
 
     def _others(self, there: _Set) -> int:
         return len([device for device in self._devices if device.uuid != there.device.uuid])

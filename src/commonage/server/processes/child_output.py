@@ -1,7 +1,4 @@
-"""Copies the output of a child process line by line into its own log file (rotated by size) and into the server's log.
-
-Used by `server.processes.children` alone.
-"""
+"""Copies the output of a child line by line into its own log file (rotated by size) and into the server's log."""
 
 from __future__ import annotations
 
@@ -23,8 +20,6 @@ _LEVELS = dict.fromkeys(("E", "C", "ERR", "FTL", "PNC"), logging.WARNING) | dict
 
 
 class ChildOutput:
-    """The output of one child, over all its restarts."""
-
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
         self._log = logging.getLogger(f"commonage.child.{name}")
@@ -35,7 +30,6 @@ class ChildOutput:
         self._quiet = False
 
     async def pump(self, stream: asyncio.StreamReader) -> None:
-        """Read until the stream ends."""
         rest = ""
         while chunk := await stream.read(65536):
             *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
@@ -70,7 +64,6 @@ class ChildOutput:
         self._quiet = True
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _take(self, lines: Iterable[str]) -> None:

@@ -1,8 +1,7 @@
 """Child processes of the control plane (JupyterHub and its proxy): started, watched, restarted and stopped with it.
 
-`server.processes.hub` describes the children; the server's main runs one `Supervisor` over them. The output of
-the children goes line by line into logs/NAME.log and into the server's log. Sessions and jobs are no children:
-they outlive the control plane and belong to the engines.
+Their output goes line by line into logs/NAME.log and into the server's log. Sessions and jobs are no children: they
+outlive the control plane and belong to the engines.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import ctypes
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
+from commonage.server import ServerError
 from commonage.server.processes.child_output import ChildOutput
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # loaded before any fork: a forked child must not load anything
 
 
-class ChildFailed(RuntimeError):
+class ChildFailed(ServerError):
     """A child did not become ready; the message ends with its last lines of output."""
 
 
@@ -53,8 +54,6 @@ class Child:
 
 @dataclass(slots=True)
 class ChildState:
-    """The current state of a child; `pid` is None while it is down."""
-
     name: str
     pid: int | None = None
     ready: bool = False
@@ -71,10 +70,7 @@ class Supervisor:
         self._keepers = [_Keeper(child) for child in children]
 
     async def start(self) -> None:
-        """Start the children one after the other, each when the previous one is ready.
-
-        Raises ChildFailed; no child is left running then.
-        """
+        """Start each child when the previous one is ready. Raises ChildFailed; no child is left running then."""
         try:
             for keeper in self._keepers:
                 await keeper.start()
@@ -87,7 +83,7 @@ class Supervisor:
         for keeper in reversed(self._keepers):
             await keeper.stop()
 
-    async def __aenter__(self) -> Supervisor:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -95,17 +91,15 @@ class Supervisor:
         await self.stop()
 
     def states(self) -> list[ChildState]:
-        """The current states of the children, in start order."""
         return [keeper.state for keeper in self._keepers]
 
 
 class _Keeper:
-    """Runs one child again and again until it has to stop."""
-
     def __init__(self, child: Child) -> None:
         self._child = child
         self.state = ChildState(child.name)
         self._output = ChildOutput(child.name, child.log_path)
+        self._extra = {"child": child.name}
         self._stopping = asyncio.Event()
         self._first_ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -135,11 +129,9 @@ class _Keeper:
             if self._stopping.is_set():
                 return
             if failure is not None:
-                log.error("%s", failure, extra={"child": self._child.name})
+                log.error("%s", failure, extra=self._extra)
             delay_s = _FIRST_DELAY_S if lived_s >= _STEADY_AFTER_S else delay_s
-            log.warning(
-                "%s ended, starting it again in %.1f s", self._child.name, delay_s, extra={"child": self._child.name}
-            )
+            log.warning("%s ended, starting it again in %.1f s", self._child.name, delay_s, extra=self._extra)
             self.state.restarts += 1
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
@@ -154,14 +146,14 @@ class _Keeper:
         except OSError as error:
             return 0.0, ChildFailed(f"{self._child.name} cannot be started ({self._child.argv[0]}): {error}")
         self.state.pid = process.pid
-        log.info("%s started", self._child.name, extra={"child": self._child.name, "pid": process.pid})
+        log.info("%s started", self._child.name, extra={**self._extra, "pid": process.pid})
         pump = asyncio.create_task(self._output.pump(output))
         exited = asyncio.create_task(process.wait())
         failure: ChildFailed | None = None
         try:
             failure = await self._until_ready(exited)
             if failure is None and not self._stopping.is_set():
-                await _first_of(exited, asyncio.create_task(self._stopping.wait()))
+                await first_of(exited, self._stopping.wait())
         finally:
             self.state.ready = False
             await _end(process, exited, self._child.grace_s)
@@ -169,19 +161,16 @@ class _Keeper:
             # Do not wait for a process that left the child's group and holds its output open.
             await asyncio.wait({pump}, timeout=1)
             pump.cancel()
-        log.info("%s ended with code %s", self._child.name, process.returncode, extra={"child": self._child.name})
+        log.info("%s ended with code %s", self._child.name, process.returncode, extra=self._extra)
         return loop.time() - born, failure
 
     async def _until_ready(self, exited: asyncio.Task[int]) -> ChildFailed | None:
         """Wait for readiness, an early exit, or the request to stop, whichever comes first."""
         readiness = asyncio.create_task(self._ready())
-        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({readiness, exited, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(readiness, exited, self._stopping.wait())
         finally:
-            stopping.cancel()
-            if not readiness.done():
-                readiness.cancel()
+            readiness.cancel()  # no effect if it is done
         if exited.done() and not self._stopping.is_set():
             return self._failure(f"ended with code {exited.result()} before it was ready")
         if not readiness.done() or readiness.cancelled():
@@ -189,7 +178,7 @@ class _Keeper:
         if not readiness.result():
             return self._failure(f"was not ready within {self._child.ready_s:g} s")
         self.state.ready = True
-        log.info("%s is ready", self._child.name, extra={"child": self._child.name})
+        log.info("%s is ready", self._child.name, extra=self._extra)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(None)
         return None
@@ -211,19 +200,11 @@ class _Keeper:
 
 
 async def _spawn(child: Child) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
-    """The process and its output. The pipe is made here: with asyncio's own, `wait` waits for all processes that hold
-    it open.
-    """
-    parent = os.getpid()
+    """The process and its output. With asyncio's own pipe, `wait` would wait for all processes that hold it open."""
     loop = asyncio.get_running_loop()
     ours, theirs = os.pipe()
     output = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), os.fdopen(ours, "rb"))
-
-    def end_with_parent() -> None:
-        # If the parent ended between fork and prctl, the kernel sends no signal.
-        if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
-            os._exit(127)
 
     try:
         process = await asyncio.create_subprocess_exec(
@@ -234,17 +215,32 @@ async def _spawn(child: Child) -> tuple[asyncio.subprocess.Process, asyncio.Stre
             stdout=theirs,
             stderr=asyncio.subprocess.STDOUT,
             start_new_session=True,  # its own group: Ctrl-C in the terminal is for the server, not for the child
-            preexec_fn=end_with_parent,
+            preexec_fn=end_with_parent(),
         )
     finally:
         os.close(theirs)
     return process, output
 
 
+def end_with_parent() -> Callable[[], None]:
+    """Makes a forked child end with this process; for `preexec_fn`. Call it in the parent."""
+    parent = os.getpid()
+
+    def prepare() -> None:
+        # If the parent ended between fork and prctl, the kernel sends no signal.
+        if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
+            os._exit(127)
+
+    return prepare
+
+
+def inherited_environment() -> dict[str, str]:
+    """The server's environment without Commonage's settings: authenticators read theirs there, and ours are secret."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
+
+
 async def _end(process: asyncio.subprocess.Process, exited: asyncio.Task[int], grace_s: float) -> None:
-    """SIGTERM to the child's group, SIGKILL after the grace period, and to processes of the group that outlive the
-    child.
-    """
+    """SIGTERM to the child's group; SIGKILL after the grace period, also to processes that outlive the child."""
     if not exited.done():
         _signal_group(process.pid, signal.SIGTERM)
         await asyncio.wait({exited}, timeout=grace_s)
@@ -257,9 +253,13 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-async def _first_of(*tasks: asyncio.Task[object]) -> None:
-    """Return when one task is done. Waits for events are cancelled; a wait for a process exit is left to its owner."""
-    _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        if task is not tasks[0]:
+async def first_of(*waited: asyncio.Future[Any] | Coroutine[Any, Any, object]) -> None:
+    """Return when the first is done. The coroutines among them are cancelled; tasks are left to their owner."""
+    own = [asyncio.create_task(one) for one in waited if not isinstance(one, asyncio.Future)]
+    try:
+        await asyncio.wait(
+            [*own, *(one for one in waited if isinstance(one, asyncio.Future))], return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        for task in own:
             task.cancel()

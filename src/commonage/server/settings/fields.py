@@ -22,6 +22,10 @@ from commonage.engines.containers.daemon.admin_mounts import parse_mount
 _ZERO = ("0", "0.0", "0s", "0m", "0h", "0MiB", "0GiB")
 _MIN_PREFIX = 22  # has room for two networks
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", re.ASCII)
+MEMORY = "an amount of memory, like 64GiB"
+SPACE = "an amount of disk space, like 50GiB"
+DURATION = "a duration, like 10m"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,6 @@ class Quantity:
     zero: bool = False
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """Validate with `read` first."""
         return handler.generate_schema(Annotated[int, BeforeValidator(self.read)])
 
     def read(self, value: object) -> object:
@@ -83,13 +86,11 @@ def takes_of(field: FieldInfo) -> str:
 
 
 def metadata_of(field: FieldInfo) -> list[Any]:
-    """The metadata of a setting's type, also of one that may be None."""
     optional = [part for one in get_args(field.annotation) for part in get_args(one)[1:]]
     return [*field.metadata, *optional]
 
 
 def quantity_of(field: FieldInfo) -> Quantity | None:
-    """How the values of a setting are written; None if it is no quantity."""
     return next((one for one in metadata_of(field) if isinstance(one, Quantity)), None)
 
 
@@ -142,14 +143,12 @@ def _ip_address(value: str) -> str:
 
 
 def host_name(value: str | None) -> str | None:
-    """A host name or an IPv4 address in lower case. Raises ValueError."""
     if value is not None and not _HOST.fullmatch(value):
         raise ValueError("not a host name or an IPv4 address, without port")
     return None if value is None else value.lower()
 
 
 def host_or_address(value: str | None) -> str | None:
-    """A host name or an IP address, IPv6 included. Raises ValueError."""
     if value is None or _HOST.fullmatch(value):
         return value
     try:
@@ -158,9 +157,6 @@ def host_or_address(value: str | None) -> str | None:
         raise ValueError("not a host name or an IP address, without port") from None
 
 
-MEMORY = "an amount of memory, like 64GiB"
-SPACE = "an amount of disk space, like 50GiB"
-DURATION = "a duration, like 10m"
 Mib = Annotated[int, Quantity(parse_memory, _write_memory, MEMORY)]
 MibOrZero = Annotated[int, Quantity(parse_memory, _write_memory, MEMORY, zero=True)]
 DiskMib = Annotated[int, Quantity(parse_memory, _write_memory, SPACE)]
@@ -198,7 +194,6 @@ class _Named(Protocol):
 
 
 N = TypeVar("N", bound=_Named)
-T = TypeVar("T")
 
 
 def _unique(entries: tuple[N, ...]) -> tuple[N, ...]:

@@ -48,13 +48,10 @@ class BoundsEntry(Entry):
     vram: MibOrZero | None = None
 
     def bounds(self) -> Bounds:
-        """The bounds in the form of the domain."""
         return Bounds(self.cpus, self.memory, self.gpus, self.vram)
 
 
 class TenantEntry(Entry):
-    """One `[[tenants]]` table."""
-
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._:/@+-]{0,127}$")]
     title: Annotated[str, Field(max_length=128)] = ""
     weight: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
@@ -79,15 +76,12 @@ class TenantEntry(Entry):
         return self
 
     def tenant(self) -> Tenant:
-        """The tenant in the form of the domain."""
         bounds = (self.nominal.bounds(), self.borrowing.bounds(), self.lending.bounds(), self.per_user.bounds())
         quota = Quota(*bounds)
         return Tenant(self.name, self.title, self.weight, quota, self.sites, self.environments, self.max_workloads)
 
 
 class PriorityClassEntry(Entry):
-    """One `[[priority_classes]]` table."""
-
     name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
     priority: Annotated[int, Field(ge=-100, le=100)]
     preemptible: bool = False
@@ -106,8 +100,6 @@ def _policy(name: str) -> str:
 
 
 class SchedulingSettings(BaseModel):
-    """Who shares the nodes, and in which order and place workloads start."""
-
     tenants: Annotated[tuple[TenantEntry, ...], UNIQUE_NAMES] = setting(
         (), f"Tenants that share the nodes, each with a weight and a quota ({docs_page('operate/tenants')})."
     )
@@ -160,7 +152,6 @@ class PriceSettings(BaseModel):
 
     @property
     def prices(self) -> Prices:
-        """The prices in the form of the domain."""
         return Prices(
             gpu_gib_h=self.price_gpu_gib_hour,
             cpu_h=self.price_cpu_hour,

@@ -55,8 +55,6 @@ def _database(value: str | None) -> str | None:
 
 
 class ServerSettings(BaseModel):
-    """Addresses, ports, files and databases of the server."""
-
     data_dir: Path = setting(
         Path(".commonage"),
         "Data folder of the server: database, secrets, logs and workspaces. Created if it does not exist. "
@@ -112,8 +110,6 @@ class ServerSettings(BaseModel):
 
 
 class UserSettings(BaseModel):
-    """Sign-in, admins and tokens."""
-
     name: Annotated[str, Field(min_length=1, max_length=60)] = setting(
         "Commonage", "Name of this installation. The portal shows it.", "1 to 60 characters"
     )
@@ -145,8 +141,6 @@ def _lower(value: object) -> str:
 
 
 class LogSettings(BaseModel):
-    """Logs and measurements of the server."""
-
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = setting(
         "info", "Least severe level that is written to logs/server.log.", flag="--log-level"
     )

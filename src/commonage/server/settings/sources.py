@@ -1,7 +1,4 @@
-"""Finds the values of the settings: in flags, then COMMONAGE_* variables, then commonage.toml, then the defaults.
-
-Called by every command of the server.
-"""
+"""Finds the values of the settings: in flags, then COMMONAGE_* variables, then commonage.toml, then the defaults."""
 
 from __future__ import annotations
 
@@ -10,17 +7,26 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from commonage.server.settings.settings import ENV_PREFIX, FLAGS, TABLES, Settings, allowed, row_of
+from commonage.server import ServerError
+from commonage.server.settings.settings import (
+    DEFAULT,
+    ENV_PREFIX,
+    FLAGS,
+    TABLES,
+    Resolved,
+    Settings,
+    allowed,
+    row_of,
+    variable_of,
+)
 
 FILE_NAME = "commonage.toml"
 CONFIG_VARIABLE = "COMMONAGE_CONFIG"
-DEFAULT = "default"
 # Variables that are not settings of the server: those of the client and of the hub.
 _NOT_SETTINGS = frozenset({"CONFIG", "URL", "TOKEN", "HUB_SETTINGS"})
 _TEST_PREFIX = "TEST_"
@@ -30,17 +36,8 @@ _HEADER = re.compile(r"\s*(?P<list>\[)?\[\s*(?P<name>[\w.-]+)\s*\]")
 _KEY = re.compile(r"\s*(?P<key>[\w-]+(?:\s*\.\s*[\w-]+)*)\s*=")
 
 
-class SettingsError(Exception):
+class SettingsError(ServerError):
     """A setting is invalid. The message names its source, the value, and what is allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The settings, and the source of each for people. `file` is the file that was read, if any."""
-
-    settings: Settings
-    origins: Mapping[str, str]
-    file: Path | None
 
 
 def resolve(
@@ -80,11 +77,6 @@ def resolve(
     }
     settings = settings.model_copy(update=anchored)
     return Resolved(settings, {name: origins.get(name, DEFAULT) for name in Settings.model_fields}, file)
-
-
-def variable_of(name: str) -> str:
-    """The environment variable of a setting."""
-    return ENV_PREFIX + name.upper()
 
 
 def _flag(name: str) -> str:
@@ -169,7 +161,6 @@ def _sentence(name: str, value: object, origin: str, error: Any) -> str:
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    """The settings at the location of an unknown one."""
     models: list[type[BaseModel]] = [Settings]
     for part in location[:-1]:
         if isinstance(part, str):
@@ -178,7 +169,6 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _models_in(model: type[BaseModel], name: str) -> list[type[BaseModel]]:
-    """The models of the tables in this setting."""
     annotation = model.model_fields[name].annotation
     return [one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)]
 

@@ -127,7 +127,7 @@ def test_forgotten_run_keeps_its_log(runs: Runs) -> None:
     place = runs.log_path("a-1")
     assert place is not None
     assert place.read(9) == b"hello"
-    assert place.above.listed() == ["log"]
+    assert place.parent.list_names() == ["log"]
     assert runs.is_forgotten("a-1")
     assert runs.all() == []
 
@@ -176,7 +176,7 @@ def test_other_nodes_see_only_the_log(tmp_path: Path) -> None:
     runs.forget("a-1")
     place = runs.log_path("a-1")
     assert place is not None
-    assert (place.read(9), place.above.listed(), runs.is_forgotten("a-1")) == (b"hello", ["log"], True)
+    assert (place.read(9), place.parent.list_names(), runs.is_forgotten("a-1")) == (b"hello", ["log"], True)
     assert runs.clear_old(time.time() + 100 * 86_400, 90, 1) == 1
     assert (os.listdir(seen / ".old"), os.listdir(tmp_path / "runs" / ".old")) == ([], [])
     runs.create(REQUEST, None)

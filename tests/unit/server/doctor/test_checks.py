@@ -6,8 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from commonage.domain.volumes import VolumeKind
 from commonage.server.commands.doctor import doctor as verb
 from commonage.server.doctor import checks as doctor
+from commonage.server.doctor.checks import Outcome
+from commonage.server.settings.settings import Settings
+from commonage.server.settings.workloads import VolumeEntry
 
 
 def checked(folder: Path, *words: str) -> dict[str, dict[str, str]]:
@@ -68,3 +72,43 @@ def test_unresolved_wildcard_name_is_bad(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("COMMONAGE_PUBLIC_URL", "https://hub.invalid")
     found = checked(tmp_path)["origins"]
     assert (found["verdict"], "wildcard record *.hub.invalid" in found["advice"]) == ("bad", True)
+
+
+VOLUMES = (
+    VolumeEntry(name="datasets", source="/srv/datasets"),
+    VolumeEntry(name="projects", source="/srv/projects/{user}", mode="rw"),
+    VolumeEntry(name="scratch", kind=VolumeKind.SCRATCH),
+)
+
+
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounted: str, engine: str = "docker") -> Outcome:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("".join(f"dev {one} ext4 rw 0 0\n" for one in ("/", "/srv", "/srv/datasets", *mounted)))
+    monkeypatch.setattr(doctor, "_MOUNTS", mounts)
+    settings = Settings(data_dir=tmp_path, engine=engine, volumes=VOLUMES, docker_mounts=("/opt/tools:/tools",))
+    return doctor._volumes(settings)
+
+
+def test_mounts_below_a_folder_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    below = ("/srv/datasets/a\\040disk", "/srv/projects/ada/x", "/opt/tools/cuda")
+    finding = found(monkeypatch, tmp_path, *below, "/srv/datasets-of-others/x")
+    assert finding.verdict == "note"
+    assert finding.found.endswith(": /opt/tools/cuda, /srv/datasets/a disk, /srv/projects/ada/x")
+    assert "declare each as a volume" in finding.advice
+
+
+@pytest.mark.parametrize(("engine", "mounted"), [("docker", ()), ("process", ("/srv/datasets/disk",))])
+def test_folders_without_mounts_below_are_ok(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, mounted: tuple[str, ...]
+) -> None:
+    assert found(monkeypatch, tmp_path, *mounted, engine=engine).verdict == "ok"
+
+
+def test_folder_that_others_can_redirect_is_bad(tmp_path: Path) -> None:
+    (tmp_path / "open" / "data").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+    mounts = (f"{tmp_path}/open/data:/data",)
+    finding = doctor._volumes(Settings(data_dir=tmp_path / "own", engine="docker", docker_mounts=mounts))
+    assert finding.verdict == "bad"
+    assert "could be made to lead elsewhere" in finding.found
+    assert "have it belong to root" in finding.advice

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.images.test_registry_storage import Storage
+from tests.unit.images.test_registry import Storage
 
-from commonage.images.registry_storage import Stored
+from commonage.images.registry import Stored
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.server.processes.children import Child
 from commonage.server.processes.registry import PlatformRegistry, RegistryPlan, registry_settings

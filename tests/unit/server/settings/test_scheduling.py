@@ -6,8 +6,7 @@ import pytest
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import Bounds, PriorityClass, Quota, Tenant
-from commonage.server.bootstrap import control_settings
-from commonage.server.control_settings import priority_classes_of, rules_of, volumes_of
+from commonage.server.configure import control_settings, priority_classes_of, rules_of, volumes_of
 from commonage.server.settings.settings import Settings
 from commonage.server.settings.sources import SettingsError, line_of, resolve
 
@@ -64,7 +63,7 @@ def wrong(tmp_path: Path, toml: str) -> str:
 
 def test_rules_are_parsed(tmp_path: Path) -> None:
     settings = read(tmp_path, WHOLE)
-    rules = rules_of(settings, ["notebook"], ["local"])
+    rules = rules_of(settings)
     assert rules.tenants == (
         Tenant(
             "optics",
@@ -133,12 +132,10 @@ def test_labels_in_a_variable(tmp_path: Path) -> None:
 
 
 def test_tenant_with_unknown_environment_or_site_is_refused(tmp_path: Path) -> None:
-    settings = read(tmp_path, WHOLE)
-    with pytest.raises(InvalidInput, match="the tenant optics: environments: 'notebook' does not exist"):
-        rules_of(settings, ["base"], ["local"])
-    settings = read(tmp_path, '[[tenants]]\nname = "a"\nsites = ["moon"]')
-    with pytest.raises(InvalidInput, match="the tenant a: sites: 'moon' does not exist"):
-        rules_of(settings, ["base"], ["local"])
+    for names in ("environments", "sites"):
+        settings = read(tmp_path, f'[[tenants]]\nname = "a"\n{names} = ["moon"]')
+        with pytest.raises(InvalidInput, match=f"the tenant a: {names}: 'moon' does not exist"):
+            rules_of(settings)
 
 
 def test_unknown_location_has_no_line() -> None:
@@ -157,8 +154,8 @@ def test_volume_below_writable_mount_is_refused(tmp_path: Path) -> None:
     """
     settings = read(tmp_path, text)
     with pytest.raises(InvalidInput, match=r"the volume sets: .* is in /srv/shared/\{tenant\} \(docker_mounts\)"):
-        volumes_of(settings, ["lab"])
-    assert volumes_of(settings.model_copy(update={"engine": "process"}), ["lab"])[0].name == "sets"
+        volumes_of(settings)
+    assert volumes_of(settings.model_copy(update={"engine": "process"}))[0].name == "sets"
     secrets = settings.model_copy(update={"docker_mounts": (f"{settings.data_dir}/secrets:/x",), "volumes": ()})
     with pytest.raises(InvalidInput, match="where the server keeps its secrets"):
-        volumes_of(secrets, ["lab"])
+        volumes_of(secrets)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.server.settings.settings import SECTIONS, Settings, allowed
-from commonage.server.settings.show import hide, reference, shown
-from commonage.server.settings.sources import SettingsError, resolve, variable_of
+from commonage.server.settings.settings import SECTIONS, Settings, allowed, hide, reference, shown, variable_of
+from commonage.server.settings.sources import SettingsError, resolve
 
 
 def wrong(tmp_path: Path, environ: dict[str, str] | None = None, toml: str | None = None, **flags: str) -> str:

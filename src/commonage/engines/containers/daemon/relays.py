@@ -1,7 +1,7 @@
 """Relays by which containers reach the hub and the control plane, which listen on this node's loopback only.
 
 At an address that containers reach, the relays listen on the ports of the hub and the control plane. Every connection
-leads to the workload gateway (`server.web.workload_gateway`), which serves the API of both and nothing else. Used by
+leads to the workload gateway (`server.workload_gateway`), which serves the API of both and nothing else. Used by
 engines.
 """
 

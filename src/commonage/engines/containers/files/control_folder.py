@@ -164,7 +164,7 @@ class ControlFolder:
 
     def has_end(self) -> bool:
         """True once the entry has begun to write how the command ended."""
-        return (self.place / "end").is_there()
+        return (self.place / "end").exists()
 
     def end_unreadable(self) -> bool:
         """True if the entry ran to the end, but had no disk space to write the result."""
@@ -172,13 +172,13 @@ class ControlFolder:
 
     def was_restarted(self) -> bool:
         """True if the daemon ran the entry a second time, so that the first exit code is lost."""
-        return (self.place / "again").is_there()
+        return (self.place / "again").exists()
 
 
 def give(place: SafePath, owner: Owner) -> None:
     """Change the owner to the user inside, if that is not the server's own user."""
     if owner.outside_uid != os.geteuid():
-        place.give(owner.outside_uid, owner.outside_gid)
+        place.chown(owner.outside_uid, owner.outside_gid)
 
 
 def _write(place: SafePath, content: bytes, flags: int = 0) -> None:

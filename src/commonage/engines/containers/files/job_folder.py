@@ -28,7 +28,7 @@ def put_bundle(workspace: SafePath, name: str, staging: Path, owner: Owner, unpa
     try:
         if jobs.make_folder():
             give(jobs, owner)
-        if (jobs / name).is_there():
+        if (jobs / name).exists():
             return
         shutil.rmtree(staging, ignore_errors=True)
         unpack(staging)
@@ -64,7 +64,7 @@ def _move_in(folder: Path, target: SafePath, owner: Owner) -> None:
 
 
 def _copy_in(folder: Path, target: SafePath, owner: Owner) -> None:
-    new = target.above / f".{target.name}.{secrets.token_hex(6)}"
+    new = target.parent / f".{target.name}.{secrets.token_hex(6)}"
     try:
         _copy(folder, new, owner)
         new.move(target)

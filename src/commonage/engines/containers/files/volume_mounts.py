@@ -101,8 +101,8 @@ def _make(place: SafePath, owner: Owner) -> None:
     """Create the last two folders if they are missing: the last is the owner's, no link is followed."""
     if place.is_folder():
         return
-    if not place.above.is_folder():
+    if not place.parent.is_folder():
         # A tenant's folder above its users' own; folders above that are created by the admin.
-        place.above.make_folder(0o711)
+        place.parent.make_folder(0o711)
     if place.make_folder():
         give(place, owner)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from commonage.server.processes.termination import Termination
+from commonage.server.doctor.gpu_probes import Termination
 
 ENDED = 128 + signal.SIGTERM
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.volumes import VolumeKind
-from commonage.server.control_settings import control_settings
+from commonage.server.configure import control_settings
 from commonage.server.settings.settings import Settings
 
 

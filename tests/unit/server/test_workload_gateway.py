@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from commonage.server.processes import listen
-from commonage.server.web.server import Web
-from commonage.server.web.workload_gateway import WorkloadGateway
+from commonage.server.processes.ports import listen
+from commonage.server.web import Web
+from commonage.server.workload_gateway import WorkloadGateway
 from commonage.wire.hub import API_PATH
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ def telling() -> Starlette:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """The gateway's, before an API and a hub that tell what arrived."""
-    sockets = [listen.listen(HERE, 0, "") for _ in range(2)]
+    sockets = [listen(HERE, 0, "") for _ in range(2)]
     hub_url = f"http://{HERE}:{sockets[0].getsockname()[1]}"
     gateway = WorkloadGateway(telling(), hub_url)
     hub, web = Web(telling(), sockets[0]), Web(gateway, sockets[1], behind_proxy=False)
@@ -149,10 +149,10 @@ async def test_a_stream_of_the_hub_comes_as_it_is_made(port: int) -> None:
 
 
 async def test_a_hub_that_is_away_is_said() -> None:
-    unused = listen.listen(HERE, 0, "")
+    unused = listen(HERE, 0, "")
     hub_url = f"http://{HERE}:{unused.getsockname()[1]}"
     unused.close()
-    listening = listen.listen(HERE, 0, "")
+    listening = listen(HERE, 0, "")
     gateway = WorkloadGateway(telling(), hub_url)
     web = Web(gateway, listening, behind_proxy=False)
     web.start()

@@ -14,14 +14,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from uvicorn.protocols.utils import ClientDisconnected
 from websockets.frames import Frame, Opcode
 
-from commonage.server.processes import listen
-from commonage.server.web.server import Web
-from commonage.server.web.websockets import WEBSOCKETS, WebSocketProtocol
+from commonage.server.processes.ports import listen
+from commonage.server.web import WEBSOCKETS, Web, WebSocketProtocol
 
 pytestmark = pytest.mark.anyio
 HERE = "127.0.0.1"
 MIB = 1024 * 1024
 PIECE = b"x" * 65536
+BODY = 3 * 1024 * 1024 + 200_000  # the last piece is large, too
 
 
 class Application:
@@ -100,7 +100,7 @@ class Client:
 async def site(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     """A server that pings every 50 ms."""
     monkeypatch.setitem(WEBSOCKETS, "ws_ping_interval", 0.05)
-    listening = listen.listen(HERE, 0, "")
+    listening = listen(HERE, 0, "")
     application = Application()
     made = Site(application, listening.getsockname()[1])
 
@@ -284,3 +284,29 @@ async def test_output_to_a_client_that_breaks_the_protocol_ends_quietly(
     await until(lambda: site.application.ended)
     assert isinstance(site.application.ended[0], WebSocketDisconnect)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def sizes(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers with the number of bytes in the body."""
+    received, more = 0, True
+    while more:
+        message = await receive()
+        received, more = received + len(message.get("body", b"")), message.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"7")]})
+    await send({"type": "http.response.body", "body": f"{received:07}".encode()})
+
+
+async def test_large_bodies_on_one_connection_do_not_count_as_headers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        web = Web(sizes, listening)
+        web.start()
+        try:
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            for _ in range(20):
+                writer.write(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY}\r\n\r\n".encode() + bytes(BODY))
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+                assert head.startswith(b"HTTP/1.1 200 "), head
+                assert int(await reader.readexactly(7)) == BODY
+            writer.close()
+        finally:
+            await web.stop()

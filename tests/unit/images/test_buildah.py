@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from commonage.images.failures import BuildRequest, failure_message
+from commonage.images import buildah
+from commonage.images.buildah import BuildRequest, failure_message
 
 REQUEST = BuildRequest("here/Containerfile", "/src/here")
 DEBIAN = "localhost/commonage/debian:bookworm"
@@ -75,9 +76,10 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_failed_build_is_told_with_what_to_do(case: str) -> None:
-    said, expected = CASES[case]
-    found = failure_message(said, REQUEST, lambda: "THE ROOM").splitlines()
+def test_error_of_failed_build_names_step_and_next_action(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buildah, "disk_space", lambda: "THE ROOM")
+    output, expected = CASES[case]
+    found = failure_message(output, REQUEST).splitlines()
     assert len(found) == len(expected)
     for line, words in zip(found, expected, strict=True):
         assert line == words or (words.endswith("…") and line.startswith(words[:-1]))
@@ -87,7 +89,7 @@ def test_of_lists_the_kernel_is_named_and_no_line_of_ours() -> None:
     step = f"STEP 2/3: RUN --mount=type=bind,source=.,target=/x {'x' * 300} # kernel torch sha256:1"
     complaint = f'Error: building at STEP "{step.partition(": ")[2]}": exit status 1'
     lines = [step, "Using Python 3.11", "  No solution found: alpha==9.9", complaint]
-    assert failure_message(lines, BuildRequest("", ""), str).splitlines() == [
+    assert failure_message(lines, BuildRequest("", "")).splitlines() == [
         "kernel torch failed:",
         "  No solution found: alpha==9.9",
         "  exit status 1",
@@ -97,6 +99,6 @@ def test_of_lists_the_kernel_is_named_and_no_line_of_ours() -> None:
 
 def test_of_much_that_was_said_the_last_is_shown() -> None:
     lines = ["STEP 2/3: RUN make " + "y" * 200, *(f"line {number}" for number in range(30))]
-    head, *shown, _ = failure_message(lines, REQUEST, str).splitlines()
+    head, *shown, _ = failure_message(lines, REQUEST).splitlines()
     assert head == f"RUN make {'y' * 91}…, in here/Containerfile, failed:"
     assert shown == [f"  line {number}" for number in range(18, 30)]

@@ -1,32 +1,34 @@
-"""WebSockets: uvicorn's protocol with limits on clients that do not read, send too early or are gone.
-
-`web` passes `WEBSOCKETS` to uvicorn.
-"""
+"""uvicorn inside the server's event loop, with limits on clients that do not read, send too much or are gone."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 from asyncio import BaseTransport
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
 _MAX_FRAGMENTS = 1024  # of one message; otherwise empty fragments could be collected without limit
+_HEAD_BYTES = 64 * 1024  # of the request line and all headers
+_SHUTDOWN_S = 1  # live streams never end by themselves; at shutdown they are cut off after this time
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """One connection.
-
-    Pings only keep proxies from closing an idle connection. A late pong ends nothing: a client that is slow, or a pager
-    that is paused, may leave pings unread for minutes.
+    """Pings only keep proxies from closing an idle connection. A late pong ends nothing: a client that is slow, or a
+    pager that is paused, may leave pings unread for minutes.
     """
 
     silence_s: ClassVar[float] = 3600.0
     """Idle timeout in seconds: a connection ends if the client neither sends nor receives data for this time."""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Start to measure silence."""
         super().connection_made(transport)
         self._active_at = self.loop.time()
 
@@ -49,7 +51,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().resume_writing()
 
     def handle_cont(self, event: Frame) -> None:
-        """Limit the fragments of a message."""
         if self.transport.is_closing():
             return
         if len(self.frames) >= _MAX_FRAGMENTS:
@@ -95,3 +96,74 @@ WEBSOCKETS: Final[dict[str, Any]] = {
     "ws_ping_timeout": None,  # `silence_s` instead
 }
 """uvicorn's settings."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's own protocol does not limit the headers in memory; this one does. The body is limited elsewhere."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head_bytes: int | None = 0  # of the request whose headers are being read
+        self._received = 0  # bytes of the data that are being parsed
+
+    def data_received(self, data: bytes) -> None:
+        """Refuse a request whose headers exceed the limit."""
+        self._received = len(data)
+        super().data_received(data)
+        if self._head_bytes is None or self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > _HEAD_BYTES:
+            self.send_400_response(f"The headers are too large: at most {_HEAD_BYTES} bytes are allowed.")
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Count again from the next data on: these still hold the end of the body."""
+        self._head_bytes = -self._received
+        super().on_message_complete()
+
+
+class _Quiet(uvicorn.Server):
+    """uvicorn without signal handlers; the server's main handles signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Web:
+    """Serves `app` on a bound socket. `behind_proxy`: forwarding headers of callers on this machine are trusted."""
+
+    def __init__(self, app: Any, listening: socket.socket, *, behind_proxy: bool = True) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            http=HttpProtocol,
+            proxy_headers=behind_proxy,
+            forwarded_allow_ips="127.0.0.1",
+            timeout_graceful_shutdown=_SHUTDOWN_S,
+            # Longer than the proxy keeps an idle connection (90 s): else it may send on one that is just being closed.
+            timeout_keep_alive=120,
+            **WEBSOCKETS,
+        )
+        self._server = _Quiet(config)
+        self._socket = listening
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Start to serve; earlier requests wait in the socket. The task ends when serving does."""
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]), name="web")
+        return self._task
+
+    async def stop(self) -> None:
+        """Answer the pending requests, cut off streams, close."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        self._socket.close()

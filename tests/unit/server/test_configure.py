@@ -1,6 +1,6 @@
 """What an installation offers to run in."""
 
-from commonage.server.control_settings import catalogue_of, without_image
+from commonage.server.configure import catalogue_of, without_image
 from commonage.server.settings.settings import Settings
 
 

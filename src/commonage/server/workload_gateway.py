@@ -1,7 +1,7 @@
 """The workload gateway: containers reach the APIs of hub and control plane through it, and no other path.
 
 Relays of the engines and tunnels of agents connect to its loopback port. Its callers never count as local, and their
-forwarding headers are ignored. Made by the bootstrap, served by `web.server`.
+forwarding headers are ignored.
 """
 
 from __future__ import annotations
@@ -52,11 +52,9 @@ class WorkloadGateway:
         self._hub = httpx2.AsyncClient(trust_env=False, timeout=_HUB_TIMEOUT, limits=limits)
 
     async def close(self) -> None:
-        """Close the connections to the hub."""
         await self._hub.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if _is_below(API_PATH, scope):
             await self._api(_without_forwarding(scope), receive, send)
         elif scope["type"] == "http" and _is_below(HUB_API_PATH, scope):
@@ -110,7 +108,6 @@ def _is_below(prefix: str, scope: Scope) -> bool:
 
 
 def _without_forwarding(scope: Scope) -> Scope:
-    """The same request, with an unknown client address."""
     headers = [one for one in scope["headers"] if not _FORWARDING.fullmatch(one[0])]
     return {**scope, "client": None, "headers": headers}
 

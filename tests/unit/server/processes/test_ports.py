@@ -1,11 +1,13 @@
-"""Ports that cannot be had: which, why, by whom, and what to do."""
+"""Ports that cannot be listened on, and loopback ports that stay the same."""
 
+import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
-from commonage.server.processes.listen import PortError, check, listen
+from commonage.server.processes.ports import PortError, Ports, check, keep_ports, listen
 
 
 def test_a_taken_port_is_named_with_who_has_it() -> None:
@@ -31,3 +33,13 @@ def test_a_port_for_root_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "bind", refuse)
     with pytest.raises(PortError, match="may not use port 80"):
         check("127.0.0.1", 80, "--port")
+
+
+def test_loopback_ports_stay_the_same(tmp_path: Path) -> None:
+    first = keep_ports(tmp_path, Ports(0, 0, 0))
+    assert 0 not in (first.control, first.hub, first.proxy_api)
+    assert keep_ports(tmp_path, Ports(0, 0, 0)) == first
+    assert keep_ports(tmp_path, Ports(0, 9999, 0)) == Ports(first.control, 9999, first.proxy_api)
+    (tmp_path / "ports.json").write_text("{torn")
+    assert keep_ports(tmp_path, Ports(1, 2, 3)) == Ports(1, 2, 3)
+    assert json.loads((tmp_path / "ports.json").read_text()) == {"control": 1, "hub": 2, "proxy_api": 3}

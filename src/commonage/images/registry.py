@@ -1,19 +1,35 @@
-"""The images in the registry's folder, and which of them the garbage collection may remove. Blocks: for threads.
+"""The site's image registry: the images in its folder, which of them may be removed, and the tokens of its clients.
 
-The layout is docker-registry's own (`docker/registry/v2`). Only read here: the registry itself deletes. A file next to
-the storage records when the catalogue last needed each image. So a replaced or removed image stays as long as a new
-one: starting attempts may still pull it, and its digest may be registered again.
+The layout is docker-registry's own (`docker/registry/v2`). It is only read here, in threads: the registry itself
+deletes. A file next to the storage records when the catalogue last needed each image. So a replaced or removed image
+stays as long as a new one: starting attempts may still pull it, and its digest may be registered again.
+
+Tokens are signed here and verified by the registry by the certificate in its settings. Their form is that of the
+registries' token protocol; the key identifier is derived from the key as docker-registry does it.
 """
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
+import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import jwt
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from commonage.domain.images import Access
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +37,9 @@ _Place = tuple[str, str]  # repository and digest
 # docker-registry accepts no larger manifest.
 _MANIFEST_MAX = 4 * 1024 * 1024
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+ISSUER = "commonage"
+LASTS_S = 300
+_CLOCKS_MAY_DIFFER_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +55,6 @@ class Stored:
 
 
 def stored(storage: Path) -> list[Stored]:
-    """All manifests, by repository."""
     found = []
     for folder in sorted(_root(storage, "repositories").glob("**/_manifests/revisions/sha256")):
         repository = folder.parents[2].relative_to(_root(storage, "repositories")).as_posix()
@@ -108,12 +126,10 @@ def note_needed(
 
 
 def size_bytes(storage: Path) -> int:
-    """The size of all layers and manifests."""
     return sum(file.stat().st_size for file in _root(storage, "blobs").glob("sha256/*/*/data"))
 
 
 def _named(storage: Path, address: str, names: Iterable[str]) -> Iterator[_Place]:
-    """The places of the images with these names, as far as they are stored."""
     for name in names:
         if not name.startswith(f"{address}/"):
             continue
@@ -146,3 +162,49 @@ def _parts(storage: Path, digest: str) -> list[str]:
 
 def _root(storage: Path, what: str) -> Path:
     return storage / "docker/registry/v2" / what
+
+
+class Signer:
+    """A key for one run of the registry. It is only in memory, so it cannot leak from a file."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key_id = key_id(self._key.public_key())
+
+    def certificate(self, now: float) -> str:
+        """The certificate by which the registry verifies tokens, PEM. It only carries the key: it is self-signed."""
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Commonage registry tokens")])
+        moment = dt.datetime.fromtimestamp(int(now), tz=dt.UTC)
+        built = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(moment - dt.timedelta(days=1))
+            .not_valid_after(moment + dt.timedelta(days=3650))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        return built.public_bytes(serialization.Encoding.PEM).decode()
+
+    def sign(self, subject: str, audience: str, access: Sequence[Access], now: float) -> str:
+        """A token for the registry called `audience`."""
+        claims: dict[str, Any] = {
+            "iss": ISSUER,
+            "sub": subject,
+            "aud": audience,
+            "iat": int(now),
+            "nbf": int(now) - _CLOCKS_MAY_DIFFER_S,
+            "exp": int(now) + LASTS_S,
+            "jti": secrets.token_hex(16),
+            "access": [{"type": one.kind, "name": one.name, "actions": list(one.actions)} for one in access],
+        }
+        return jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": self._key_id})
+
+
+def key_id(key: ec.EllipticCurvePublicKey) -> str:
+    """240 bits of the key's SHA-256 in base 32, in twelve groups of four."""
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    letters = base64.b32encode(hashlib.sha256(der).digest()[:30]).decode()
+    return ":".join(letters[start : start + 4] for start in range(0, len(letters), 4))

@@ -7,7 +7,7 @@ from libcloud.compute.base import Node, NodeImage
 from libcloud.compute.drivers.dummy import DummyNodeDriver
 from libcloud.compute.types import NodeState
 
-from commonage.clouds.libcloud_machines import LibcloudMachines, Rental, driver_of
+from commonage.clouds import LibcloudMachines, Rental, driver_of
 from commonage.domain.errors import InvalidInput, Unavailable
 
 pytestmark = pytest.mark.anyio

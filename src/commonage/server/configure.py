@@ -1,9 +1,11 @@
-"""The settings of control from those of the server: catalogue, rules, volumes, limits. Called by the bootstrap."""
+"""What the settings of the server mean for control, engine and agents. Called by the bootstrap and by commands."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from commonage.catalogue import builtin_environments
 from commonage.control.settings import BundleLimits, ControlSettings
@@ -12,15 +14,114 @@ from commonage.domain.images import Environment
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
 from commonage.engines.containers.daemon.admin_mounts import parse_mount
-from commonage.server.engines import SITE
+from commonage.engines.docker.engine import DockerEngine
+from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.process.engine import ProcessEngine
+from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.swarm.engine import SwarmEngine
+from commonage.engines.swarm.settings import SwarmSettings
+from commonage.files.safe_path import SafePath
+from commonage.link import saved_reports
+from commonage.link.agent_connections import AgentConnections
+from commonage.ports.agents import AgentReport, Agents
+from commonage.ports.devices import Devices
+from commonage.ports.engine import Engine
+from commonage.ports.registry import RegistryAccount
+from commonage.server.secrets import authority_of
 from commonage.server.settings.settings import Settings
+from commonage.server.workload_gateway import WorkloadAccess
+
+SITE = "local"
+
+
+def make_engine(
+    settings: Settings,
+    data: Path,
+    devices: Devices,
+    access: WorkloadAccess,
+    account: RegistryAccount | None = None,
+    agents: Agents | None = None,
+) -> Engine:
+    """The engine of the settings, not open yet. `access`: how containers reach the hub and the control plane.
+
+    `account`: the credentials to pull images from the site's registry; `agents`: the agents of the site's nodes.
+    """
+    every: dict[str, Any] = {
+        "cpu_hold": settings.cpu_hold,
+        "keep_logs_days": settings.keep_logs_days,
+        "max_log_mib": settings.max_log,
+    }
+    node: dict[str, Any] = {
+        "node_name": settings.node_name,
+        "cpus_milli": settings.cpus,
+        "memory_mib": settings.memory,
+        "labels": tuple(settings.node_labels.items()),
+    }
+    if settings.engine == "process":
+        process = ProcessSettings(**every, **node, warm_sessions=settings.warm_sessions)
+        return ProcessEngine(SITE, data, devices=devices, settings=process)
+    daemon: dict[str, Any] = {
+        "url": settings.docker_url,
+        "pull": settings.docker_pull,
+        "reaches": access.ports,
+        "gateway_port": access.gateway_port,
+        "mounts": tuple(parse_mount(text) for text in settings.docker_mounts),
+        "account": account,
+    }
+    if settings.engine == "docker":
+        docker = DockerSettings(**every, **node, **daemon, networks=settings.docker_networks)
+        return DockerEngine(SITE, data, devices=devices, settings=docker)
+    swarm = SwarmSettings(
+        **every,
+        **daemon,
+        address=settings.swarm_address,
+        networks=settings.swarm_networks,
+        encrypted=settings.swarm_encrypted,
+        sources=settings.port_source_ranges,
+        without_agents=settings.swarm_without_agents,
+    )
+    return SwarmEngine(SITE, data, shared_dir(settings, data), agents=agents, settings=swarm)
+
+
+def shared_dir(settings: Settings, data: Path) -> Path:
+    """The folder that all nodes of the site share; with a single node, its data folder."""
+    return settings.shared_dir.absolute() if settings.shared_dir and settings.engine == "swarm" else data
+
+
+def homes_dir(settings: Settings, data: Path) -> SafePath:
+    """The folder with all homes. It may be a link, except on a Swarm, where other nodes write to its parent folder."""
+    if settings.engine == "swarm":
+        return SafePath(shared_dir(settings, data)) / "workspaces"
+    return SafePath(data / "workspaces")
+
+
+def agents_of(settings: Settings, data_dir: Path, gateway_port: int) -> AgentConnections | None:
+    """The agents of the site's nodes, not open yet; None for an engine without agents.
+
+    `gateway_port` is the workload gateway's on the loopback. Raises AuthorityError. Blocks briefly.
+    """
+    if settings.engine != "swarm":
+        return None
+    authority, memory = authority_of(data_dir), _agents_file(data_dir)
+    return AgentConnections(
+        authority, reports_file=memory, always_allowed=settings.containers_reach, gateway_port=gateway_port
+    )
+
+
+def stored_reports(data_dir: Path) -> Mapping[str, AgentReport]:
+    """The last stored reports of the agents, by node name. Blocks briefly."""
+    return {one.node: one for one in saved_reports.read(_agents_file(data_dir))}
+
+
+def _agents_file(data_dir: Path) -> Path:
+    return data_dir.absolute() / "agents.json"
 
 
 def control_settings(settings: Settings) -> ControlSettings:
     """The settings of control. Raises InvalidInput if a tenant names something that does not exist."""
     return ControlSettings(
         name=settings.name,
-        rules=rules_of(settings, [one.name for one in catalogue_of(settings)], [SITE]),
+        rules=rules_of(settings),
         priority_classes=priority_classes_of(settings),
         default_cpus_milli=settings.default_cpus,
         default_memory_mib=settings.default_memory,
@@ -31,26 +132,21 @@ def control_settings(settings: Settings) -> ControlSettings:
         limits=settings.limits,
         token_lifetime_s=settings.token_lifetime,
         prices=settings.prices,
-        volumes=volumes_of(settings, [ControlSettings().default_tenant, *(one.name for one in settings.tenants)]),
+        volumes=volumes_of(settings),
         home_quota_mib=settings.home_quota,
-        bundles=bundle_limits(settings),
+        bundles=BundleLimits(
+            per_user=settings.bundles_per_user,
+            per_user_mib=settings.bundle_space_per_user,
+            per_tenant=settings.bundles_per_tenant,
+            per_tenant_mib=settings.bundle_space_per_tenant,
+            keep_s=settings.keep_bundles,
+        ),
         prepull=settings.prepull,
         warn_before_s=settings.warn_before,
         sample_every_s=settings.sample_every_s,
         gpu_over_share=settings.gpu_over_share,
         gpu_over_share_after_s=settings.gpu_over_share_after,
         gpu_over_share_tolerance_mib=settings.gpu_over_share_tolerance,
-    )
-
-
-def bundle_limits(settings: Settings) -> BundleLimits:
-    """The size limits of bundles."""
-    return BundleLimits(
-        per_user=settings.bundles_per_user,
-        per_user_mib=settings.bundle_space_per_user,
-        per_tenant=settings.bundles_per_tenant,
-        per_tenant_mib=settings.bundle_space_per_tenant,
-        keep_s=settings.keep_bundles,
     )
 
 
@@ -67,13 +163,14 @@ def without_image(settings: Settings) -> list[Environment]:
     return [] if settings.engine == "process" else [one for one in catalogue_of(settings) if one.image is None]
 
 
-def rules_of(settings: Settings, environments: Collection[str], sites: Collection[str]) -> Rules:
+def rules_of(settings: Settings) -> Rules:
     """The planner's rules. Raises InvalidInput if a tenant names an environment or a site that does not exist."""
+    environments = [environment.name for environment in catalogue_of(settings)]
     for entry in settings.tenants:
         # Images are pushed and removed while the server runs; their names have a slash.
         fixed = [name for name in entry.environments if "/" not in name]
         _check_names(f"the tenant {entry.name}: environments", fixed, environments)
-        _check_names(f"the tenant {entry.name}: sites", entry.sites, sites)
+        _check_names(f"the tenant {entry.name}: sites", entry.sites, [SITE])
     return Rules(
         tenants=tuple(entry.tenant() for entry in settings.tenants),
         policy=settings.policy,
@@ -86,11 +183,12 @@ def rules_of(settings: Settings, environments: Collection[str], sites: Collectio
     )
 
 
-def volumes_of(settings: Settings, tenants: Collection[str]) -> tuple[Volume, ...]:
+def volumes_of(settings: Settings) -> tuple[Volume, ...]:
     """The volumes. Raises InvalidInput if one names a tenant that does not exist, or the engine does not support it.
 
     A folder that containers write to must not contain a volume: they could replace the volume by a link.
     """
+    tenants = [ControlSettings().default_tenant, *(tenant.name for tenant in settings.tenants)]
     for entry in settings.volumes:
         _check_names(f"the volume {entry.name}: tenants", entry.tenants, tenants)
         if entry.kind is VolumeKind.DOCKER and settings.engine == "process":

@@ -4,7 +4,7 @@ import pytest
 
 from commonage.domain.errors import Unavailable
 from commonage.files.safe_path import SafePath
-from commonage.storage.homes import HomeFolders
+from commonage.storage import HomeFolders
 
 pytestmark = pytest.mark.anyio
 

@@ -1,1 +1,0 @@
-"""Cloud nodes through apache-libcloud. Implements `commonage.ports.clouds`."""

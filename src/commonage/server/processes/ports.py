@@ -1,0 +1,136 @@
+"""The ports of the server: listening sockets, the process that holds a busy port, and the loopback ports that stay."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import random
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from commonage.server import ServerError
+from commonage.server.data_dir import write_private
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+_OUR_PORTS = range(15_000, 20_000)  # the kernel does not use them for outgoing connections
+
+
+class PortError(ServerError):
+    """An address cannot be listened on; the message says which, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The loopback ports of an installation. They stay the same, because sessions that outlive the server know them."""
+
+    control: int
+    hub: int
+    proxy_api: int
+
+
+def check(bind: str, port: int, flag: str) -> None:
+    listen(bind, port, flag).close()
+
+
+def listen(bind: str, port: int, flag: str) -> socket.socket:
+    """A bound socket (0 takes a free port). Raises PortError."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((bind, port))
+        # Binding alone succeeds if another listener was bound with SO_REUSEADDR as well; listening does not.
+        made.listen(2048)
+    except OSError as error:
+        made.close()
+        raise PortError(_sentence(error, bind, port, flag)) from error
+    made.setblocking(False)
+    return made
+
+
+def is_free(bind: str, port: int = 0) -> bool:
+    """Whether `bind`:`port` can be listened on. With port 0: whether this machine has the address."""
+    try:
+        check(bind, port, "")
+    except PortError:
+        return False
+    return True
+
+
+def in_url(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def local_host(bind: str) -> str:
+    """The host of a URL by which this machine reaches a listener on `bind`."""
+    return {"0.0.0.0": LOOPBACK, "::": "[::1]", "": LOOPBACK}.get(bind, in_url(bind))
+
+
+def keep_ports(data_dir: Path, wanted: Ports) -> Ports:
+    """The loopback ports: the requested ones; for 0, the one of the last start, or a free one that is kept."""
+    file = data_dir / "ports.json"
+    kept = _kept_ports(file)
+    ports = Ports(
+        wanted.control or _still_free(kept.control),
+        wanted.hub or _still_free(kept.hub),
+        wanted.proxy_api or _still_free(kept.proxy_api),
+    )
+    if ports != kept:
+        write_private(file, json.dumps(asdict(ports)))
+    return ports
+
+
+def free_port(bind: str = LOOPBACK) -> int:
+    for port in random.SystemRandom().sample(_OUR_PORTS, len(_OUR_PORTS)):
+        if is_free(bind, port):
+            return port
+    raise PortError(f"No free port from {_OUR_PORTS[0]} to {_OUR_PORTS[-1]} on {bind}.")
+
+
+def _still_free(kept: int) -> int:
+    if kept and is_free(LOOPBACK, kept):
+        return kept
+    if kept:
+        log.warning("port %d of the last start is in use; sessions from before may not reach the hub", kept)
+    return free_port()
+
+
+def _kept_ports(file: Path) -> Ports:
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return Ports(int(kept["control"]), int(kept["hub"]), int(kept["proxy_api"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # torn by a crash: the same as no file
+        return Ports(0, 0, 0)
+
+
+def _sentence(error: OSError, bind: str, port: int, flag: str) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"Port {port} of {bind} is in use{_by_process(port)}. Stop that process, or choose another with {flag}."
+            )
+        case errno.EADDRNOTAVAIL:
+            return f"{bind} is not an address of this machine. Choose one with --bind, or 0.0.0.0 for all."
+        case errno.EACCES:
+            return f"This user (uid {os.geteuid()}) may not use port {port}. Choose one above 1023 with {flag}."
+        case _:
+            return f"Cannot listen on {bind}, port {port}: {error.strerror or error}."
+
+
+def _by_process(port: int) -> str:
+    """` by nginx (process 4711)`, as far as this user may see it."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            address = connection.laddr
+            if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except (psutil.Error, OSError):
+        return ""
+    return ""

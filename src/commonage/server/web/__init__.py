@@ -1,1 +1,0 @@
-"""HTTP of the control plane: uvicorn, WebSockets, and the gateway for workloads."""
