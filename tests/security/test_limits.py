@@ -12,7 +12,8 @@ from pathlib import Path
 import aiohttp
 import httpx2
 import pytest
-from tests.integration.api_world import PLENTY, SPAWNER, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import PLENTY, SPAWNER
 from tests.security.api_site import STREAM, Site, site
 
 from commonage.control.request_limits import Connection

@@ -11,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import httpx2
 import pytest
-from tests.integration.api_world import PLENTY, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import PLENTY
 from tests.security.api_site import STREAM, Site, site
 
 from commonage.control import request_limits
@@ -31,7 +32,6 @@ async def here(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def last_event(response: httpx2.Response) -> tuple[str, dict[str, object]]:
-    """The last event of a stream that ends."""
     found = [one async for one in httpx2.EventSource(response) if one.data]
     return found[-1].event, json.loads(found[-1].data)
 

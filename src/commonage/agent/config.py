@@ -1,16 +1,18 @@
-"""The agent's configuration: one TOML file, written when its node joins. This module reads and writes it."""
+"""The agent's configuration: one TOML file, written when its node joins; and its small state files."""
 
 from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from commonage.domain.codec import Unreadable, from_json
+from commonage.domain.codec import Unreadable, from_json, to_json
 from commonage.domain.errors import InvalidInput
 
+T = TypeVar("T")
 HOME = Path("/etc/commonage")
 SETTINGS, KEY, REQUEST = HOME / "agent.toml", HOME / "agent.key", HOME / "agent.csr"
 CERTIFICATE, AUTHORITY = HOME / "agent.crt", HOME / "ca.crt"
@@ -105,6 +107,20 @@ def config_text(config: AgentConfig) -> str:
 def _toml(value: object) -> str:
     """A TOML value: JSON's strings, numbers, booleans and lists are valid TOML."""
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def read_state(file: Path, kind: type[T], default: T) -> T:
+    """What `save_state` wrote; `default` if that cannot be read."""
+    try:
+        return from_json(kind, json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, Unreadable):
+        return default
+
+
+def save_state(file: Path, value: object) -> None:
+    """Save what the control plane sent. A full disk is no error: it is sent again with the next link."""
+    with suppress(OSError):
+        file.write_text(json.dumps(to_json(value)), encoding="utf-8")
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -29,10 +29,7 @@ class SharedFolder:
     _fault: Reason | None = None
 
     def fault(self, now: float) -> Reason | None:
-        """The fault that the last check found; None if none. Starts the next check.
-
-        `now` is monotonic.
-        """
+        """The fault that the last check found; None if none. Starts the next check. `now` is monotonic."""
         if self._check_began_at is None:
             self._check_began_at = now
             threading.Thread(target=self._check, name="shared folder", daemon=True).start()
@@ -57,7 +54,6 @@ class Node:
         self._docker_root = docker_root
 
     def note_docker_root(self, root: str) -> None:
-        """Set the folder in which the daemon keeps images and containers."""
         self._docker_root = root
 
     def report(self, devices: tuple[Device, ...], faults: tuple[Reason, ...]) -> NodeReport:
@@ -87,7 +83,6 @@ def _free_mib(place: str) -> int | None:
 
 
 def memory_mib(table: Path = Path("/proc/meminfo")) -> int:
-    """Total memory of the node, MiB."""
     for line in table.read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
         if name == "MemTotal":

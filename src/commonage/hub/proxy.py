@@ -70,7 +70,6 @@ class GuardedProxy(TraefikFileProviderProxy):
         return traefik, kept
 
     async def _setup_traefik_dynamic_config(self) -> None:
-        """Rewrite what an earlier configuration left in the file."""
         self._forget_earlier_addresses()
         http = self.dynamic_config["http"]
         for kind in ("routers", "middlewares", "services"):

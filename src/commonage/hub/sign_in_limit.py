@@ -63,7 +63,6 @@ class SignInLimit:
 
 
 def install(per_minute: int) -> None:
-    """Apply the limits to this process's hub, with any authenticator."""
     limit = SignInLimit(per_minute)
     authenticate, initialize = Authenticator.get_authenticated_user, HTTPServer.initialize
 

@@ -59,7 +59,6 @@ class _Connection(http.client.HTTPConnection):
         self._trust = trust
 
     def connect(self) -> None:
-        """Connect, and verify the server."""
         super().connect()
         self.sock = self._trust.wrap_socket(self.sock, server_hostname=NAME)
 

@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from commonage.domain.errors import Forbidden, InvalidInput
-from commonage.join.identity_proof import IdentityProof
+from commonage.join.config import IdentityProof
 from commonage.ports.joining import SwarmTrust
 
 _ROLES = {"swarm-worker", "swarm-manager"}

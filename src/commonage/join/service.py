@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
 from commonage.files.safe_path import SafePath
-from commonage.join.config import MARK_FILE, JoinConfig
-from commonage.join.identity_proof import IdentityProof, statement
+from commonage.join.config import MARK_FILE, IdentityProof, JoinConfig, statement
 from commonage.join.node_identity import verified_node_id
 from commonage.join.script import cloud_init, digest_of, join_command, join_script
 from commonage.join.tokens import Tokens
@@ -33,9 +32,7 @@ class Admitted(Protocol):
     """The credentials of a node: a certificate (PEM), and its own registry secret."""
 
     @property
-    def certificate(self) -> str:
-        """Identifies the node to the control plane."""
-        ...
+    def certificate(self) -> str: ...
 
     @property
     def account(self) -> str:
@@ -46,9 +43,7 @@ class Admitted(Protocol):
 class AgentLinks(Protocol):
     """The links to the agents of nodes."""
 
-    def agent_reports(self) -> Sequence[AgentReport]:
-        """As `ports.agents.Agents`."""
-        ...
+    def agent_reports(self) -> Sequence[AgentReport]: ...
 
     async def revoke(self, node: str, *, gone: bool = False) -> None:
         """Revoke all credentials of this node and end its link at once. It is then at fault, unless it is gone."""
@@ -59,9 +54,7 @@ class Signer(Protocol):
     """The site's authority, which signs the certificates of nodes."""
 
     @property
-    def certificate(self) -> str:
-        """Its own certificate, PEM."""
-        ...
+    def certificate(self) -> str: ...
 
     def admit(self, csr_pem: str, node: str, node_id: str) -> Admitted:
         """Issue credentials that bind the node's name to its Swarm node id. Raises InvalidInput.
@@ -78,17 +71,11 @@ class Signer(Protocol):
         """The Swarm node ids that this name is, or was, bound to, except those that another name is bound to now."""
         ...
 
-    def revoke(self, node: str) -> None:
-        """Revoke all credentials of this node."""
-        ...
+    def revoke(self, node: str) -> None: ...
 
-    def revoked(self) -> Collection[int]:
-        """The serial numbers of revoked certificates."""
-        ...
+    def revoked(self) -> Collection[int]: ...
 
-    def holds(self, node: str) -> bool:
-        """Whether this node has a certificate that is neither revoked nor expired."""
-        ...
+    def holds(self, node: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +131,6 @@ class JoinService:
         return JoinToken(token, now + for_s, url, join_command(url, self._kit.script_sha256))
 
     async def template(self, token: str, options: Sequence[str], host_name: str = "") -> str:
-        """Cloud-init user data with this token and these options of the script."""
         return cloud_init(self._kit.script, token, options, host_name)
 
     async def revoke_tokens(self) -> Sequence[str]:
@@ -292,7 +278,6 @@ class JoinService:
         )
 
     def _connected(self, node: str) -> list[AgentReport]:
-        """The agents that are connected under this name."""
         reports = () if self._agents is None else self._agents.agent_reports()
         return [one for one in reports if one.node == node and one.connected]
 

@@ -26,12 +26,10 @@ START: Final = 1_700_000_000 // DAY_S * DAY_S
 def samples(
     values: Sequence[float], *, begin: float = START, every_s: float = 5, subject: str = "node:a"
 ) -> list[Sample]:
-    """Samples of `cpu_cores` every few seconds."""
     return [Sample("cpu_cores", subject, begin + index * every_s, value) for index, value in enumerate(values)]
 
 
 async def everything(metrics: Metrics, subject: str = "node:a", points: int = 10**6) -> Sequence[Point]:
-    """All points of `cpu_cores`."""
     return await metrics.query("cpu_cores", subject, since=START, until=START + 10 * 366 * DAY_S, points=points)
 
 

@@ -61,7 +61,7 @@ def node_with(monkeypatch: pytest.MonkeyPatch, folder: Path, **message: str | No
     return node
 
 
-def test_walls_stand_until_nothing_runs_any_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_firewall_is_removed_after_all_workloads_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     node = node_with(monkeypatch, tmp_path, docker_ps="c1\n")
     assert main(["--force"]) == DONE
     assert node.did == ["service stop", "docker swarm leave --force", "firewall down", "umount /scratch"]
@@ -76,7 +76,7 @@ def refused(node: Node, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_without_docker_nobody_can_tell(
+def test_refuses_when_docker_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = node_with(monkeypatch, tmp_path, docker_ps=None)
@@ -86,7 +86,7 @@ def test_without_docker_nobody_can_tell(
         assert "systemctl start docker" in said
 
 
-def test_what_runs_is_ended_only_if_that_is_said(
+def test_ends_workloads_only_with_force(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = node_with(monkeypatch, tmp_path, docker_ps="c1\nc2\n")
@@ -94,7 +94,7 @@ def test_what_runs_is_ended_only_if_that_is_said(
 
 
 @pytest.mark.parametrize(("running", "availability"), [("", "active\n"), ("c1\n", "pause\n")])
-def test_a_manager_stays_in_the_swarm_and_so_must_take_no_work_first(
+def test_manager_must_be_unschedulable_and_drained(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -106,13 +106,15 @@ def test_a_manager_stays_in_the_swarm_and_so_must_take_no_work_first(
     assert "docker node update --availability pause" in refused(node, capsys, "--force")
 
 
-def test_a_manager_without_work_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_manager_without_work_leaves_the_site_but_not_the_swarm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     node = node_with(monkeypatch, tmp_path, docker_info=MANAGER, docker_node_inspect_self="drain\n")
     assert main([]) == DONE
     assert node.did == ["service stop", "firewall down", "umount /scratch"]
 
 
-def test_a_busy_folder_is_known_the_next_time(
+def test_busy_mount_is_unmounted_by_the_next_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     busy = node_with(monkeypatch, tmp_path, umount=None)
@@ -125,7 +127,7 @@ def test_a_busy_folder_is_known_the_next_time(
     assert steps_storage.managed_mounts(free) == []
 
 
-def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_certificate_goes(
+def test_notifies_the_control_plane_before_removing_the_certificate(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = node_with(monkeypatch, tmp_path, docker_ps="c1\n")
@@ -143,7 +145,7 @@ def test_the_control_plane_is_told_once_nothing_runs_any_more_and_before_the_cer
     assert not (tmp_path / "HOME").exists()
 
 
-def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
+def test_leaves_without_the_control_plane_and_says_what_remains(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node_with(monkeypatch, tmp_path)
@@ -155,7 +157,7 @@ def test_who_cannot_tell_leaves_all_the_same_and_says_what_is_then_to_be_done(
     assert not (tmp_path / "HOME").exists()
 
 
-def test_nothing_is_told_while_something_does_not_end(
+def test_does_not_notify_while_a_workload_is_alive(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node_with(monkeypatch, tmp_path, docker_ps="c1\n")
@@ -175,9 +177,7 @@ def has_joined(folder: Path) -> None:
     (folder / "HOME/agent.toml").write_text(config_text(config))
 
 
-def test_a_docker_that_dies_meanwhile_is_no_swarm_that_was_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_fails_when_docker_dies_while_leaving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     node = node_with(monkeypatch, tmp_path, docker_info=None)
     with pytest.raises(StepFailed, match="docker info"):
         leave.leave(node)

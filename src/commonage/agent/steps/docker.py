@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commonage.agent.steps.host import Host, StepFailed
+from commonage.agent.steps.host import Host, StepFailed, install, packages_for
 from commonage.agent.steps.nvidia import has_driver, vram_mib
-from commonage.agent.steps.packages import install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed
 
 SETTINGS = Path("/etc/docker/daemon.json")
 PID_FILE = Path("/var/run/docker.pid")
@@ -23,7 +22,7 @@ _START_TIMEOUT_S = 90.0
 OLDEST = (20, 10)
 
 
-class Docker:
+class Docker(Step):
     """Step: the daemon is installed, has the required settings, and answers."""
 
     name = "docker"

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from commonage.agent.steps.host import Host, StepFailed
-from commonage.agent.steps.packages import install, packages_for
-from commonage.agent.steps.step import CheckResult, JoinContext, blocked, done, needed, not_applicable
+from commonage.agent.steps.host import Host, StepFailed, install, packages_for
+from commonage.agent.steps.step import CheckResult, JoinContext, Step, blocked, done, needed, not_applicable
 from commonage.gpu.simulated import parse_simulated
 
 PCI = Path("/sys/bus/pci/devices")
@@ -20,9 +19,7 @@ _FLAVOUR = re.compile(
 _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
-class Nvidia:
-    """Step: driver and toolkit."""
-
+class Nvidia(Step):
     name = "nvidia"
 
     def check(self, context: JoinContext) -> CheckResult:
@@ -68,7 +65,6 @@ def nvidia_gpus(host: Host) -> list[str]:
 
 
 def has_driver(context: JoinContext) -> bool:
-    """Whether containers get NVIDIA's GPUs here."""
     host = context.host
     return bool(nvidia_gpus(host)) and context.options.nvidia != "skip" and bool(_driver_version(host))
 

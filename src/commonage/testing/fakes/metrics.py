@@ -15,15 +15,12 @@ _Series = tuple[str, str]
 
 @dataclass(slots=True)
 class Figure:
-    """The aggregate of one or more samples."""
-
     number: int
     total: float
     least: float
     most: float
 
     def add(self, other: Figure) -> None:
-        """Add another."""
         self.number += other.number
         self.total += other.total
         self.least = min(self.least, other.least)
@@ -31,15 +28,12 @@ class Figure:
 
 
 class MemoryMetrics:
-    """Metrics that live as long as the object."""
-
     def __init__(self) -> None:
         self.raw: dict[_Series, dict[float, Figure]] = {}
         self.minutes: dict[_Series, dict[float, Figure]] = {}
         self.hours: dict[_Series, dict[float, Figure]] = {}
 
     async def write(self, samples: Sequence[Sample]) -> None:
-        """Store these samples."""
         for each in samples:
             if math.isfinite(each.value):
                 figure = Figure(1, each.value, each.value, each.value)
@@ -48,7 +42,6 @@ class MemoryMetrics:
     async def query(
         self, metric: str, subject: str, *, since: float, until: float, points: int = 200
     ) -> Sequence[Point]:
-        """Buckets, oldest first."""
         if not since < until:
             return []
         width = width_of(since, until, points)
@@ -63,7 +56,6 @@ class MemoryMetrics:
         ]
 
     async def tidy(self, now: float) -> None:
-        """Roll up and drop old samples."""
         hour = now // 3600 * 3600
         _roll_up(self.raw, self.minutes, 60, hour - _DAY_S)
         _roll_up(self.minutes, self.hours, 3600, hour - 30 * _DAY_S)
