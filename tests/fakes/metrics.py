@@ -23,8 +23,5 @@ class KeptMetrics:
         found = [one for one in self.samples if (one.metric, one.subject) == (metric, subject)]
         return [Point(one.at, one.value, one.value, one.value) for one in found if since <= one.at < until][-points:]
 
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        return []
-
     async def tidy(self, now: float) -> None:
         self.tidied.append(now)

@@ -47,7 +47,7 @@ def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes
 
 
 ShareAssignment = Callable[[], AbstractAsyncContextManager[None]]
-"""Counts and checks the connection while it is open; may raise CommonageError (see `control.tenants.connections`)."""
+"""Counts and checks the connection while it is open; may raise CommonageError (see `control.request_limits`)."""
 
 
 def _as_event(error: CommonageError) -> bytes:

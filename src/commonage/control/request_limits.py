@@ -19,6 +19,8 @@ from commonage.domain.errors import CommonageError, Forbidden, TooMany, Unavaila
 from commonage.domain.principals import Principal
 from commonage.ports.clock import Clock
 
+log = logging.getLogger(__name__)
+
 _MAX_KEYS = 10_000
 _BURST_FACTOR = 4
 
@@ -66,7 +68,6 @@ def requests_of_users(clock: Clock, limits: Limits) -> RateLimit:
     )
 
 
-log = logging.getLogger(__name__)
 # While the hub does not answer (during a restart, for example) connections stay open, but only for a limited time.
 UNCONFIRMED_S = 300.0
 

@@ -1,6 +1,8 @@
 """Fills the series from control's live state, in the event loop. Called by `prometheus` for each scrape.
 
-Makes no requests: control's loops have collected the values of engines and GPUs.
+Makes no requests: control's loops have collected the values of engines and GPUs. A GPU has Commonage's series in base
+units, and those of NVIDIA's DCGM Exporter under its names and units (source: its default-counters.csv). Its counters
+are gauges here, because a counter's name must end in `_total`, and dashboards expect the original names.
 """
 
 from __future__ import annotations

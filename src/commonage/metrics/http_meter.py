@@ -39,7 +39,6 @@ class HttpMeter:
         yield from self._seconds.collect()
 
     def around(self, app: App) -> App:
-
         async def measured(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)

@@ -56,7 +56,7 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class LongResponse(StreamingResponse):
-    """A response that holds its connection while it is sent (see `control.tenants.connections`).
+    """A response that holds its connection while it is sent (see `control.request_limits`).
 
     A connection above the limit is answered with `refuse`. A connection whose identity is no longer valid is
     closed: the browser reconnects, and is redirected to sign in.

@@ -1,7 +1,8 @@
 """The current catalogue: the configured environments and those of registered images.
 
 A mapping from names to environments that changes in place, so that all holders see the newest state. Written by
-`images` alone; read by submission, start requests, timers, the launch form and listings.
+`images` alone; read by submission, start requests, timers, the launch form and listings. `Environments` adds the
+status of each entry, as users see it.
 """
 
 from __future__ import annotations

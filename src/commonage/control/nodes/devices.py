@@ -1,6 +1,7 @@
 """The GPUs of all nodes: those of this node from its driver, those of other nodes from their agents.
 
-Used by the sampling loop, by the device warnings, and when an admin resumes a GPU.
+Used by the sampling loop, and when an admin resumes a GPU. Warnings of the device port about attempts (for example:
+their MPS daemon was killed) are passed on to the owners. They stop nothing: an attempt runs as long as its command.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from commonage.domain.workloads import Event, EventKind, workload_of
 from commonage.ports.agents import AgentReport, RemoteDevices
 from commonage.ports.clock import Clock
 from commonage.ports.devices import Devices, DeviceSample
+
+log = logging.getLogger(__name__)
 
 FRESH_S = 15.0
 """An agent's report that is older than this no longer counts as a measurement."""
@@ -81,9 +84,6 @@ class AllDevices:
         await asyncio.to_thread(self._here.resume, uuid)
         if self._elsewhere is not None:
             await self._elsewhere.resume(uuid)
-
-
-log = logging.getLogger(__name__)
 
 
 class DeviceWarnings:

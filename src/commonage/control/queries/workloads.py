@@ -1,4 +1,8 @@
-"""Queries: what a principal may see. Live workloads come from memory, ended ones from the store."""
+"""Queries: what a principal may see. Live workloads come from memory, ended ones from the store.
+
+`notices` are for a user's next visit: sessions that ended because of their node, or whose node has a problem. The
+portal's front page shows them, and, through the launch options, the hub's form.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,10 @@ from commonage.scheduler.autoscaling import expected_node
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
 from commonage.scheduler.model.shapes import QueuedRequest
+
+LONGEST_S = 24 * 3600.0
+_BEING_STARTED_S = 60.0
+_LOOK_BACK = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +269,6 @@ def _once_lost(workload: Workload) -> Fate:
     if spec.kind is Kind.SESSION:
         return Fate.SESSION_RESTARTS if spec.requeue else Fate.SESSION_ENDS
     return Fate.REQUEUED if spec.requeue else Fate.ENDS
-
-
-LONGEST_S = 24 * 3600.0
-_BEING_STARTED_S = 60.0
-_LOOK_BACK = 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""A parsed submission and its conversion to a spec: fills in defaults, checks bounds, rejects unknown values."""
+"""A parsed submission and its conversion to a spec: fills in defaults, checks bounds, rejects unknown values.
+
+`Advice` suggests a resource request from earlier runs of the same work, for the API and the portal's forms.
+"""
 
 from __future__ import annotations
 
