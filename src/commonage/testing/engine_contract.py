@@ -108,6 +108,7 @@ class EngineContract:
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 0
 
     async def test_repeated_start_after_restart_starts_nothing(self, rig: EngineRig) -> None:
+        await rig.engine()
         running, over = rig.start_request(FOREVER), rig.start_request(Behaviour(prints=("here",), exit_code=3))
         await asyncio.gather(rig.started(running), rig.ended(over))
         engine = await rig.restart()
@@ -170,8 +171,9 @@ class EngineContract:
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == KILLED
 
     async def test_stop_leaves_other_attempts_alone(self, rig: EngineRig) -> None:
+        engine = await rig.engine()
         request, neighbour = await asyncio.gather(*(rig.started(rig.start_request(FOREVER)) for _ in range(2)))
-        await (await rig.engine()).stop(request.attempt_id, 0)
+        await engine.stop(request.attempt_id, 0)
         await rig.phase(request.attempt_id, Phase.ENDED)
         await rig.pass_time(0.3)
         await rig.phase(neighbour.attempt_id, Phase.RUNNING)
