@@ -78,8 +78,9 @@ class EngineContract:
             return
 
         async def url_of_one() -> str:
-            fields: dict[str, object] = {"wants_port": True, "variables": (("ADDRESS", "port {port}"),)}
-            request = await rig.started(rig.start_request(replace(FOREVER, shows=("ADDRESS",)), **fields))
+            shows = replace(FOREVER, shows=("ADDRESS",))
+            request = rig.start_request(shows, wants_port=True, variables=(("ADDRESS", "port {port}"),))
+            await rig.started(request)
             running = await rig.status(request.attempt_id)
             assert running is not None
             assert running.url is not None
@@ -339,9 +340,8 @@ class EngineContract:
 
     async def test_running_attempts_are_measured(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        *running, _ = await asyncio.gather(
-            *(rig.started(rig.start_request(FOREVER)) for _ in range(2)), rig.ended(rig.start_request(Behaviour()))
-        )
+        running = [rig.start_request(FOREVER) for _ in range(2)]
+        await asyncio.gather(*(rig.started(one) for one in running), rig.ended(rig.start_request(Behaviour())))
         measured = {found.attempt_id: found for found in await engine.measure()}
         assert set(measured) == {request.attempt_id for request in running}
         for found in measured.values():
