@@ -42,11 +42,16 @@ async def gone(here: Installation, user: str, name: str = "") -> bool:
     return not server or (server["stopped"] and not server["pending"])
 
 
-async def started(here: Installation, user: str, name: str = "", **options: Any) -> str:
-    """Start a session and let it run; its workload's id."""
+async def submitted(here: Installation, user: str, name: str = "", **options: Any) -> str:
+    """Have the hub start a session; the id of its workload, which waits."""
     number = len(here.control.sessions) + 1
     await here.identity.start_session(user, name, options)
-    id = await here.control.submitted(number)
+    return await here.control.submitted(number)
+
+
+async def started(here: Installation, user: str, name: str = "", **options: Any) -> str:
+    """Start a session and let it run; its workload's id."""
+    id = await submitted(here, user, name, **options)
     await here.control.run(id)
     await until(lambda: ready(here, user, name))
     return id
@@ -141,9 +146,7 @@ async def test_started_twice(here: Installation, user: str) -> None:
 
 
 async def test_the_progress_page_says_why_it_waits(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    id = await here.control.submitted(number)
+    id = await submitted(here, user)
     events = await progress(here, user, "queue.")
     waiting = "Position 3 of 4 in the queue. 8 GiB on gpu-1 when bob's session ends."
     assert events[-1]["message"] == waiting
@@ -183,18 +186,14 @@ async def test_options_that_cannot_be(here: Installation, user: str, options: di
 
 
 async def test_one_that_fails_says_why_with_its_last_lines(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    here.control.end(await here.control.submitted(number), "failed", "ended with code 1 after 2 s")
+    here.control.end(await submitted(here, user), "failed", "ended with code 1 after 2 s")
     events = await progress(here, user, "failed")
     assert events[-1]["failed"]
     assert "ended with code 1 after 2 s\nno module named jupyter" in events[-1]["message"]
 
 
 async def test_given_up_while_it_waits(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    id = await here.control.submitted(number)
+    id = await submitted(here, user)
     await here.identity.stop_session(user, "")
     await until(lambda: here.control.sessions[id]["state"] == "stopped")
     await until(lambda: gone(here, user))
@@ -229,13 +228,10 @@ async def test_a_restarted_hub_finds_running_waiting_and_failed_sessions(here: I
     waits, fails = f"{user}w", f"{user}f"
     running = await started(here, user)
     token = here.control.bodies[running]["secrets"]["COMMONAGE_TOKEN"]
-    ids = []
     for name in (waits, fails):
         await here.identity.ensure_user(name)
-        number = len(here.control.sessions) + 1
-        await here.identity.start_session(name, "", {})
-        ids.append(await here.control.submitted(number))
-    waiting, failing = ids
+    waiting, failing = await submitted(here, waits), await submitted(here, fails)
+    number = len(here.control.sessions)
     await restart_hub(here)
     here.control.end(failing, "failed", "no such environment")
     assert here.control.sessions[waiting]["state"] == "queued"
