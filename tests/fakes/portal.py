@@ -120,9 +120,6 @@ class MemoryMetrics(Metrics):
         step = max(1, len(found) // points)
         return [Point(one.at, one.value, one.value, one.value) for one in found[::step]]
 
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        return [samples[-1] for (_, subject), samples in self.samples.items() if subject in subjects]
-
 
 def make_nodes(clock: Clock) -> tuple[SimulatedDevices, list[NodeReport]]:
     """Two nodes with simulated GPUs and one without."""

@@ -27,8 +27,7 @@ from tests.fakes.waiting import until
 from commonage.api.app import create_app, end_streams
 from commonage.api.auth import Auth
 from commonage.control.control import Adapters, Control
-from commonage.control.limits import Limits
-from commonage.control.settings import BundleLimits, ControlSettings
+from commonage.control.settings import BundleLimits, ControlSettings, Limits
 from commonage.control.workloads.submission import Submission
 from commonage.control.workloads.workloads import HUB
 from commonage.domain.errors import Unavailable

@@ -22,7 +22,7 @@ from tests.integration.api_world import URL
 
 from commonage.domain.errors import EngineFailure
 from commonage.join.client import NAME, JoinClient
-from commonage.join.identity_proof import statement
+from commonage.join.config import statement
 from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens

@@ -19,7 +19,7 @@ from tests.fakes.waiting import until
 
 from commonage.agent.config import AgentConfig
 from commonage.agent.connection import AdmissionRefused, ControlPlaneConnection, client_context
-from commonage.agent.fencing.partition import is_reachable
+from commonage.agent.partition import is_reachable
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason, attempts

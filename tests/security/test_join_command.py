@@ -18,7 +18,7 @@ import pytest
 from tests.integration.joining_world import World, opened
 
 from commonage.cli.nodes.join import commands
-from commonage.wire.joining import JoinTokenOut
+from commonage.wire.nodes import JoinTokenOut
 
 pytestmark = [pytest.mark.anyio, pytest.mark.needs("root")]
 

@@ -34,7 +34,7 @@ from commonage.domain.reasons.nodes import HostNameChanged, NodeTakesNoWork, NoN
 from commonage.domain.statuses import Measurement
 from commonage.engines.swarm.nodes.membership import SwarmManager
 from commonage.join.client import NAME, JoinClient, JoinRefused
-from commonage.join.identity_proof import statement
+from commonage.join.config import statement
 from commonage.join.listener import JoinListener
 from commonage.join.service import JoinService, Site
 from commonage.join.tokens import Tokens

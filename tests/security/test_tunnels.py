@@ -20,7 +20,7 @@ from commonage.agent.connection import dial
 from commonage.agent.network import gateway as container_gateway
 from commonage.agent.network.gateway import ContainerGateway, open_tunnel
 from commonage.domain.reasons.nodes import GatewayNotListening
-from commonage.link import tunnels
+from commonage.link import listener as tunnels
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.forwarding import Streams

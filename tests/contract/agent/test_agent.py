@@ -18,7 +18,8 @@ from tests.contract.engines.docker.test_firewall import mapping as mapping_of_us
 from tests.contract.harness.agents import AgentProgram, make_config
 from tests.contract.harness.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 
-from commonage.agent.containers.containers import CPUS_LABEL, LABEL, processes_of
+from commonage.agent.containers.containers import CPUS_LABEL, LABEL
+from commonage.agent.containers.processes import processes_of
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DaemonMapsUsers

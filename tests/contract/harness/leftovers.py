@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from commonage.agent.fencing.freezer import unpause
+from commonage.agent.containers.processes import unpause
 
 FOLDER = "cmng-docker-"
 SPACE = "cmns-"

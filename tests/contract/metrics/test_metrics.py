@@ -8,7 +8,7 @@ import pytest
 
 from commonage.domain.errors import Conflict, Unavailable
 from commonage.metrics.sql_metrics import SqlMetrics
-from commonage.ports.metrics import Metrics, Sample
+from commonage.ports.metrics import Metrics
 from commonage.store.upgrade import check, upgrade
 from commonage.store.urls import sqlite_url
 from commonage.testing.fakes.metrics import MemoryMetrics
@@ -55,18 +55,7 @@ async def test_samples_survive_closing(url: str) -> None:
         await metrics.open()
         await metrics.write(samples([round_], begin=START + round_))
         assert len(await everything(metrics)) == 1  # one bucket of ten years
-        assert [each.value for each in await metrics.latest(["node:a"])] == [round_]
         await metrics.close()
-
-
-async def test_what_is_newest_is_known_after_a_restart(url: str) -> None:
-    metrics = SqlMetrics(url)
-    await metrics.open()
-    await metrics.write([Sample("running", "platform", START, 1), Sample("running", "node:a", START + 500, 2)])
-    await metrics.close()
-    await metrics.open()
-    assert await metrics.latest(["platform"]) == []
-    await metrics.close()
 
 
 async def test_they_live_beside_the_store_and_leave_it_alone(url: str) -> None:

@@ -53,12 +53,6 @@ class RollsUpTwice(MemoryMetrics):
         self.raw = before
 
 
-class RemembersTheGone(MemoryMetrics):
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        self.newest = float("-inf")
-        return await super().latest(subjects)
-
-
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
@@ -69,7 +63,6 @@ class RemembersTheGone(MemoryMetrics):
         (ForgetsTooSoon, suite.test_a_day_is_kept_as_it_was),
         (DropsInsteadOfRollingUp, suite.test_then_it_becomes_minutes_then_hours_then_nothing),
         (RollsUpTwice, suite.test_late_comers_join_their_minute),
-        (RemembersTheGone, suite.test_latest_forgets_what_is_no_longer_measured),
     ],
 )
 def test_it_bites(broken: type[MemoryMetrics], test: Callable[[Metrics], Awaitable[None]]) -> None:

@@ -37,6 +37,11 @@ def job(*command: str, **fields: Any) -> Submission:
     return Submission(Kind.JOB, command or ("true",), **fields)
 
 
+async def submit(control: Control, ask: Submission | None = None, principal: Principal = ANN) -> Workload:
+    """Submit (`true` without `ask`), and return the first workload."""
+    return (await control.workloads.submit(principal, ask or job())).workloads[0]
+
+
 class NoDevices(Devices):
     """The GPUs' port: nothing is measured, and the share's VRAM is the only variable."""
 
@@ -78,7 +83,14 @@ class FakeHub:
 class Site:
     """What outlives a control plane: store, nodes, clock. `open()` gives one on it, as often as asked."""
 
-    def __init__(self, nodes: Sequence[Any] | None = None, store: MemoryStore | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Any] | None = None,
+        store: MemoryStore | None = None,
+        *,
+        samples_itself: bool = True,
+        **settings: Any,
+    ) -> None:
         self.clock = FakeClock()
         self.store = store or MemoryStore()
         self.nodes = [node.report for node in nodes or [factories.node("gpu-1", 1), factories.node("cpu-1")]]
@@ -92,7 +104,7 @@ class Site:
         self.default = FOREVER
         self.engine = self.new_engine()
         self.chances = iter(range(1, 1 << 30, 7919))
-        self.samples_itself = True  # False: rounds come by `sampled` alone
+        self.samples_itself = samples_itself  # False: rounds come by `sampled` alone
 
     def new_engine(self) -> FakeEngine:
         return FakeEngine("here", self.nodes, self.clock, world=self.world, default=self.default)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from commonage.metrics.buckets import width_of
+from commonage.metrics.sql_metrics import width_of
 from commonage.ports.metrics import Point, Sample
 
 _DAY_S = 86400
@@ -32,14 +32,12 @@ class MemoryMetrics:
         self.raw: dict[_Series, dict[float, Figure]] = {}
         self.minutes: dict[_Series, dict[float, Figure]] = {}
         self.hours: dict[_Series, dict[float, Figure]] = {}
-        self.newest = -math.inf
 
     async def write(self, samples: Sequence[Sample]) -> None:
         for each in samples:
             if math.isfinite(each.value):
                 figure = Figure(1, each.value, each.value, each.value)
                 self.raw.setdefault((each.subject, each.metric), {})[each.at] = figure
-                self.newest = max(self.newest, each.at)
 
     async def query(
         self, metric: str, subject: str, *, since: float, until: float, points: int = 200
@@ -56,14 +54,6 @@ class MemoryMetrics:
             Point(max(since, number * width), each.total / each.number, each.least, each.most)
             for number, each in sorted(buckets.items())
         ]
-
-    async def latest(self, subjects: Sequence[str]) -> Sequence[Sample]:
-        found = []
-        for (subject, metric), figures in sorted(self.raw.items()):
-            at = max(figures, default=-math.inf)
-            if subject in subjects and at >= self.newest - 120:
-                found.append(Sample(metric, subject, at, figures[at].total))
-        return found
 
     async def tidy(self, now: float) -> None:
         hour = now // 3600 * 3600
