@@ -55,7 +55,7 @@ async def served(rig: DockerRig) -> tuple[StartRequest, str, str]:
     return request, host, port
 
 
-async def test_another_tenant_is_behind_a_wall(rig: DockerRig) -> None:
+async def test_containers_of_another_tenant_are_not_reached(rig: DockerRig) -> None:
     _, host, port = await served(rig)
 
     async def is_up() -> bool:

@@ -151,7 +151,7 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
     assert not Path("/root/datasets").is_symlink()
 
 
-async def test_a_folder_that_is_missing_is_told_and_waited_for(rig: DockerRig, tmp_path: Path) -> None:
+async def test_waits_for_a_missing_folder_and_reports_it(rig: DockerRig, tmp_path: Path) -> None:
     request = rig.start_request(Behaviour(), mounts=asked(Volume("gone", source=str(tmp_path / "gone"))))
     engine = await rig.engine()
     await engine.start(request)

@@ -59,7 +59,7 @@ async def served(rig: SwarmRig) -> tuple[StartRequest, list[str]]:
     return request, line.split()
 
 
-async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
+async def test_containers_of_another_tenant_are_not_reached(rig: SwarmRig) -> None:
     request, hosts = await served(rig)
     url = (await rig.phase(request.attempt_id, Phase.RUNNING)).url
     assert url is not None
@@ -120,7 +120,7 @@ async def test_what_is_mounted_below_a_read_only_volume_is_not_written_by_root(r
         await asyncio.to_thread(subprocess.run, ["umount", "--lazy", below], check=True)
 
 
-async def test_another_tenants_volumes_are_nobody_elses(rig: SwarmRig, swarm: Swarm, tmp_path: Path) -> None:
+async def test_volumes_are_not_shared_between_tenants(rig: SwarmRig, swarm: Swarm, tmp_path: Path) -> None:
     """Docker's own by tenant and by user, folders with one for each user, and room for one attempt."""
     (tmp_path / "projects").mkdir()
     volumes = (
@@ -168,7 +168,7 @@ async def _remove_volumes(rig: SwarmRig, daemon: Dockerd) -> None:
     await rig.until(are_gone, "the volumes are gone", 60)
 
 
-async def test_a_home_follows_its_user_and_nobody_else(rig: SwarmRig) -> None:
+async def test_a_home_follows_its_user_to_every_node_and_no_other_user_sees_it(rig: SwarmRig) -> None:
     assert await printed(rig, "mkdir -p $HOME/a && echo mine >$HOME/a/diary; id -u") == ["0"]
     rig.start_request.node = "worker2"
     assert await printed(rig, "cat $HOME/a/diary") == ["mine"]
