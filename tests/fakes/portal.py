@@ -35,7 +35,7 @@ from commonage.portal.router import create_router
 from commonage.ports.clock import Clock
 from commonage.ports.identity import IssuedToken
 from commonage.ports.metrics import Metrics, Point, Sample
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.engine import FakeEngine
 from commonage.testing.fakes.store import MemoryStore

@@ -21,7 +21,6 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
-from commonage.server.clock import SystemClock
 from tests.fakes.metrics import KeptMetrics
 from tests.fakes.waiting import until
 
@@ -45,6 +44,7 @@ from commonage.ports.devices import Devices
 from commonage.ports.engine import Engine
 from commonage.ports.identity import IssuedToken
 from commonage.ports.store import Store
+from commonage.server.bootstrap import SystemClock
 from commonage.server.web import WEBSOCKETS
 from commonage.store.bundle_files import BundleFiles
 from commonage.store.sql_store import SqlStore

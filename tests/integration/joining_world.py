@@ -29,7 +29,7 @@ from commonage.join.tokens import Tokens
 from commonage.link.bundle import make_bundle
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.ports.joining import Admission, SwarmMember, SwarmTrust
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock
 from commonage.wire.hub import PORTAL_PATH
 
 

@@ -20,12 +20,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
-from click.testing import CliRunner, Result
+from click.testing import Result
 from tests.contract.harness.dockerd import minimal_image
+from tests.contract.harness.leftovers import unmount_below
 from tests.integration.api_world import Api, served
+from tests.integration.command_line import commonage_at
 from uv import find_uv_bin
 
-from commonage.cli import main
 from commonage.domain.tenants import Rules, Tenant
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.server.processes.ports import free_port
@@ -63,12 +64,7 @@ class Site:
         return asyncio.run_coroutine_threadsafe(what, self.loop).result(60)
 
     def commonage(self, *arguments: str, token: str = "bob") -> Result:
-        environ = {"XDG_CONFIG_HOME": str(self.folder / "home"), "COMMONAGE_URL": self.url, "NO_COLOR": "1"}
-        environ |= {"COMMONAGE_TOKEN": token, **self.environ}
-        result = CliRunner().invoke(main, arguments, env=environ, prog_name="commonage")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
+        return commonage_at(self.url, self.folder / "home", self.environ)(*arguments, token=token)
 
     def buildah(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -149,9 +145,7 @@ def buildah_store(folder: Path) -> dict[str, str]:
 
 def forget_store(folder: Path) -> None:
     """Remove the store, and what buildah has left mounted in it."""
-    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for place in sorted((one for one in mounts if Path(one).is_relative_to(folder)), reverse=True):
-        subprocess.run(["umount", "--lazy", place], check=False)
+    unmount_below(folder)
     shutil.rmtree(folder / "store", ignore_errors=True)
 
 

@@ -26,12 +26,6 @@ async def api(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[A
         yield api
 
 
-@pytest.fixture
-async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
-    async with api.client("ann") as client:
-        yield client
-
-
 async def submitted(client: httpx2.AsyncClient, **ask: object) -> dict:
     response = await client.post("/workloads", json={"command": ["true"], **ask})
     assert response.status_code == 201, response.text

@@ -27,12 +27,6 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
         yield api
 
 
-@pytest.fixture
-async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
-    async with api.client("ann") as client:
-        yield client
-
-
 def problem_in(response: httpx2.Response, code: str) -> dict[str, Any]:
     """The problem document, which must be whole and of this code."""
     assert response.headers["content-type"] == "application/problem+json", response.text

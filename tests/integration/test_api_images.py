@@ -53,18 +53,6 @@ async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[A
         yield running
 
 
-@pytest.fixture
-async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
-    async with api.client() as client:
-        yield client
-
-
-@pytest.fixture
-async def bob(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
-    async with api.client("bob") as client:
-        yield client
-
-
 async def test_registered_image_is_listed_and_runs_workloads(api: Api, ann: httpx2.AsyncClient) -> None:
     provenance = {
         "at": 1.5e9,

@@ -35,18 +35,6 @@ async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[A
         yield running
 
 
-@pytest.fixture
-async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
-    async with api.client() as client:
-        yield client
-
-
-@pytest.fixture
-async def root(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
-    async with api.client("admin:root") as client:
-        yield client
-
-
 def ending(seconds: float, **fields: Any) -> dict[str, Any]:
     return {**SOON, "ends_at": time.time() + seconds, **fields}
 

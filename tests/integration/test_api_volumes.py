@@ -27,12 +27,6 @@ async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[A
         yield running
 
 
-@pytest.fixture
-async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
-    async with api.client() as client:
-        yield client
-
-
 async def test_users_see_volumes_of_their_tenants(api: Api, ann: httpx2.AsyncClient) -> None:
     listed = (await ann.get("/volumes")).json()
     assert listed["home"] is None

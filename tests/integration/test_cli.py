@@ -1,24 +1,12 @@
 """The command line against the whole API, with the control plane and the fake engine."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from click.testing import CliRunner
 from tests.integration.api_world import served
-
-from commonage.cli import main
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Run = Callable[..., Done]
+from tests.integration.command_line import Run, commonage_at
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +21,12 @@ def commonage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     home.mkdir()
     work.mkdir()
     monkeypatch.chdir(work)
-    runner = CliRunner()
-
-    def run(*arguments: str, token: str | None = "ann", typed: str | None = None) -> Done:
-        environment = {"XDG_CONFIG_HOME": str(home), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token, "NO_COLOR": "1"}
-        result = runner.invoke(main, arguments, env=environment, input=typed, prog_name="commonage")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Done(result.exit_code, result.stdout, result.stderr)
-
-    return run
+    return commonage_at(url, home)
 
 
 def test_run_detached_prints_the_workload(commonage: Run) -> None:
     done = commonage("run", "--detach", "--json", "--name", "one", "-e", "A=1", "--no-files", "--", "echo", "hello")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     made = json.loads(done.stdout)
     assert (made["name"], made["command"], made["variables"], made["owner"]) == (
         "one",
@@ -63,7 +42,7 @@ def test_run_detached_prints_the_workload(commonage: Run) -> None:
 
 def test_run_follows_until_the_end(commonage: Run) -> None:
     done = commonage("run", "--no-files", "--", "echo", "hello")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "commonage: " in done.stderr
 
 
@@ -80,7 +59,7 @@ def test_array_is_submitted_and_followed(commonage: Run) -> None:
     done = commonage("run", "--detach", "--array", "3", "--no-files", "--", "true")
     ids = done.stdout.split()
     assert len(ids) == 3
-    assert commonage("run", "--array", "3", "--no-files", "--", "true").returncode == 0
+    assert commonage("run", "--array", "3", "--no-files", "--", "true").exit_code == 0
 
 
 def test_same_key_returns_same_job(commonage: Run) -> None:
@@ -92,17 +71,17 @@ def test_id_may_be_shortened(commonage: Run) -> None:
     made = commonage(
         "run", "-d", "--no-files", "--gpus", "24GiB", "--name", "waits-long", "--", "sleep", "1"
     ).stdout.strip()
-    assert commonage("explain", made[-5:]).returncode == 0
+    assert commonage("explain", made[-5:]).exit_code == 0
     assert "no workload of yours" in commonage("explain", "nothing-like-it").stderr
-    assert commonage("logs", made).returncode == 0
+    assert commonage("logs", made).exit_code == 0
 
 
 def test_stop_reports_each_failure(commonage: Run) -> None:
     done = commonage("stop", "0000000000000", "nothing-like-it")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "0000000000000" in done.stderr
     assert "nothing-like-it" in done.stderr
-    assert commonage("stop").returncode == 2
+    assert commonage("stop").exit_code == 2
 
 
 def test_explain_a_request(commonage: Run) -> None:
@@ -110,7 +89,7 @@ def test_explain_a_request(commonage: Run) -> None:
     said = json.loads(commonage("explain", "--gpus", "6GiB", "--json").stdout)
     assert said["startable_now"] is True
     refused = commonage("explain", "--gpus", "600GiB")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "600 GiB" in refused.stderr
     assert "24 GiB" in refused.stderr
 
@@ -154,7 +133,7 @@ def test_every_listing_has_json(commonage: Run, arguments: list[str], kind: type
 
 def test_nodes_are_drained_by_admins_only(commonage: Run) -> None:
     refused = commonage("node", "drain", "cpu-1")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "admin" in refused.stderr
     assert "draining" in commonage("node", "drain", "cpu-1", token="admin:root").stdout
     assert "ready" in commonage("node", "resume", "here/cpu-1", token="admin:root").stdout
@@ -165,10 +144,10 @@ def test_nodes_are_drained_by_admins_only(commonage: Run) -> None:
 
 def test_drain_with_deadline(commonage: Run) -> None:
     done = commonage("node", "drain", "cpu-1", "--requeue", "--by", "2h", token="admin:root")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "Workloads that still run there are evicted at" in done.stdout
     wrong = commonage("node", "drain", "cpu-1", "--by", "tomorrow", token="admin:root")
-    assert wrong.returncode == 2
+    assert wrong.exit_code == 2
     assert "by 'tomorrow' is no time; write it like" in wrong.stderr
     assert "ready" in commonage("node", "resume", "cpu-1", token="admin:root").stdout
 
@@ -190,13 +169,13 @@ def test_only_admins_list_workloads_of_others(commonage: Run) -> None:
 
 def test_login_saves_token_for_owner_only(commonage: Run, url: str, tmp_path: Path) -> None:
     done = commonage("login", url, token=None, typed="ann\n")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "You are ann" in done.stdout
     kept = tmp_path / "home" / "commonage" / "credentials.json"
     assert kept.stat().st_mode & 0o777 == 0o600
-    assert commonage("ps", token=None).returncode == 0
+    assert commonage("ps", token=None).exit_code == 0
     refused = commonage("login", url, token=None, typed="nobody\n")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert json.loads(kept.read_text())["tokens"] == {url: "ann"}
 
 
@@ -224,12 +203,12 @@ def test_login_saves_token_for_owner_only(commonage: Run, url: str, tmp_path: Pa
 )
 def test_mistakes_have_message_and_exit_code(commonage: Run, arguments: list[str], code: int, said: str) -> None:
     done = commonage(*arguments)
-    assert done.returncode == code, done.stderr
+    assert done.exit_code == code, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_missing_token_is_reported_with_login_command(commonage: Run, url: str) -> None:
     done = commonage("ps", token=None)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert f"commonage login {url}" in done.stderr

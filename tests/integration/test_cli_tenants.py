@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from tests.integration.api_world import Api, served
+from tests.integration.command_line import Run, commonage_at
 
-from commonage.cli import main
 from commonage.cli.reservation import time_zone
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.testing.behaviour import Behaviour
@@ -23,7 +23,6 @@ RULES = Rules(
         Tenant("course", quota=Quota(Bounds(gpu_milli=500))),
     )
 )
-Run = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +40,7 @@ def commonage(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "UTC")
 
-    def run(*arguments: str, token: str = "admin:root") -> Result:
-        environment = {"XDG_CONFIG_HOME": str(tmp_path), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token}
-        return CliRunner().invoke(main, arguments, env=environment, prog_name="commonage")
-
-    return run
+    return commonage_at(url, tmp_path, default_token="admin:root")
 
 
 def read(done: Result) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from tests.integration.api_world import Api, SampledDevices, served
+from tests.integration.command_line import Run, commonage_at
 
-from commonage.cli import main
 from commonage.domain.nodes import Allocation
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
@@ -18,7 +17,6 @@ from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 
 UUID = "GPU-gpu-1-0"
-Run = Callable[..., Result]
 
 
 class Device(NoDevices):
@@ -57,11 +55,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def commonage(url: str, tmp_path: Path) -> Run:
-    def run(*arguments: str) -> Result:
-        environment = {"XDG_CONFIG_HOME": str(tmp_path), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": "ann"}
-        return CliRunner().invoke(main, arguments, env=environment | {"NO_COLOR": "1"}, prog_name="commonage")
-
-    return run
+    return commonage_at(url, tmp_path)
 
 
 def test_run_prints_usage_report_and_later_a_hint(commonage: Run) -> None:

@@ -25,7 +25,7 @@ from commonage.engines.process.settings import ProcessSettings
 from commonage.gpu.detect import share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.slots import parse_slots
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.fakes.store import MemoryStore
 from commonage.wire.hub import API_PATH

@@ -42,11 +42,16 @@ async def gone(here: Installation, user: str, name: str = "") -> bool:
     return not server or (server["stopped"] and not server["pending"])
 
 
-async def started(here: Installation, user: str, name: str = "", **options: Any) -> str:
-    """Start a session and let it run; its workload's id."""
+async def submitted(here: Installation, user: str, name: str = "", **options: Any) -> str:
+    """Have the hub start a session; the id of its workload, which waits."""
     number = len(here.control.sessions) + 1
     await here.identity.start_session(user, name, options)
-    id = await here.control.submitted(number)
+    return await here.control.submitted(number)
+
+
+async def started(here: Installation, user: str, name: str = "", **options: Any) -> str:
+    """Start a session and let it run; its workload's id."""
+    id = await submitted(here, user, name, **options)
     await here.control.run(id)
     await until(lambda: ready(here, user, name))
     return id
@@ -71,7 +76,7 @@ async def restart_hub(here: Installation) -> None:
     await until(lambda: here.child("hub").ready and here.child("hub").pid != before)
 
 
-async def test_what_is_submitted(here: Installation, user: str) -> None:
+async def test_submits_the_session_with_its_options_and_secrets(here: Installation, user: str) -> None:
     id = await started(here, user, "big-one", environment="notebook", gpus="6GiB", cpus=2, memory="4GiB", time="8h")
     body = here.control.bodies[id]
     assert {
@@ -134,16 +139,14 @@ async def test_reached_through_the_proxy_and_gone_after_stop(here: Installation,
     await here.identity.stop_session(user, "")
 
 
-async def test_started_twice(here: Installation, user: str) -> None:
+async def test_a_running_session_is_not_started_twice(here: Installation, user: str) -> None:
     await started(here, user)
     with pytest.raises(Conflict, match="already running"):
         await here.identity.start_session(user, "", {})
 
 
 async def test_the_progress_page_says_why_it_waits(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    id = await here.control.submitted(number)
+    id = await submitted(here, user)
     events = await progress(here, user, "queue.")
     waiting = "Position 3 of 4 in the queue. 8 GiB on gpu-1 when bob's session ends."
     assert events[-1]["message"] == waiting
@@ -177,30 +180,26 @@ async def test_refused_in_the_words_of_the_control_plane(here: Installation, use
         ({"environment": "x" * 300}, "environment: String should have at most 128 characters"),
     ],
 )
-async def test_options_that_cannot_be(here: Installation, user: str, options: dict[str, Any], sentence: str) -> None:
+async def test_refuses_invalid_options(here: Installation, user: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InvalidInput, match=sentence):
         await here.identity.start_session(user, "", options)
 
 
-async def test_one_that_fails_says_why_with_its_last_lines(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    here.control.end(await here.control.submitted(number), "failed", "ended with code 1 after 2 s")
+async def test_a_failed_session_shows_the_reason_and_its_last_lines(here: Installation, user: str) -> None:
+    here.control.end(await submitted(here, user), "failed", "ended with code 1 after 2 s")
     events = await progress(here, user, "failed")
     assert events[-1]["failed"]
     assert "ended with code 1 after 2 s\nno module named jupyter" in events[-1]["message"]
 
 
-async def test_given_up_while_it_waits(here: Installation, user: str) -> None:
-    number = len(here.control.sessions) + 1
-    await here.identity.start_session(user, "", {})
-    id = await here.control.submitted(number)
+async def test_a_waiting_session_can_be_given_up(here: Installation, user: str) -> None:
+    id = await submitted(here, user)
     await here.identity.stop_session(user, "")
     await until(lambda: here.control.sessions[id]["state"] == "stopped")
     await until(lambda: gone(here, user))
 
 
-async def test_stopped_elsewhere_the_hub_notices(here: Installation, user: str) -> None:
+async def test_the_hub_notices_a_session_that_was_stopped_elsewhere(here: Installation, user: str) -> None:
     id = await started(here, user)
     here.control.end(id, "stopped", "stopped by alice")
     await until(lambda: gone(here, user))
@@ -229,13 +228,10 @@ async def test_a_restarted_hub_finds_running_waiting_and_failed_sessions(here: I
     waits, fails = f"{user}w", f"{user}f"
     running = await started(here, user)
     token = here.control.bodies[running]["secrets"]["COMMONAGE_TOKEN"]
-    ids = []
     for name in (waits, fails):
         await here.identity.ensure_user(name)
-        number = len(here.control.sessions) + 1
-        await here.identity.start_session(name, "", {})
-        ids.append(await here.control.submitted(number))
-    waiting, failing = ids
+    waiting, failing = await submitted(here, waits), await submitted(here, fails)
+    number = len(here.control.sessions)
     await restart_hub(here)
     here.control.end(failing, "failed", "no such environment")
     assert here.control.sessions[waiting]["state"] == "queued"
@@ -288,7 +284,7 @@ async def test_the_form_says_what_is_free_now(here: Installation, user: str) -> 
     assert "4 GiB free now" in page
 
 
-async def test_started_from_an_address(here: Installation, user: str) -> None:
+async def test_an_address_with_options_starts_a_session(here: Installation, user: str) -> None:
     async with here.browser() as browser:
         await here.sign_in(browser, user, here.secrets.users_password)
         number = len(here.control.sessions) + 1

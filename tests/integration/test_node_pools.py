@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from tests.integration.api_world import Api, served
+from tests.integration.command_line import commonage_at
 from tests.unit.control.nodes.test_node_pools import FakeJoining
 from tests.unit.test_clouds import HERE
 
-from commonage.cli import main
 from commonage.clouds import LibcloudMachines, Rental
 from commonage.control.nodes.node_pools import NodePools, Renting
 from commonage.domain.nodes import MachineKind, NodePoolPolicy
@@ -40,8 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def commonage(url: str, folder: Path, *arguments: str, token: str = "admin:root") -> Result:
-    environment = {"XDG_CONFIG_HOME": str(folder), "COMMONAGE_URL": url, "COMMONAGE_TOKEN": token}
-    return CliRunner().invoke(main, arguments, env=environment, prog_name="commonage")
+    return commonage_at(url, folder)(*arguments, token=token)
 
 
 def test_what_there_is_and_what_it_costs(url: str, tmp_path: Path) -> None:

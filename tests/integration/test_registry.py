@@ -383,7 +383,7 @@ def test_docker_pulls_with_the_authority_and_the_nodes_account(here: Site, pushe
 
 
 @pytest.mark.anyio
-async def test_who_waits_for_an_image_sees_how_far_it_is(
+async def test_shows_the_progress_of_an_image_to_users_who_wait_for_it(
     here: Site, pushed: str, docker: Dockerd, tmp_path: Path
 ) -> None:
     """With the Docker engine, from the words of a real registry and a real daemon."""

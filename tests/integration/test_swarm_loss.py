@@ -42,7 +42,7 @@ from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.settings import SwarmSettings
 from commonage.gpu.none import NoDevices
 from commonage.ports.agents import PARTITIONED_AFTER_S, Agents
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing.engine_rig import FOREVER
 from commonage.testing.fakes.store import MemoryStore

@@ -162,7 +162,7 @@ def test_an_image_of_the_sites_registry_is_fetched_once_by_the_nodes_agent(site:
 # --- a node is drained -------------------------------------------------------------------------------------------
 
 
-def test_who_is_on_a_node_that_is_drained_is_told_and_goes_on_elsewhere_where_they_wished(site: SwarmSite) -> None:
+def test_users_of_a_drained_node_are_told_and_requeued_where_they_wished(site: SwarmSite) -> None:
     site.use(DIES)
     ada, bob = site.session("ada", requeue="true"), site.session("bob")
     client = site.client("ada")

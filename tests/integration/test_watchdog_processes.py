@@ -28,7 +28,7 @@ from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.settings import ProcessSettings
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import DeviceSample, ProcessMemory
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock
 from commonage.store.bundle_files import BundleFiles
 from commonage.testing import factories
 from commonage.testing.fakes.store import MemoryStore

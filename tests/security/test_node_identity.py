@@ -41,7 +41,7 @@ from commonage.join.tokens import Tokens
 from commonage.link.agent_connections import AgentConnections
 from commonage.link.certificate_authority import CertificateAuthority
 from commonage.link.messages import Measured, Report
-from commonage.server.clock import SystemClock
+from commonage.server.bootstrap import SystemClock
 from commonage.testing.engine_rig import FOREVER
 from commonage.wire.hub import PORTAL_PATH
 

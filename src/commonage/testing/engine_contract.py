@@ -78,8 +78,9 @@ class EngineContract:
             return
 
         async def url_of_one() -> str:
-            behaviour, variables = replace(FOREVER, shows=("ADDRESS",)), (("ADDRESS", "port {port}"),)
-            request = await rig.started(rig.start_request(behaviour, wants_port=True, variables=variables))
+            shows = replace(FOREVER, shows=("ADDRESS",))
+            request = rig.start_request(shows, wants_port=True, variables=(("ADDRESS", "port {port}"),))
+            await rig.started(request)
             running = await rig.status(request.attempt_id)
             assert running is not None
             assert running.url is not None
@@ -108,6 +109,7 @@ class EngineContract:
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == 0
 
     async def test_repeated_start_after_restart_starts_nothing(self, rig: EngineRig) -> None:
+        await rig.engine()
         running, over = rig.start_request(FOREVER), rig.start_request(Behaviour(prints=("here",), exit_code=3))
         await asyncio.gather(rig.started(running), rig.ended(over))
         engine = await rig.restart()
@@ -170,8 +172,9 @@ class EngineContract:
         assert (await rig.phase(request.attempt_id, Phase.ENDED)).exit_code == KILLED
 
     async def test_stop_leaves_other_attempts_alone(self, rig: EngineRig) -> None:
+        engine = await rig.engine()
         request, neighbour = await asyncio.gather(*(rig.started(rig.start_request(FOREVER)) for _ in range(2)))
-        await (await rig.engine()).stop(request.attempt_id, 0)
+        await engine.stop(request.attempt_id, 0)
         await rig.phase(request.attempt_id, Phase.ENDED)
         await rig.pass_time(0.3)
         await rig.phase(neighbour.attempt_id, Phase.RUNNING)
@@ -337,8 +340,8 @@ class EngineContract:
 
     async def test_running_attempts_are_measured(self, rig: EngineRig) -> None:
         engine = await rig.engine()
-        running = await asyncio.gather(*(rig.started(rig.start_request(FOREVER)) for _ in range(2)))
-        await rig.ended(rig.start_request(Behaviour()))
+        running = [rig.start_request(FOREVER) for _ in range(2)]
+        await asyncio.gather(*(rig.started(one) for one in running), rig.ended(rig.start_request(Behaviour())))
         measured = {found.attempt_id: found for found in await engine.measure()}
         assert set(measured) == {request.attempt_id for request in running}
         for found in measured.values():

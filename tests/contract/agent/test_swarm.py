@@ -279,7 +279,7 @@ async def test_containers_reach_the_hub_and_nothing_else_of_the_site(
                 server.stdout.close()
 
 
-async def test_another_tenants_port_of_a_node_is_behind_the_walls(site: tuple[SwarmRig, Agents], swarm: Swarm) -> None:
+async def test_ports_of_nodes_are_not_reached_by_other_tenants(site: tuple[SwarmRig, Agents], swarm: Swarm) -> None:
     """Sessions have ports of their nodes, for the hub: from a container none is reached, on whichever node."""
     rig, _ = site
     command = ("sh", "-c", "echo here; exec python3 -m http.server $COMMONAGE_PORT")
@@ -323,7 +323,7 @@ async def test_commands_run_beside_what_runs_on_another_node(site: tuple[SwarmRi
     await rig.until(is_ended, "the agent has ended what it had left")
 
 
-async def test_an_agent_that_dies_is_no_harm(site: tuple[SwarmRig, Agents]) -> None:
+async def test_attempts_outlive_an_agent_that_dies(site: tuple[SwarmRig, Agents]) -> None:
     rig, agents = site
     engine = await rig.engine()
     request = await rig.started(at(rig.start_request(FOREVER), "worker1"))

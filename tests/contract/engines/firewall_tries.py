@@ -1,6 +1,70 @@
-"""What somebody who means harm tries as root of a container: each line that the script prints is an open way."""
+"""What somebody who means harm tries as root of a container, on the Docker engine and on a Swarm alike."""
 
 from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.contract.engines.rigs import DockerRig, SwarmRig
+
+from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.testing.behaviour import Behaviour
+
+SESAME = (("SESAME", "open-up"),)
+
+
+def shared_mounts(folder: Path) -> tuple[Mount, Mount]:
+    """`/system` with a file of ours, read-only, and `/shared` with a folder for each tenant."""
+    shared, system = folder / "shared", folder / "system"
+    for tenant in ("lab", "other"):
+        (shared / tenant).mkdir(parents=True)
+        (shared / tenant / "data").write_text(f"of {tenant}")
+    system.mkdir()
+    (system / "file").write_text("ours")
+    return Mount(str(system), "/system"), Mount(f"{shared}/{{tenant}}", "/shared", writable=True)
+
+
+async def printed(rig: DockerRig | SwarmRig, script: str, **changes: object) -> list[str]:
+    """What a shell script prints in a container; a failing command in it is no failure."""
+    request = rig.start_request(Behaviour(), command=("bash", "-c", script), **changes)
+    await rig.ended(request)
+    return await rig.lines(request.attempt_id)
+
+
+def connect(host: str, port: str | int) -> str:
+    """A shell command that says whether it got through."""
+    return f"if timeout 2 bash -c 'exec 3<>/dev/tcp/{host}/{port}' 2>/dev/null; then echo through; else echo wall; fi"
+
+
+async def assert_root_inside_is_not_root(rig: DockerRig | SwarmRig, *places: str) -> None:
+    assert await printed(rig, f"{tries_of(*places)}\nid -u; cat /system/file") == ["0", "ours"]
+    status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID
+    assert int(status["CapBnd"], 16) == 0b11111011
+
+
+async def answer_hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+    await writer.drain()
+    writer.close()
+
+
+async def try_ports_of_this_node(rig: DockerRig | SwarmRig, hub_port: int) -> tuple[bool, str, str]:
+    """Whether an address that is not reached is left as it is, what the hub's port answers, and what another does."""
+    hub = await asyncio.start_server(answer_hello, "127.0.0.1", hub_port)
+    other = await asyncio.start_server(answer_hello, "127.0.0.1", 0)
+    hidden = other.sockets[0].getsockname()[1]
+    async with hub, other:
+        variables = (("HUB", f"http://127.0.0.1:{hub_port}"), ("HIDDEN", f"http://127.0.0.1:{hidden}"))
+        fetch = "import os, urllib.request as u; print(u.urlopen(os.environ['HUB'], timeout=5).read().decode())"
+        script = f'echo $HIDDEN; python3 -c "{fetch}"; gateway=${{HUB#http://}}; gateway=${{gateway%:*}}; '
+        script += connect("'$gateway'", hidden)
+        shown, fetched, wall = await printed(rig, script, variables=variables)
+    return shown == f"http://127.0.0.1:{hidden}", fetched, wall
+
 
 _PROGRAM = r"""
 import ctypes, fcntl, os, shutil, socket, struct, sys, time
@@ -117,5 +181,5 @@ for what, attempt in tries.items():
 
 
 def tries_of(*places: str) -> str:
-    """A script for bash that tries all, and to write to these `places`."""
+    """A script for bash that tries all, and to write to these `places`. Each line that it prints is an open way."""
     return f"python3 - {' '.join(places)} <<'EOF'\n{_PROGRAM}EOF"

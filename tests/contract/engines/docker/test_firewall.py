@@ -9,19 +9,25 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from tests.contract.engines.firewall_tries import tries_of
+from tests.contract.engines.firewall_tries import (
+    SESAME,
+    answer_hello,
+    assert_root_inside_is_not_root,
+    connect,
+    printed,
+    shared_mounts,
+    try_ports_of_this_node,
+)
 from tests.contract.engines.rigs import DockerRig, docker_rig
 from tests.contract.harness.dockerd import Dockerd, dockerd_with_image, minimal_image
 
 from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.engines.containers.daemon.admin_mounts import Mount
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
-SESAME = (("SESAME", "open-up"),)
 HUB_PORT = 18931
 
 
@@ -33,22 +39,10 @@ def dockerd() -> Iterator[Dockerd]:
 
 @pytest.fixture
 async def rig(tmp_path: Path, dockerd: Dockerd) -> AsyncIterator[DockerRig]:
-    shared = tmp_path / "shared"
-    for tenant in ("lab", "other"):
-        (shared / tenant).mkdir(parents=True)
-        (shared / tenant / "data").write_text(f"of {tenant}")
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "file").write_text("ours")
-    mounts = (Mount(str(tmp_path / "system"), "/system"), Mount(f"{shared}/{{tenant}}", "/shared", writable=True))
-    async with docker_rig(tmp_path / "data", dockerd, mounts=mounts, reaches=(HUB_PORT,), gateway_port=HUB_PORT) as rig:
+    async with docker_rig(
+        tmp_path / "data", dockerd, mounts=shared_mounts(tmp_path), reaches=(HUB_PORT,), gateway_port=HUB_PORT
+    ) as rig:
         yield rig
-
-
-async def printed(rig: DockerRig, script: str, **changes: object) -> list[str]:
-    """What a shell script prints in a container; a failing command in it is no failure."""
-    request = rig.start_request(Behaviour(), command=("bash", "-c", script), **changes)
-    await rig.ended(request)
-    return await rig.lines(request.attempt_id)
 
 
 async def served(rig: DockerRig) -> tuple[StartRequest, str, str]:
@@ -61,12 +55,7 @@ async def served(rig: DockerRig) -> tuple[StartRequest, str, str]:
     return request, host, port
 
 
-def connect(host: str, port: str | int) -> str:
-    """A shell command that says whether it got through."""
-    return f"if timeout 2 bash -c 'exec 3<>/dev/tcp/{host}/{port}' 2>/dev/null; then echo through; else echo wall; fi"
-
-
-async def test_another_tenant_is_behind_a_wall(rig: DockerRig) -> None:
+async def test_containers_of_another_tenant_are_not_reached(rig: DockerRig) -> None:
     _, host, port = await served(rig)
 
     async def is_up() -> bool:
@@ -81,17 +70,7 @@ async def test_another_tenant_is_behind_a_wall(rig: DockerRig) -> None:
 
 
 async def test_of_this_node_only_the_ports_that_are_meant_are_reached(rig: DockerRig) -> None:
-    hub = await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT)
-    other = await asyncio.start_server(_answer, "127.0.0.1", 0)
-    hidden = other.sockets[0].getsockname()[1]
-    async with hub, other:
-        variables = (("HUB", f"http://127.0.0.1:{HUB_PORT}"), ("HIDDEN", f"http://127.0.0.1:{hidden}"))
-        fetch = "import os, urllib.request as u; print(u.urlopen(os.environ['HUB'], timeout=5).read().decode())"
-        script = f'echo $HIDDEN; python3 -c "{fetch}"; gateway=${{HUB#http://}}; gateway=${{gateway%:*}}; '
-        script += connect("'$gateway'", hidden)
-        shown, fetched, wall = await printed(rig, script, variables=variables)
-    assert shown == f"http://127.0.0.1:{hidden}", "what is not reached is not renamed"
-    assert (fetched, wall) == ("hello", "wall")
+    assert await try_ports_of_this_node(rig, HUB_PORT) == (True, "hello", "wall")
 
 
 async def test_the_relay_of_a_tenants_network_serves_nobody_else(rig: DockerRig) -> None:
@@ -100,7 +79,7 @@ async def test_the_relay_of_a_tenants_network_serves_nobody_else(rig: DockerRig)
         "try: print(u.urlopen(sys.argv[1], timeout=5).read().decode())\n"
         "except OSError: print('closed')"
     )
-    async with await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT):
+    async with await asyncio.start_server(answer_hello, "127.0.0.1", HUB_PORT):
         hub = (("HUB", f"http://127.0.0.1:{HUB_PORT}"),)
         script = f'echo $HUB; python3 -c "{fetch}" $HUB'
         address, fetched = await printed(rig, script, variables=hub)
@@ -111,21 +90,8 @@ async def test_the_relay_of_a_tenants_network_serves_nobody_else(rig: DockerRig)
     assert address != other
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello")
-    await writer.drain()
-    writer.close()
-
-
 async def test_root_inside_is_not_root(rig: DockerRig, dockerd: Dockerd) -> None:
-    script = tries_of(str(dockerd.socket))
-    assert await printed(rig, f"{script}\nid -u; cat /system/file") == ["0", "ours"]
-    status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
-    assert status["NoNewPrivs"] == "1"
-    assert status["Seccomp"] == "2"
-    # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID
-    assert int(status["CapBnd"], 16) == 0b11111011
+    await assert_root_inside_is_not_root(rig, str(dockerd.socket))
 
 
 async def test_what_is_shared_writable_is(rig: DockerRig, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ async def test_a_job_does_not_find_the_programs_of_the_other_kernel(
     assert (await rig.ended(request)).exit_code == 127
 
 
-async def test_an_image_is_prepared_by_its_id_and_its_absence_is_told(
+async def test_an_image_is_prepared_by_its_id_and_a_missing_one_is_reported(
     rig: DockerRig, environments: dict[str, Environment]
 ) -> None:
     engine = await rig.engine()

@@ -29,7 +29,7 @@ def container(request: StartRequest) -> str:
 
 
 @pytest.mark.parametrize("live_restore", [True, False])
-async def test_a_killed_daemon_is_no_secret_and_runs_nothing_twice(
+async def test_a_killed_daemon_is_reported_and_nothing_runs_twice(
     rig: DockerRig, dockerd: Dockerd, live_restore: bool
 ) -> None:
     dockerd.restart_with(NO_RULES, *(["--live-restore"] if live_restore else []))

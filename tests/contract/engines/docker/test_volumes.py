@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.contract.engines.firewall_tries import printed
 from tests.contract.engines.rigs import DockerRig, docker_rig
 from tests.contract.harness.dockerd import Dockerd
 
@@ -39,10 +40,7 @@ def asked(*volumes: Volume, owner: str = "ada", tenant: str = "lab", writable: b
 
 
 async def said(rig: DockerRig, script: str, mounts: tuple[Mount, ...], **changes: object) -> list[str]:
-    """What a shell script prints in a container; a failing command in it is no failure."""
-    request = rig.start_request(Behaviour(), command=("bash", "-c", script), mounts=mounts, **changes)
-    await rig.ended(request)
-    return await rig.lines(request.attempt_id)
+    return await printed(rig, script, mounts=mounts, **changes)
 
 
 async def test_root_inside_cannot_write_to_what_is_read_only(rig: DockerRig, tmp_path: Path) -> None:
@@ -70,7 +68,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-async def test_nor_to_what_is_mounted_below_it(rig: DockerRig, disk: Path) -> None:
+async def test_root_inside_cannot_write_to_what_is_mounted_below_a_read_only_folder(rig: DockerRig, disk: Path) -> None:
     """Docker makes the folder itself read-only, and what is mounted below it stays as it is."""
     above = datasets(disk.parent)
     write = "(echo x >/volumes/datasets/disk/mine) 2>&1; ls -A /volumes/datasets/disk"
@@ -153,7 +151,7 @@ async def test_a_link_does_not_choose_what_is_mounted(rig: DockerRig, tmp_path: 
     assert not Path("/root/datasets").is_symlink()
 
 
-async def test_a_folder_that_is_missing_is_told_and_waited_for(rig: DockerRig, tmp_path: Path) -> None:
+async def test_waits_for_a_missing_folder_and_reports_it(rig: DockerRig, tmp_path: Path) -> None:
     request = rig.start_request(Behaviour(), mounts=asked(Volume("gone", source=str(tmp_path / "gone"))))
     engine = await rig.engine()
     await engine.start(request)

@@ -9,8 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.contract.engines.docker.test_firewall import SESAME, connect
-from tests.contract.engines.firewall_tries import tries_of
+from tests.contract.engines.firewall_tries import (
+    SESAME,
+    assert_root_inside_is_not_root,
+    connect,
+    printed,
+    shared_mounts,
+)
 from tests.contract.engines.rigs import SwarmRig, swarm_rig
 from tests.contract.harness.dockerd import Dockerd
 from tests.contract.harness.swarm import Swarm, swarm_of
@@ -19,8 +24,6 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.volumes import Extent, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import Volume as Given
-from commonage.engines.containers.daemon.admin_mounts import Mount
-from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 
 pytestmark = [pytest.mark.needs("docker"), pytest.mark.anyio]
@@ -35,22 +38,8 @@ def swarm() -> Iterator[Swarm]:
 
 @pytest.fixture
 async def rig(tmp_path: Path, swarm: Swarm) -> AsyncIterator[SwarmRig]:
-    shared = tmp_path / "shared"
-    for tenant in ("lab", "other"):
-        (shared / tenant).mkdir(parents=True)
-        (shared / tenant / "data").write_text(f"of {tenant}")
-    (tmp_path / "system").mkdir()
-    (tmp_path / "system" / "file").write_text("ours")
-    mounts = (Mount(str(tmp_path / "system"), "/system"), Mount(f"{shared}/{{tenant}}", "/shared", writable=True))
-    async with swarm_rig(tmp_path / "data", swarm, mounts=mounts) as rig:
+    async with swarm_rig(tmp_path / "data", swarm, mounts=shared_mounts(tmp_path)) as rig:
         yield rig
-
-
-async def printed(rig: SwarmRig, script: str, **changes: object) -> list[str]:
-    """What a shell script prints in a container; a failing command in it is no failure."""
-    request = rig.start_request(Behaviour(), command=("bash", "-c", script), **changes)
-    await rig.ended(request)
-    return await rig.lines(request.attempt_id)
 
 
 _ADDRESSES = r"""
@@ -70,7 +59,7 @@ async def served(rig: SwarmRig) -> tuple[StartRequest, list[str]]:
     return request, line.split()
 
 
-async def test_another_tenant_is_behind_a_wall(rig: SwarmRig) -> None:
+async def test_containers_of_another_tenant_are_not_reached(rig: SwarmRig) -> None:
     request, hosts = await served(rig)
     url = (await rig.phase(request.attempt_id, Phase.RUNNING)).url
     assert url is not None
@@ -102,14 +91,7 @@ async def test_the_same_tenant_meets_over_nodes(rig: SwarmRig) -> None:
 
 
 async def test_root_inside_is_not_root(rig: SwarmRig, swarm: Swarm) -> None:
-    daemon = swarm.machines["worker1"].daemon
-    script = tries_of(str(daemon.socket), "/run/commonage/entry")
-    assert await printed(rig, f"{script}\nid -u; cat /system/file") == ["0", "ours"]
-    status = dict(line.split(":\t", 1) for line in await printed(rig, "cat /proc/self/status") if ":\t" in line)
-    assert status["NoNewPrivs"] == "1"
-    assert status["Seccomp"] == "2"
-    # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID
-    assert int(status["CapBnd"], 16) == 0b11111011
+    await assert_root_inside_is_not_root(rig, str(swarm.machines["worker1"].daemon.socket), "/run/commonage/entry")
 
 
 async def test_a_volume_that_is_read_only_is_not_written_by_root(rig: SwarmRig, tmp_path: Path) -> None:
@@ -122,7 +104,7 @@ async def test_a_volume_that_is_read_only_is_not_written_by_root(rig: SwarmRig, 
     assert all("Read-only file system" in said for said in tries)
 
 
-async def test_nor_is_what_is_mounted_below_it(rig: SwarmRig, tmp_path: Path) -> None:
+async def test_what_is_mounted_below_a_read_only_volume_is_not_written_by_root(rig: SwarmRig, tmp_path: Path) -> None:
     below = tmp_path / "system" / "disk"
     below.mkdir()
     await asyncio.to_thread(subprocess.run, ["mount", "-t", "tmpfs", "tmpfs", below], check=True)
@@ -138,7 +120,7 @@ async def test_nor_is_what_is_mounted_below_it(rig: SwarmRig, tmp_path: Path) ->
         await asyncio.to_thread(subprocess.run, ["umount", "--lazy", below], check=True)
 
 
-async def test_another_tenants_volumes_are_nobody_elses(rig: SwarmRig, swarm: Swarm, tmp_path: Path) -> None:
+async def test_volumes_are_not_shared_between_tenants(rig: SwarmRig, swarm: Swarm, tmp_path: Path) -> None:
     """Docker's own by tenant and by user, folders with one for each user, and room for one attempt."""
     (tmp_path / "projects").mkdir()
     volumes = (
@@ -186,7 +168,7 @@ async def _remove_volumes(rig: SwarmRig, daemon: Dockerd) -> None:
     await rig.until(are_gone, "the volumes are gone", 60)
 
 
-async def test_a_home_follows_its_user_and_nobody_else(rig: SwarmRig) -> None:
+async def test_a_home_follows_its_user_to_every_node_and_no_other_user_sees_it(rig: SwarmRig) -> None:
     assert await printed(rig, "mkdir -p $HOME/a && echo mine >$HOME/a/diary; id -u") == ["0"]
     rig.start_request.node = "worker2"
     assert await printed(rig, "cat $HOME/a/diary") == ["mine"]
@@ -225,10 +207,8 @@ async def test_limits_are_the_allocations(rig: SwarmRig, swarm: Swarm) -> None:
 
 HUB_SIDE = """
 import asyncio, sys
-from dataclasses import replace
 from pathlib import Path
-from tests.contract.engines.docker.test_firewall import _answer, connect
-from tests.contract.engines.swarm.test_firewall import HUB_PORT, printed
+from tests.contract.engines.firewall_tries import try_ports_of_this_node
 from tests.contract.engines.rigs import SwarmRig
 
 class Nodes:
@@ -238,21 +218,14 @@ class Nodes:
         self.url = url
 
 async def main():
-    rig = SwarmRig(Path(sys.argv[1]), Nodes(sys.argv[2]), reaches=(HUB_PORT,), gateway_port=HUB_PORT)
-    hub = await asyncio.start_server(_answer, "127.0.0.1", HUB_PORT)
-    other = await asyncio.start_server(_answer, "127.0.0.1", 0)
-    hidden = other.sockets[0].getsockname()[1]
-    async with hub, other:
-        variables = (("HUB", f"http://127.0.0.1:{HUB_PORT}"), ("HIDDEN", f"http://127.0.0.1:{hidden}"))
-        fetch = "import os, urllib.request as u; print(u.urlopen(os.environ['HUB'], timeout=5).read().decode())"
-        script = f'echo $HIDDEN; python3 -c "{fetch}"; gateway=${{HUB#http://}}; gateway=${{gateway%:*}}; '
-        script += connect("'$gateway'", hidden)
-        shown, fetched, wall = await printed(rig, script, variables=variables)
+    port = int(sys.argv[3])
+    rig = SwarmRig(Path(sys.argv[1]), Nodes(sys.argv[2]), reaches=(port,), gateway_port=port)
+    found = await try_ports_of_this_node(rig, port)
     engine = await rig.engine()
     for status in await engine.statuses():
         await engine.forget(status.attempt_id)
     await engine.close()
-    print(shown == f"http://127.0.0.1:{hidden}", fetched, wall)
+    print(*found)
 
 asyncio.run(main())
 """
@@ -261,7 +234,7 @@ asyncio.run(main())
 async def test_of_the_control_planes_node_only_the_ports_that_are_meant_are_reached(
     tmp_path: Path, swarm: Swarm
 ) -> None:
-    command = (sys.executable, "-c", HUB_SIDE, str(tmp_path), swarm.manager.daemon.url)
+    command = (sys.executable, "-c", HUB_SIDE, str(tmp_path), swarm.manager.daemon.url, str(HUB_PORT))
     there = await asyncio.to_thread(swarm.run_in, "manager", *command, stdout=-1)
     said, _ = await asyncio.to_thread(there.communicate)
     assert said.decode().split() == ["True", "hello", "wall"], "what is not reached is not renamed"

@@ -123,7 +123,7 @@ async def test_what_cannot_be_ended_on_a_dead_node_is_not_given_up(rig: SwarmRig
     await rig.until(is_back, "it is back", 60)
 
 
-async def test_one_that_vanished_is_lost_and_may_be_removed_though_swarm_lists_it(rig: SwarmRig, swarm: Swarm) -> None:
+async def test_a_vanished_node_is_lost_and_may_be_removed_although_swarm_lists_it(rig: SwarmRig, swarm: Swarm) -> None:
     site = Site()
     await site.store.open()
     control = site.control(await rig.engine())
@@ -202,7 +202,7 @@ async def test_nodes_say_what_they_and_their_agents_know(tmp_path: Path, swarm: 
 # --- what Swarm refuses -------------------------------------------------------------------------------------------
 
 
-async def test_swarm_itself_refuses_too_much_vram_and_the_reason_is_told(tmp_path: Path, swarm: Swarm) -> None:
+async def test_swarm_refuses_too_much_vram_and_the_reason_is_reported(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm, LocalAgents(swarm), room_timeout_s=3.0) as rig:
         engine = await rig.engine()
         holder = await rig.started(at(rig.start_request(FOREVER), "worker1", device(20)))
@@ -284,7 +284,7 @@ while True:
 """
 
 
-async def test_nobody_writes_his_own_times_nor_loses_his_grace(rig: SwarmRig) -> None:
+async def test_a_program_cannot_forge_its_times_or_lose_its_grace_period(rig: SwarmRig) -> None:
     request = await rig.started(rig.start_request(FOREVER, command=("python3", "-c", _LIES)))
     running = await rig.phase(request.attempt_id, Phase.RUNNING)
     (rig.data / "swarm" / "attempts" / request.attempt_id / "box" / "claim").unlink()
@@ -311,7 +311,7 @@ async def test_what_others_end_or_remove_is_lost_not_failed(rig: SwarmRig, swarm
         assert isinstance(end.reason, attempts.EndedFromOutside)
 
 
-async def test_who_cannot_be_asked_is_ended_by_force(tmp_path: Path, swarm: Swarm) -> None:
+async def test_kills_an_attempt_that_cannot_be_asked_to_end(tmp_path: Path, swarm: Swarm) -> None:
     async with swarm_rig(tmp_path, swarm) as rig:
         deaf = (
             "sh",

@@ -1,0 +1,25 @@
+"""Clients of the API: each module of tests of the API has a fixture `api`."""
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import pytest
+from tests.integration.api_world import Api
+
+
+@pytest.fixture
+async def ann(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
+    async with api.client("ann") as client:
+        yield client
+
+
+@pytest.fixture
+async def bob(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
+    async with api.client("bob") as client:
+        yield client
+
+
+@pytest.fixture
+async def root(api: Api) -> AsyncIterator[httpx2.AsyncClient]:
+    async with api.client("admin:root") as client:
+        yield client
