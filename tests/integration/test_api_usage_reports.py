@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.api_world import STORES, Api, SampledDevices, make_store, serving, until
+from tests.fakes.waiting import until
+from tests.integration.api_world import STORES, Api, SampledDevices, make_store, serving
 
 from commonage.domain.statuses import ProcessOwner
 from commonage.domain.workloads import State

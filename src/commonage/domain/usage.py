@@ -1,6 +1,4 @@
-"""Resource usage by owner, tenant or workload: computed from attempts and their allocations, never stored
-separately.
-"""
+"""Resource usage by owner, tenant or workload: computed from attempts and their allocations."""
 
 from __future__ import annotations
 
@@ -98,8 +96,7 @@ class Measured:
     """One measurement of an attempt, and the seconds that it stands for. None: unknown.
 
     `cpu_s` are all CPU seconds until now, `cpu_milli` the cores since the previous measurement. `vram_mib` is the sum
-    over its GPUs, `vram_max_mib` the most on one GPU. `gpu` is its utilisation, the mean over its GPUs. `running_s` is
-    its run time so far.
+    over its GPUs, `vram_max_mib` the most on one GPU. `gpu` is the mean utilisation of its GPUs. `running_s`: so far.
     """
 
     span_s: float
@@ -253,8 +250,7 @@ _CPU_STEP_MILLI = 500
 class Suggestion:
     """The suggested request. `gpus` is in users' syntax, None if nothing is known of a GPU (or it never used one).
 
-    `peak_mib` is the most VRAM that its last `runs` used, `workload_id` the one that used it. `too_much`: the request
-    is much more than that.
+    `peak_mib` is the most VRAM that its last `runs` used, `workload_id` that run. `too_much`: far more was requested.
     """
 
     workload_id: str

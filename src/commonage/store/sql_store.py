@@ -207,7 +207,7 @@ def _usage_statement(since: float, until: float, by: str) -> Select[Any]:
     begun = case((columns.allocated_at < since, literal(since)), else_=columns.allocated_at)
     ended = case((columns.ended_at < until, columns.ended_at), else_=literal(until))
     amounts = (columns.gpu_mib, columns.gpu_milli, columns.cpus_milli, columns.memory_mib)
-    sums = (func.sum(amount * (ended - begun)) for amount in amounts)
+    sums: list[Any] = [func.sum(amount * (ended - begun)) for amount in amounts]
     return (
         select(func.min(subject), func.count(columns.workload_id.distinct()), *sums)
         .where(

@@ -13,11 +13,10 @@ from pydantic import BaseModel
 from commonage import wire
 from commonage.control.catalogue.images import ImageView
 from commonage.control.catalogue.prepulls import OnNode
-from commonage.control.queries.launch import GpuChoice, LaunchView
+from commonage.control.queries.launch import GpuChoice, LaunchView, VolumeView
 from commonage.control.queries.node_views import DeviceView, NodeView
-from commonage.control.queries.tenant_views import TenantView
-from commonage.control.queries.volumes import VolumeView
 from commonage.control.queries.workloads import StateDetails
+from commonage.control.tenants import TenantView
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
