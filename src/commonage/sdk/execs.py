@@ -111,39 +111,39 @@ async def connected(place: Place, command: Sequence[str], terminal: TerminalIn |
             raise Unreachable(f"the control plane cannot be reached ({reason}); is it running?") from error
         async with link:
             _notice_silence(link)
-            made = Exec(link)
-            await made.begin(ExecIn(command=list(command), terminal=terminal))
-            yield made
+            running = Exec(link)
+            await running.begin(ExecIn(command=list(command), terminal=terminal))
+            yield running
 
 
 def _notice_silence(link: aiohttp.ClientWebSocketResponse) -> None:
     """Let the kernel detect a peer that is gone without closing the connection."""
-    plug = link.get_extra_info("socket")
-    if plug is not None:
-        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection = link.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, name):
-                plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def async_execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:
     output = {OUT: bytearray(), ERR: bytearray()}
 
-    async def write_input(made: Exec) -> None:
-        await made.write(stdin)
-        await made.close_stdin()
+    async def write_input(running: Exec) -> None:
+        await running.write(stdin)
+        await running.close_stdin()
 
-    async with connected(place, command, None) as made:
-        writer = asyncio.create_task(write_input(made))
+    async with connected(place, command, None) as running:
+        writer = asyncio.create_task(write_input(running))
         try:
-            while (chunk := await made.read()) is not None:
+            while (chunk := await running.read()) is not None:
                 stream, data = chunk
                 output[stream] += data
         finally:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
-        assert made.exit_code is not None
-        return Executed(made.exit_code, bytes(output[OUT]), bytes(output[ERR]))
+        assert running.exit_code is not None
+        return Executed(running.exit_code, bytes(output[OUT]), bytes(output[ERR]))
 
 
 def execute(place: Place, command: Sequence[str], stdin: bytes) -> Executed:

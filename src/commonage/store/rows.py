@@ -91,14 +91,14 @@ class Stored(Generic[T]):
 
     def value(self, row: Sequence[Any], **elsewhere: Any) -> T:
         """The object of these values of `columns`; `elsewhere` are its other fields."""
-        found = {
+        values = {
             name: value if read is None or value is None else read(value)
             for (name, read), value in zip(self._readers, row, strict=False)
         }
         if self._body:
             body = json.loads(row[len(self._readers)])
-            found |= {name: read(body[name]) for name, read in self._body.items() if name in body}
-        return self._kind(**found, **elsewhere)
+            values |= {name: read(body[name]) for name, read in self._body.items() if name in body}
+        return self._kind(**values, **elsewhere)
 
 
 _Convert = Callable[[Any], Any]

@@ -112,8 +112,8 @@ def _do(host: Any, task: Task) -> bool:
     become = {name: data[name] for name in ("_sudo", "_sudo_password") if data.get(name)}
     folder = f"/tmp/commonage-{secrets.token_hex(8)}"  # noqa: S108 (mkdir below fails if it exists)
     # The user who signs in writes the files; only root reads them.
-    made, _ = host.run_shell_command(StringCommand("mkdir", "-m", "0700", folder))
-    if not made:
+    created, _ = host.run_shell_command(StringCommand("mkdir", "-m", "0700", folder))
+    if not created:
         print(f"{host.name}: {folder} could not be created there", flush=True)
         return False
     try:

@@ -76,11 +76,11 @@ def submit(server: Server, file: Path, no_files: bool, dry_run: bool, as_json: b
         if dry_run:
             _print_dry_runs(client, entries, as_json)
             return
-        made = _submit_all(client, entries, file.absolute().parent, no_files)
+        submitted = _submit_all(client, entries, file.absolute().parent, no_files)
     if as_json:
-        output.print_json([each.workload for each in made])
+        output.print_json([each.workload for each in submitted])
         return
-    for each in made:
+    for each in submitted:
         name = f"  {each.workload.name}" if each.workload.name else ""
         array = f", an array of {each.count}" if each.count > 1 else ""
         click.echo(f"{each.workload.id}{name}{array}{'' if each.created else ' (it already exists)'}")
@@ -89,7 +89,7 @@ def submit(server: Server, file: Path, no_files: bool, dry_run: bool, as_json: b
 def _submit_all(client: Client, entries: list[Entry], folder: Path, no_files: bool) -> list[SubmitOut]:
     """Submit in order, and replace names of earlier entries by ids. Workloads submitted before a refusal remain."""
     bundles: dict[tuple[str, ...], str | None] = {}
-    made: list[SubmitOut] = []
+    submitted: list[SubmitOut] = []
     ids: dict[str, str] = {}
     for entry in entries:
         update = _earlier_ids(entry, ids)
@@ -101,11 +101,11 @@ def _submit_all(client: Client, entries: list[Entry], folder: Path, no_files: bo
                 update["bundle"] = bundles[key]
         if entry.request.key is None:
             update["key"] = new_key()
-        submitted = client.submit(entry.request.model_copy(update=update))
-        made.append(submitted)
+        answer = client.submit(entry.request.model_copy(update=update))
+        submitted.append(answer)
         if entry.request.name:
-            ids[entry.request.name] = submitted.workload.id
-    return made
+            ids[entry.request.name] = answer.workload.id
+    return submitted
 
 
 def _earlier_ids(entry: Entry, ids: dict[str, str]) -> dict[str, object]:

@@ -51,11 +51,11 @@ def profile(
         values = {**_without_limits(client), **values}
         if not no_files:
             values["bundle"] = send_files(client, Path.cwd(), files)
-        made = client.submit(message(values)).workload
-        StatusLine().print(f"{made.id}: measured with {made.request.text}")
+        job = client.submit(message(values)).workload
+        StatusLine().print(f"{job.id}: measured with {job.request.text}")
         with redirect_stdout(sys.stderr):  # stdout is for the request
-            code = follow(client, made)
-        ended = client.workload(made.id)
+            code = follow(client, job)
+        ended = client.workload(job.id)
     measured = ended.usage_report
     if measured is None:
         raise Failure(

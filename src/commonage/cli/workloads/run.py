@@ -99,14 +99,14 @@ def run(
         hint = _hint(client, message(values))
         if hint is not None:
             StatusLine().print(hint)
-        made = client.submit(message(values))
+        submitted = client.submit(message(values))
         if as_json and detach:
-            output.print_json(made.workload.model_dump(mode="json") | {"ids": made.ids})
+            output.print_json(submitted.workload.model_dump(mode="json") | {"ids": submitted.ids})
         if detach:
             if not as_json:
-                click.echo("\n".join(made.ids))
+                click.echo("\n".join(submitted.ids))
             return
-        sys.exit(_follow(client, made, as_json))
+        sys.exit(_follow(client, submitted, as_json))
 
 
 def _hint(client: Client, request: SubmitIn) -> str | None:
@@ -125,32 +125,34 @@ def _hint(client: Client, request: SubmitIn) -> str | None:
     return f"{suggestion.summary} (--gpus {suggestion.gpus}), and starts sooner"
 
 
-def _follow(client: Client, made: SubmitOut, as_json: bool) -> int:
-    if made.count > 1:
-        return _follow_array(client, made)
-    StatusLine().print(f"{made.workload.id}{'' if made.created else ' (it already exists)'}")
-    code = follow(client, made.workload)
+def _follow(client: Client, submitted: SubmitOut, as_json: bool) -> int:
+    if submitted.count > 1:
+        return _follow_array(client, submitted)
+    StatusLine().print(f"{submitted.workload.id}{'' if submitted.created else ' (it already exists)'}")
+    code = follow(client, submitted.workload)
     if as_json:
-        output.print_json(client.workload(made.workload.id))
+        output.print_json(client.workload(submitted.workload.id))
     return code
 
 
-def _follow_array(client: Client, made: SubmitOut) -> int:
+def _follow_array(client: Client, submitted: SubmitOut) -> int:
     import time
 
     status = StatusLine()
-    kind = f"a gang on {made.count} nodes" if made.workload.gang else f"an array of {made.count}"
-    status.print(f"{made.ids[0]}: {kind}. `commonage logs ID` shows the log of one member.")
+    kind = f"a gang on {submitted.count} nodes" if submitted.workload.gang else f"an array of {submitted.count}"
+    status.print(f"{submitted.ids[0]}: {kind}. `commonage logs ID` shows the log of one member.")
     try:
         while True:
-            counts = client.workload_page(limit=1, counts=True, array=made.workload.array_id or made.ids[0]).counts
+            counts = client.workload_page(
+                limit=1, counts=True, array=submitted.workload.array_id or submitted.ids[0]
+            ).counts
             summary = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
             status.update(summary)
             if not any(counts.get(state) for state in LIVE):
                 break
             time.sleep(1)
     except KeyboardInterrupt:
-        status.print(f"detached. The array continues; stop it with `commonage stop --array {made.ids[0]}`.")
+        status.print(f"detached. The array continues; stop it with `commonage stop --array {submitted.ids[0]}`.")
         return INTERRUPTED
     status.print(summary)
-    return 0 if counts.get("succeeded", 0) == made.count else FAILED
+    return 0 if counts.get("succeeded", 0) == submitted.count else FAILED
