@@ -154,11 +154,10 @@ async def _ids_of_array(api: Context, principal: Principal, first: Workload) -> 
 @router.post(
     "/workloads/dry-run",
     summary="Explain a submission without creating it",
-    response_model=ExplanationOut,
     responses=problems(*_INVALID),
     openapi_extra=body_of(SubmitIn, _EXAMPLE),
 )
-async def dry_run(request: Request) -> Response:
+async def dry_run(request: Request) -> ExplanationOut:
     """The same checks and errors as a submission, and an explanation of when it would start. Creates nothing.
 
     `suggestion` is based on your last runs of the same command in the same environment.
@@ -169,80 +168,59 @@ async def dry_run(request: Request) -> Response:
     suggestion = await api.control.advice.on(principal, submission)
     if suggestion is not None:
         found = found.model_copy(update={"suggestion": fill(SuggestionOut, suggestion)})
-    return answer(found)
+    return found
 
 
-@router.get(
-    "/workloads",
-    summary="List workloads, newest first",
-    response_model=WorkloadPage,
-    responses=problems(*QUERY, "invalid-cursor"),
-)
-async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Query()]) -> Response:
+@router.get("/workloads", summary="List workloads, newest first", responses=problems(*QUERY, "invalid-cursor"))
+async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Query()]) -> WorkloadPage:
     """Your own workloads; admins see everyone's. Use `cursor` for the next page."""
     api, principal = context(request), caller(request)
     wanted = parse_filter(query)
     page = await api.control.queries.workloads(principal, wanted, limit=query.limit, cursor=query.cursor)
     counts = by_state(await api.control.queries.counts(principal, wanted)) if query.counts else {}
     items = [_workload_for(api, principal, one) for one in page.items]
-    return answer(WorkloadPage(items=items, next_cursor=page.next_cursor, counts=counts))
+    return WorkloadPage(items=items, next_cursor=page.next_cursor, counts=counts)
 
 
-@router.get(
-    WORKLOAD,
-    summary="Show a workload",
-    response_model=WorkloadOut,
-    responses=problems("workload-not-found"),
-)
-async def one_workload(request: Request, workload_id: str) -> Response:
+@router.get(WORKLOAD, summary="Show a workload", responses=problems("workload-not-found"))
+async def one_workload(request: Request, workload_id: str) -> WorkloadOut:
     """Its state with the reason, its allocation, and its usage report."""
     api, principal = context(request), caller(request)
     workload = await api.control.queries.workload(principal, check_id(workload_id))
     found, report = _workload_for(api, principal, workload), await api.control.usage_reports.of(workload)
     if report is not None:
         found = found.model_copy(update={"usage_report": usage_report_out(report)})
-    return answer(found)
+    return found
 
 
-@router.get(
-    WORKLOAD + "/explanation",
-    summary="Explain why a workload waits",
-    response_model=ExplanationOut,
-    responses=problems("workload-not-found"),
-)
-async def explanation(request: Request, workload_id: str) -> Response:
+@router.get(WORKLOAD + "/explanation", summary="Explain why a workload waits", responses=problems("workload-not-found"))
+async def explanation(request: Request, workload_id: str) -> ExplanationOut:
     """Missing resources, their holders, a smaller request that would start now, and the expected start."""
     queries, principal = context(request).control.queries, caller(request)
     found = await queries.explain(principal, check_id(workload_id))
     workload = await queries.workload(principal, workload_id)
-    return answer(explanation_out(found, workload.state, principal))
+    return explanation_out(found, workload.state, principal)
 
 
-@router.get(
-    WORKLOAD + "/attempts",
-    summary="List the attempts of a workload",
-    response_model=AttemptList,
-    responses=problems("workload-not-found"),
-)
-async def attempts(request: Request, workload_id: str) -> Response:
+@router.get(WORKLOAD + "/attempts", summary="List the attempts of a workload", responses=problems("workload-not-found"))
+async def attempts(request: Request, workload_id: str) -> AttemptList:
     """Oldest first, each with its node, its GPU shares and its end."""
     found = await context(request).control.queries.attempts(caller(request), check_id(workload_id))
-    return answer(AttemptList(items=[attempt_out(one) for one in found]))
+    return AttemptList(items=[attempt_out(one) for one in found])
 
 
 @router.post(
     WORKLOAD + "/stop",
     summary="Stop a workload",
-    response_model=WorkloadOut,
     responses=problems(*BODY, "workload-not-found", "already-ended"),
     openapi_extra=body_of(StopIn, {"reason": "wrong data"}, required=False),
 )
-async def stop(request: Request, workload_id: str) -> Response:
+async def stop(request: Request, workload_id: str) -> WorkloadOut:
     """Send SIGTERM, then SIGKILL after the grace period. Repeated requests have no further effect."""
     api, principal = context(request), caller(request)
     body = await read_json(request, StopIn, optional=True)
     found = await api.control.workloads.stop(principal, check_id(workload_id), body.reason)
-    return answer(_workload_for(api, principal, found))
+    return _workload_for(api, principal, found)
 
 
 # --- responses ------------------------------------------------------------------------------------------------------

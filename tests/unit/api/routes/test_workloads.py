@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from commonage.api.routes.logs import log_end_out, log_line_out
+from commonage.api.routes.events import log_end_out, log_line_out
 from commonage.api.routes.workloads import explanation_out, holder_out, workload_out
 from commonage.control.queries.workloads import StateDetails
 from commonage.domain.explanations import Explanation, Holder
