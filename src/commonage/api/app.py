@@ -91,7 +91,6 @@ def end_streams(app: FastAPI) -> None:
 
 
 def describe() -> dict[str, Any]:
-    """The OpenAPI description of the API."""
     return _api().openapi()
 
 
@@ -152,7 +151,6 @@ class BodyLimit:
         self._unlimited = unlimited
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application with a `receive` that raises TooLarge above the limit."""
         if scope["type"] != "http" or scope["path"] in self._unlimited:
             await self._app(scope, receive, send)
             return

@@ -83,8 +83,6 @@ _IPV6_PREFIX = 64  # the usual prefix of one customer
 
 
 class FailedTokens:
-    """Counts invalid tokens by address."""
-
     def __init__(self, clock: Clock, per_s: float) -> None:
         self._rate = RateLimit(clock, "Too many requests without a valid token from", per_s=per_s, burst=_BURST)
         self._valid: OrderedDict[bytes, None] = OrderedDict()  # digests: the tokens themselves are not kept

@@ -70,19 +70,14 @@ class Context:
 
 
 class BadEncoding(InvalidInput):
-    """A body that is not UTF-8."""
-
     code = "invalid-encoding"
 
 
 class UnsupportedMediaType(InvalidInput):
-    """A body with the wrong Content-Type."""
-
     code = "unsupported-media-type"
 
 
 def context(request: HTTPConnection) -> Context:
-    """The dependencies of the application that got this request."""
     return cast(Context, request.app.state.context)
 
 

@@ -35,7 +35,6 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 
 
 def wants_stream(request: Request) -> bool:
-    """True if the client accepts server-sent events."""
     return EVENT_STREAM in request.headers.get("accept", "").lower()
 
 
@@ -72,7 +71,6 @@ class Stream(StreamingResponse):
         self._chunks, self._hold, self._last_words = chunks, hold, last_words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, or a problem document if the connection is refused."""
         has_begun = False
 
         async def noted(message: Message) -> None:
@@ -130,7 +128,6 @@ class Streams:
         return Stream(self._pump(source, self._heartbeat_s), EVENT_STREAM, hold, _as_event)
 
     def text(self, source: AsyncGenerator[bytes], hold: ShareAssignment) -> Stream:
-        """A response of plain text."""
         return Stream(self._pump(source, None), "text/plain", hold, _as_line)
 
     async def _pump(self, source: AsyncGenerator[bytes], heartbeat_s: float | None) -> AsyncGenerator[bytes]:
@@ -158,7 +155,6 @@ class Streams:
 
 
 async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None], *, as_event: bool) -> None:
-    """Copy the source to the queue."""
     try:
         async with aclosing(source):
             async for item in source:

@@ -69,7 +69,6 @@ async def workload_events(
 async def _answer_events(
     request: Request, query: EventsQuery, last_event_id: int | None, workload_id: str | None
 ) -> Response:
-    """A page or a stream of the events that the caller may see, or of one workload's."""
     api, principal = context(request), caller(request, Scope.READ)
     after = query.after if last_event_id is None else last_event_id
     if wants_stream(request):
@@ -184,7 +183,6 @@ async def _lines(api: Context, principal: Principal, workload: Workload, query: 
 
 
 async def _after_start(api: Context, principal: Principal, workload_id: str) -> Workload:
-    """The workload once it has an attempt, or has ended without one."""
     queries = api.control.queries
     async for _ in queries.follow(principal, after=0, workload_id=workload_id):
         workload = await queries.workload(principal, workload_id)

@@ -137,7 +137,6 @@ def _image_out(view: ImageView) -> ImageOut:
 
 
 def _environment_of(kernel: Kernel, image: Image) -> str:
-    """The name of the environment in which jobs use this kernel's Python."""
     return image.name if len(image.kernels) < 2 else f"{image.name}/{kernel.name}"
 
 

@@ -61,7 +61,6 @@ router.routes.extend(_public.routes)
 
 
 def by_state(counts: Mapping[State, int]) -> dict[str, int]:
-    """The number of workloads in each state."""
     return {state.value: number for state, number in counts.items()}
 
 
@@ -95,7 +94,6 @@ async def make(request: Request) -> TokenOut:
 
 
 def _user(is_own: bool, principal: Principal, wanted: str | None) -> str:
-    """The user of the new token."""
     if wanted is None or wanted == principal.name:
         if is_own:
             raise InvalidInput("the server itself cannot have a token; set `user`", field="user")
@@ -106,7 +104,6 @@ def _user(is_own: bool, principal: Principal, wanted: str | None) -> str:
 
 
 def _scopes(principal: Principal, body: TokenIn) -> Sequence[Scope]:
-    """The scopes of the new token: at most those of the caller's."""
     if body.scopes is None:
         scopes = [scope for scope in _DEFAULT_SCOPES if scope in principal.scopes or principal.is_admin]
     else:

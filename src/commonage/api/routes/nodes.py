@@ -119,7 +119,6 @@ def find_node(request: Request, site: str, name: str) -> NodeView:
 
 
 def node_out(view: NodeView, principal: Principal) -> NodeOut:
-    """The node and its free resources, as the principal may see them."""
     return fill(
         NodeOut,
         view,
@@ -132,7 +131,6 @@ def node_out(view: NodeView, principal: Principal) -> NodeOut:
 
 
 def device_out(view: DeviceView) -> DeviceOut:
-    """The GPU with its last sample and its faults."""
     device = view.device
     notices = list(device.notices)
     if view.unattributed:

@@ -40,7 +40,6 @@ async def one_tenant(request: Request, name: str) -> TenantOut:
 
 
 def tenant_out(view: TenantView) -> TenantOut:
-    """The tenant with its quotas."""
     return fill(TenantOut, view, view.tenant, view.tenant.quota)
 
 

@@ -141,7 +141,6 @@ async def submit(request: Request) -> Response:
 
 
 async def _ids_of_array(api: Context, principal: Principal, first: Workload) -> list[str]:
-    """The ids of all members, in the order of their indices."""
     members, cursor, found = Filter(array_id=first.id), None, list[Workload]()
     while True:
         page = await api.control.queries.workloads(principal, members, limit=_PAGE_OF_IDS, cursor=cursor)
@@ -272,7 +271,6 @@ def _session_url(workload: Workload, session_origin: str) -> str | None:
 
 
 def request_out(request: ResourceRequest) -> RequestOut:
-    """The requested resources."""
     return fill(
         RequestOut,
         request,
@@ -287,7 +285,6 @@ def _share_out(share: Share) -> ShareOut:
 
 
 def attempt_out(attempt: Attempt) -> AttemptOut:
-    """The attempt with its allocation."""
     allocation = attempt.allocation
     return fill(
         AttemptOut,
@@ -330,7 +327,6 @@ def holder_out(holder: Holder, principal: Principal) -> HolderOut:
 
 
 def usage_report_out(report: UsageReport) -> UsageReportOut:
-    """The usage report with its summary."""
     return fill(
         UsageReportOut,
         report,
@@ -406,7 +402,6 @@ def parse_gpu_request(text: str | float | None) -> GpuRequest | None:
 
 
 def parse_filter(query: WorkloadsQuery) -> Filter:
-    """The store's filter for this query."""
     return Filter(
         owner=query.owner,
         kinds=None if query.kind is None else (Kind(query.kind),),
