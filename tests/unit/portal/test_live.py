@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event
 from commonage.domain.statuses import LogLine
+from commonage.domain.workloads import Event
 from commonage.portal import live
 from commonage.testing import factories
 from commonage.testing.fakes.clock import FakeClock, settle

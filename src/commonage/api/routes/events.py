@@ -18,10 +18,9 @@ from commonage.api.routing import QUERY, Context, Guarded, answer, caller, conte
 from commonage.api.streams import EVENT_STREAM, sse, wants_stream
 from commonage.control.tenants.connections import Connection
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.statuses import LogLine
-from commonage.domain.workloads import Workload
+from commonage.domain.workloads import Event, Workload
 from commonage.wire.events import EventOut, EventPage, EventsQuery, LogEndOut, LogLineOut, LogsQuery
 
 router = APIRouter(route_class=Guarded)

@@ -12,7 +12,7 @@ from commonage import __version__
 from commonage.api.routing import BODY, Guarded, answer, body_of, caller, context, expiry, problems, read_json
 from commonage.domain.errors import Forbidden, InvalidInput, Unavailable
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration
+from commonage.domain.requests import format_duration
 from commonage.domain.workloads import State
 from commonage.wire.installation import HealthOut, InfoOut, TokenIn, TokenOut
 

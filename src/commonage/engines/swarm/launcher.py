@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.reasons.nodes import NodeTakesNoWork
 from commonage.domain.statuses import StartRequest

@@ -17,6 +17,7 @@ from commonage.control.reservations.windows import deadline_of
 from commonage.domain.images import Image, environments_of
 from commonage.domain.nodes import Node
 from commonage.domain.workloads import Kind
+from commonage.messages import texts
 from commonage.portal.auth import Visitor
 from commonage.portal.site import Site, form_text
 from commonage.portal.views import device_rows
@@ -55,7 +56,7 @@ def routes(site: Site) -> list[Route]:
         gpu, name = form_text(await request.form(), "gpu"), request.path_params["name"]
         device = device_of(await control.nodes.resume(visitor.principal, name, gpu), gpu)
         if device.faults:
-            message = f"GPU {device.label} of {name} is still faulty: {'; '.join(device.faults)}"
+            message = f"GPU {device.label} of {name} is still faulty. {texts(device.faults)}"
             return site.done(request, message, "nodes", "bad")
         return site.done(request, f"GPU {device.label} of {name} is schedulable again", "nodes")
 

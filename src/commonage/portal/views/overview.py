@@ -12,9 +12,8 @@ from starlette.routing import Route
 from commonage.control.control import Control
 from commonage.control.queries.notices import notices
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event
 from commonage.domain.principals import Principal
-from commonage.domain.workloads import State
+from commonage.domain.workloads import Event, State
 from commonage.portal.auth import Visitor
 from commonage.portal.labels import title_of
 from commonage.portal.site import Site

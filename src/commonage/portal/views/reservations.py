@@ -18,10 +18,9 @@ from commonage.control.settings import ControlSettings
 from commonage.control.tenants.membership import tenants
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
-from commonage.domain.quantities import parse_cpus, parse_memory
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request as ResourceRequest
-from commonage.domain.requests import parse_gpus
+from commonage.domain.requests import parse_cpus, parse_gpus, parse_memory
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text
 from commonage.portal.views.launch_form import number

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.folders import folder_name
 from commonage.domain.statuses import StartRequest
+from commonage.domain.volumes import folder_name
 from commonage.engines.containers.files.path_checks import check_path_is_trusted
 
 # Sockets and data of the daemon and of container runtimes, or folders above those: access to them means root.
