@@ -45,7 +45,7 @@ def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes
     return f"{identity}{head}data: {data}\n\n".encode()
 
 
-ShareAssignment = Callable[[], AbstractAsyncContextManager[None]]
+Hold = Callable[[], AbstractAsyncContextManager[None]]
 """Counts and checks the connection while it is open; may raise CommonageError (see `control.tenants.connections`)."""
 
 
@@ -64,7 +64,7 @@ class Stream(StreamingResponse):
         self,
         chunks: AsyncGenerator[bytes],
         media_type: str,
-        hold: ShareAssignment,
+        hold: Hold,
         last_words: Callable[[CommonageError], bytes],
     ) -> None:
         super().__init__(chunks, headers=HEADERS, media_type=media_type)
@@ -123,11 +123,11 @@ class Streams:
         finally:
             self._held.discard(task)
 
-    def events(self, source: AsyncGenerator[bytes], hold: ShareAssignment) -> Stream:
+    def events(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
         """A response of events encoded by `sse`. A CommonageError becomes the event `error` with a problem document."""
         return Stream(self._pump(source, self._heartbeat_s), EVENT_STREAM, hold, _as_event)
 
-    def text(self, source: AsyncGenerator[bytes], hold: ShareAssignment) -> Stream:
+    def text(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
         return Stream(self._pump(source, None), "text/plain", hold, _as_line)
 
     async def _pump(self, source: AsyncGenerator[bytes], heartbeat_s: float | None) -> AsyncGenerator[bytes]:

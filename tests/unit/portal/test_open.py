@@ -33,9 +33,7 @@ async def test_open_service_leads_to_its_own_address(portal: Portal, ann: Person
     assert f'href="{service.attempt.url}"' in (await ann.get("workloads")).text
 
 
-async def test_a_browser_elsewhere_is_told_how_to_reach_it(
-    portal: Portal, ann: Person, submit: Callable[..., Any]
-) -> None:
+async def test_browser_elsewhere_gets_ssh_command(portal: Portal, ann: Person, submit: Callable[..., Any]) -> None:
     service = await submit(name="web", **SERVICE)
     elsewhere = Person(portal, "192.0.2.7")
     await elsewhere.sign_in("ann")

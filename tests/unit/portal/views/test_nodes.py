@@ -44,15 +44,13 @@ async def test_only_admins_are_offered_and_allowed_to_drain(portal: Portal, ann:
     assert "drained by" not in (await root.get("nodes")).text
 
 
-async def test_a_node_that_is_not_there_is_told(root: Person) -> None:
+async def test_unknown_node_is_an_error_that_lists_nodes(root: Person) -> None:
     answer = await root.post("nodes/nowhere/drain", {"drain": "1"})
     assert answer.status_code == 404
     assert "gpu-1" in answer.text
 
 
-async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
-    portal: Portal, ann: Person, root: Person
-) -> None:
+async def test_gpu_details_are_shown_and_admin_clears_faults(portal: Portal, ann: Person, root: Person) -> None:
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
     (device_row,) = report.devices
     broken = replace(
@@ -88,9 +86,7 @@ async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     assert (await ann.post("nodes/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
 
 
-async def test_who_runs_on_a_drained_node_is_told_to_leave(
-    portal: Portal, root: Person, submit: Callable[..., Any]
-) -> None:
+async def test_drain_deadline_is_shown_to_owners(portal: Portal, root: Person, submit: Callable[..., Any]) -> None:
     one = await submit("ann", "1", labels=(("node", "gpu-2"),), requeue=False)
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
     page = (await root.get("nodes")).text
@@ -115,7 +111,7 @@ async def test_an_empty_node_is_removed_by_admins_only(portal: Portal, ann: Pers
     assert "Node gpu-2" not in (await root.get("nodes")).text
 
 
-async def test_people_are_told_of_sessions_that_their_node_has_ended(
+async def test_users_are_notified_of_sessions_ended_by_node_loss(
     portal: Portal, ann: Person, clock: FakeClock, submit: Callable[..., Any]
 ) -> None:
     one = await submit("ann", kind=Kind.SESSION, command=(), name="lab", key="mine")
@@ -133,7 +129,7 @@ async def test_people_are_told_of_sessions_that_their_node_has_ended(
     assert 'value="yes" selected' in (await ann.get(f"launch?again={other.id}")).text
 
 
-async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Person) -> None:
+async def test_site_notes_are_shown_once(portal: Portal, ann: Person) -> None:
     assert len(portal.control.node_views.all()) > 1
     (capabilities,) = portal.control.node_views.capabilities()
     portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its nodes
@@ -142,7 +138,7 @@ async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Per
     assert page.index("Environments") > page.index("gpu-2 has no agent") > page.rindex("Node gpu-")
 
 
-async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Person, root: Person) -> None:
+async def test_faulty_node_is_not_shown_as_draining(portal: Portal, ann: Person, root: Person) -> None:
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
     portal.engine.add_node(replace(report, faults=(EngineNotAnswering(error="Docker does not answer"),)))
     await portal.control.nodes.refresh()
@@ -152,21 +148,21 @@ async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Per
     assert "Draining" in (await ann.get("nodes")).text
 
 
-async def test_where_nothing_is_on_offer_the_page_says_what_to_do(
+async def test_page_without_environments_says_what_to_do(
     portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(portal.control.environments, "views", lambda who=None: [])
     assert "no image is available. An admin can set <code>docker_image</code>" in (await ann.get("nodes")).text
 
 
-async def test_a_long_name_is_said_once_and_its_line_may_break(portal: Portal, ann: Person) -> None:
+async def test_long_name_is_shown_once_and_wraps(portal: Portal, ann: Person) -> None:
     await portal.control.images.add(Principal("root", ADMIN), image("public/tools", None), "registry.test:5000")
     page = (await ann.get("nodes")).text
     assert page.count("public/tools") == 1
     assert 'class="feed wraps"' in page
 
 
-async def test_only_admins_read_what_a_daemon_says(
+async def test_only_admins_see_daemon_errors(
     portal: Portal, ann: Person, root: Person, submit: Callable[..., Any], clock: FakeClock
 ) -> None:
     running = await submit(name="train")
@@ -203,7 +199,7 @@ async def add(portal: Portal, name: str = "lab/torch", who: Principal = ANN, **f
     return (await portal.control.images.add(who, make.image(name, None, **fields), REGISTRY)).image
 
 
-async def test_the_page_says_what_is_in_them_and_made_from_what(portal: Portal, ann: Person) -> None:
+async def test_images_page_shows_environments_and_provenance(portal: Portal, ann: Person) -> None:
     assert "No images. Build and push one" in (await ann.get("images")).text
     kernels = (Kernel("torch", "PyTorch", "/opt/k/torch"), Kernel("py310", "Python 3.10", "/opt/k/py310"))
     made = Provenance(
@@ -225,7 +221,7 @@ async def test_the_page_says_what_is_in_them_and_made_from_what(portal: Portal, 
     assert "lab/torch" not in (await ann.get("images")).text + (await ann.get("launch")).text
 
 
-async def test_it_shows_how_far_each_node_is(portal: Portal, clock: FakeClock, ann: Person) -> None:
+async def test_images_page_shows_pull_progress_by_node(portal: Portal, clock: FakeClock, ann: Person) -> None:
     portal.engine.prepare_s = 60
     await add(portal)
     await clock.advance(2)
@@ -242,7 +238,7 @@ async def test_it_shows_how_far_each_node_is(portal: Portal, clock: FakeClock, a
     assert "no space left on device" in (await ann.get("images")).text
 
 
-async def test_who_registered_it_removes_it_and_has_it_brought(portal: Portal, ann: Person, root: Person) -> None:
+async def test_author_and_admins_remove_and_prepull_image(portal: Portal, ann: Person, root: Person) -> None:
     await add(portal)
     await add(portal, "public/tools", ROOT)
     page = (await ann.get("images")).text
@@ -258,7 +254,7 @@ async def test_who_registered_it_removes_it_and_has_it_brought(portal: Portal, a
     assert (await ann.post("images/lab/torch/remove")).status_code == 404
 
 
-async def test_awkward_words_do_no_harm(portal: Portal, ann: Person) -> None:
+async def test_markup_in_image_fields_is_escaped(portal: Portal, ann: Person) -> None:
     kernels = (Kernel("python3", AWKWARD),)
     await add(portal, title=AWKWARD, description=AWKWARD, kernels=kernels, provenance=Provenance(at=1.0, base=AWKWARD))
     for path in ("images", "launch", "nodes"):
