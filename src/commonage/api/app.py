@@ -6,38 +6,33 @@ Mounts the routes, the limits and the error handlers, and completes the OpenAPI 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute, Mount, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commonage import __version__
 from commonage.api import failures
 from commonage.api.auth import Auth
-from commonage.api.body_limit import BodyLimit
 from commonage.api.routes import (
-    bundles,
     environments,
     events,
     execs,
     images,
     installation,
-    joining,
-    logs,
-    metrics,
     nodes,
     registry,
-    reservations,
     tenants,
-    tokens,
     usage,
-    volumes,
     workloads,
 )
+from commonage.api.routes.nodes import script_route
 from commonage.api.routing import Context
 from commonage.control.control import Control
+from commonage.domain.errors import TooLarge
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
 from commonage.wire.hub import API_PATH
@@ -48,10 +43,7 @@ from commonage.wire.reasons import Problem
 from commonage.wire.tenants import ReservationIn
 from commonage.wire.workloads import StopIn, SubmitIn
 
-_NOUNS = (
-    workloads, logs, metrics, execs, nodes, joining, environments, images, registry, volumes, tenants, reservations,
-    events, usage, installation, bundles, tokens,
-)  # fmt: skip
+_NOUNS = (workloads, events, usage, execs, nodes, environments, images, registry, tenants, installation)
 # FastAPI does not know the bodies that routes read themselves (`routing.read_json`).
 _BODIES = (SubmitIn, StopIn, TokenIn, ReservationIn, ImageIn, ImageNameIn, PrepullIn, JoinTokenIn)
 _SECURITY_SCHEMES = {
@@ -77,7 +69,7 @@ def create_app(
     server stops, because an open stream would keep it from stopping.
     """
     app = FastAPI(title="Commonage", openapi_url=None, docs_url=None, redoc_url=None)
-    app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + bundles.PATH}))
+    app.add_middleware(BodyLimit, unlimited=frozenset({API_PATH + environments.BUNDLES_PATH}))
     app.state.context = Context(control, auth, nodes, images)
     api = _api()
     api.state.context = app.state.context
@@ -87,7 +79,7 @@ def create_app(
     app.router.routes.append(mount)
     app.router.routes.extend(routes)
     if nodes is not None:
-        app.router.routes.append(joining.script_route(nodes))
+        app.router.routes.append(script_route(nodes))
     if portal_router is not None:
         app.router.routes.extend(portal_router.routes)
     return app
@@ -99,7 +91,6 @@ def end_streams(app: FastAPI) -> None:
 
 
 def describe() -> dict[str, Any]:
-    """The OpenAPI description of the API."""
     return _api().openapi()
 
 
@@ -147,3 +138,46 @@ def _complete(schema: dict[str, Any]) -> None:
                 del operation["responses"]["422"]
     schema["components"]["securitySchemes"] = _SECURITY_SCHEMES
     schema["security"] = [{"bearer": []}]
+
+
+MAX_BODY_BYTES = 1024 * 1024
+
+
+class BodyLimit:
+    """Counts the bytes of a body. Paths in `unlimited` enforce their own limit."""
+
+    def __init__(self, app: ASGIApp, unlimited: Collection[str] = ()) -> None:
+        self._app = app
+        self._unlimited = unlimited
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._unlimited:
+            await self._app(scope, receive, send)
+            return
+        announced = _announced(scope)
+        size = 0
+
+        async def bounded() -> Message:
+            nonlocal size
+            # Before the client is asked to send the body.
+            if announced > MAX_BODY_BYTES:
+                raise _too_large()
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > MAX_BODY_BYTES:
+                raise _too_large()
+            return message
+
+        await self._app(scope, bounded, send)
+
+
+def _announced(scope: Scope) -> int:
+    text = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    return int(text) if text.isdigit() and len(text) < 20 else MAX_BODY_BYTES + 1
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(
+        "Body too large: at most 1 MiB is allowed. Upload files as a bundle (`commonage run --files`), "
+        "and keep data in a volume."
+    )

@@ -58,7 +58,6 @@ def install(api: FastAPI) -> None:
 
 
 def answer(document: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    """The response for this problem."""
     content = document.model_dump_json(exclude_none=True).encode()
     kept = {"Cache-Control": "no-store", **(headers or {})}
     if document.status == 401:
@@ -69,7 +68,6 @@ def answer(document: Problem, headers: Mapping[str, str] | None = None) -> Respo
 
 
 def of_error(error: CommonageError) -> Response:
-    """The response for this error."""
     wait_s = error.retry_after_s if isinstance(error, TooMany) else None
     return answer(problem_of(error), None if wait_s is None else {"Retry-After": str(math.ceil(wait_s))})
 
@@ -175,7 +173,6 @@ class Unexpected:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application."""
         begun = False
 
         async def sending(message: Message) -> None:

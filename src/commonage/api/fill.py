@@ -33,7 +33,6 @@ def fill(model: type[Message], *sources: object, **own: object) -> Message:
 
 @cache
 def _sources_of_fields(model: type[BaseModel], *sources: type) -> tuple[tuple[str, int], ...]:
-    """Each field of the message with the position of its source."""
     found = {
         name: index for index, source in reversed([*enumerate(sources)]) for name in model.model_fields
         if hasattr(source, name)
@@ -42,10 +41,8 @@ def _sources_of_fields(model: type[BaseModel], *sources: type) -> tuple[tuple[st
 
 
 def reason(given: Reason) -> ReasonOut:
-    """The reason with its text."""
     return ReasonOut(code=given.code, params=to_json(given)["params"], message=messages.text(given))
 
 
 def optional_reason(given: Reason | None) -> ReasonOut | None:
-    """None for None."""
     return None if given is None else reason(given)

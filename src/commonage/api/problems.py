@@ -249,7 +249,6 @@ def problem(
 
 
 def document() -> str:
-    """The reference page of the problem codes, in Markdown."""
     rows = [f"| `{kind.code}` | {kind.status} | {kind.title} | {kind.meaning} |" for kind in PROBLEMS.values()]
     return "\n".join(
         [

@@ -12,19 +12,18 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from commonage.api.auth import Auth
-from commonage.api.failed_tokens import FailedTokens
+from commonage.api.auth import Auth, FailedTokens
 from commonage.api.problems import MEDIA_TYPE, PROBLEMS
 from commonage.api.streams import Streams
 from commonage.control.control import Control
 from commonage.control.request_limits import Connection
 from commonage.domain.errors import InvalidInput
-from commonage.domain.principals import Principal
+from commonage.domain.principals import Principal, Scope
 from commonage.ports.joining import Joining
 from commonage.ports.registry import Registry
 from commonage.wire.reasons import Problem
 
-_NO_STORE = {"Cache-Control": "no-store"}
+_NO_STORE = ("Cache-Control", "no-store")
 _PRINCIPAL = "commonage-principal"
 
 # Problems of routes that read a body, and of routes with query parameters.
@@ -71,19 +70,14 @@ class Context:
 
 
 class BadEncoding(InvalidInput):
-    """A body that is not UTF-8."""
-
     code = "invalid-encoding"
 
 
 class UnsupportedMediaType(InvalidInput):
-    """A body with the wrong Content-Type."""
-
     code = "unsupported-media-type"
 
 
 def context(request: HTTPConnection) -> Context:
-    """The dependencies of the application that got this request."""
     return cast(Context, request.app.state.context)
 
 
@@ -92,9 +86,12 @@ def client_address(connection: HTTPConnection) -> str:
     return connection.client.host if connection.client is not None else "an unknown address"
 
 
-def caller(request: Request) -> Principal:
-    """The authenticated principal of a `Guarded` route."""
-    return cast(Principal, request.scope[_PRINCIPAL])
+def caller(request: Request, scope: Scope | None = None) -> Principal:
+    """The authenticated principal of a `Guarded` route. Raises Forbidden if it lacks `scope`."""
+    principal = cast(Principal, request.scope[_PRINCIPAL])
+    if scope is not None:
+        principal.need(scope)
+    return principal
 
 
 async def expiry(request: Request) -> float | None:
@@ -103,7 +100,7 @@ async def expiry(request: Request) -> float | None:
 
 
 class Guarded(APIRoute):
-    """A route that needs a token. The token is checked before the request is read."""
+    """A route that needs a token, which is checked before the request is read. The answer is not cached."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's handler, which is faster than a dependency."""
@@ -111,7 +108,9 @@ class Guarded(APIRoute):
 
         async def guarded(request: Request) -> Response:
             request.scope[_PRINCIPAL] = await context(request).identify(request)
-            return await handle(request)
+            response = await handle(request)
+            response.headers.setdefault(*_NO_STORE)
+            return response
 
         return guarded
 
@@ -119,7 +118,7 @@ class Guarded(APIRoute):
 async def read_json(request: Request, message: type[Message], *, optional: bool = False) -> Message:
     """The body as this message; `optional`: an empty body is the message without fields.
 
-    Raises TooLarge (see `body_limit`), BadEncoding, NotJson, and pydantic's ValidationError.
+    Raises TooLarge (see `app.BodyLimit`), BadEncoding, NotJson, and pydantic's ValidationError.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -136,8 +135,8 @@ async def read_json(request: Request, message: type[Message], *, optional: bool 
 
 
 def answer(message: BaseModel, status: int = 200) -> Response:
-    """A JSON response."""
-    return Response(message.model_dump_json().encode(), status, _NO_STORE, "application/json")
+    """A JSON response, for routes with several statuses; other routes return their message."""
+    return Response(message.model_dump_json().encode(), status, dict([_NO_STORE]), "application/json")
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:

@@ -35,7 +35,6 @@ HEADERS = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
 
 
 def wants_stream(request: Request) -> bool:
-    """True if the client accepts server-sent events."""
     return EVENT_STREAM in request.headers.get("accept", "").lower()
 
 
@@ -46,7 +45,7 @@ def sse(data: str, *, event: str | None = None, id_: int | None = None) -> bytes
     return f"{identity}{head}data: {data}\n\n".encode()
 
 
-ShareAssignment = Callable[[], AbstractAsyncContextManager[None]]
+Hold = Callable[[], AbstractAsyncContextManager[None]]
 """Counts and checks the connection while it is open; may raise CommonageError (see `control.request_limits`)."""
 
 
@@ -65,14 +64,13 @@ class Stream(StreamingResponse):
         self,
         chunks: AsyncGenerator[bytes],
         media_type: str,
-        hold: ShareAssignment,
+        hold: Hold,
         last_words: Callable[[CommonageError], bytes],
     ) -> None:
         super().__init__(chunks, headers=HEADERS, media_type=media_type)
         self._chunks, self._hold, self._last_words = chunks, hold, last_words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it, or a problem document if the connection is refused."""
         has_begun = False
 
         async def noted(message: Message) -> None:
@@ -125,12 +123,11 @@ class Streams:
         finally:
             self._held.discard(task)
 
-    def events(self, source: AsyncGenerator[bytes], hold: ShareAssignment) -> Stream:
+    def events(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
         """A response of events encoded by `sse`. A CommonageError becomes the event `error` with a problem document."""
         return Stream(self._pump(source, self._heartbeat_s), EVENT_STREAM, hold, _as_event)
 
-    def text(self, source: AsyncGenerator[bytes], hold: ShareAssignment) -> Stream:
-        """A response of plain text."""
+    def text(self, source: AsyncGenerator[bytes], hold: Hold) -> Stream:
         return Stream(self._pump(source, None), "text/plain", hold, _as_line)
 
     async def _pump(self, source: AsyncGenerator[bytes], heartbeat_s: float | None) -> AsyncGenerator[bytes]:
@@ -158,7 +155,6 @@ class Streams:
 
 
 async def _read(source: AsyncGenerator[bytes], items: asyncio.Queue[bytes | None], *, as_event: bool) -> None:
-    """Copy the source to the queue."""
     try:
         async with aclosing(source):
             async for item in source:

@@ -1,6 +1,8 @@
-"""The only place with sentences for users: a reason becomes text here, last, for API, portal and whoever prints.
+"""Texts of reasons: a reason code with its parameters becomes sentences here, for whoever shows it.
 
-One module for each family of `commonage.domain.reasons`. Texts are whole sentences that stand alone.
+One module for each family of `commonage.domain.reasons`. Texts are whole sentences that stand alone. Not here yet:
+errors without a reason, whose raisers write the text; titles of problems (`api.problems`); labels and hints of the
+portal, which are in its templates.
 """
 
 from __future__ import annotations

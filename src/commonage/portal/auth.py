@@ -41,7 +41,7 @@ class Visitor:
     `address` is the IP address of the browser, empty if unknown.
     """
 
-    who: Principal
+    principal: Principal
     csrf: str
     address: str = ""
 
@@ -72,10 +72,10 @@ class PortalAuth:
         session = self._open("session", self._cookie(request, SESSION_COOKIE), SESSION_S)
         if session is None:
             raise SignInNeeded("Sign in to see this page.")
-        who = await self._identity.whois(session["token"])
-        if who is None:
+        principal = await self._identity.whois(session["token"])
+        if principal is None:
             raise SignInNeeded("The sign-in has expired. Sign in again.")
-        return Visitor(who, self._csrf(session["nonce"]), request.client.host if request.client else "")
+        return Visitor(principal, self._csrf(session["nonce"]), request.client.host if request.client else "")
 
     def to_sign_in(self, request: Request, back_to: str) -> Response:
         """Send the browser to the hub; it comes back to the callback, and then to `back_to`.

@@ -24,7 +24,7 @@ class Sign:
 
 
 STATES: dict[State, Sign] = {
-    State.HELD: Sign("AllocatedRequest", "pause", "wait"),
+    State.HELD: Sign("Held", "pause", "wait"),
     State.QUEUED: Sign("Queued", "clock", "wait"),
     State.STARTING: Sign("Starting", "spinner", "info"),
     State.RUNNING: Sign("Running", "play", "good"),
@@ -75,7 +75,6 @@ ISOLATION: dict[Isolation, str] = {
 
 
 def sign_of(workload: Workload) -> Sign:
-    """The sign of a workload: its state's, or that it is being stopped."""
     if workload.stop is not None and workload.state.holds_allocation:
         return STOPPING
     return STATES[workload.state]
@@ -89,7 +88,11 @@ def title_of(workload: Workload) -> str:
 
 def link_to(workload: Workload, visitor: Visitor, settings: ControlSettings) -> str | None:
     """The address where the owner opens a running session or service; None if this browser cannot open it."""
-    if workload.spec.owner != visitor.who.name or workload.state is not State.RUNNING or workload.stop is not None:
+    if (
+        workload.spec.owner != visitor.principal.name
+        or workload.state is not State.RUNNING
+        or workload.stop is not None
+    ):
         return None
     if workload.spec.kind is Kind.SESSION:
         return session_url(settings.session_origin, workload.spec.owner, workload.spec.name)

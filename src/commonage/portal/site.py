@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from commonage import messages
 from commonage.control.control import Control
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Request, Visitor], Awaitable[Response]]
+Gather = Callable[[Request, Visitor], Awaitable[Mapping[str, Any]]]
 
 _CSP = (
     "default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -75,7 +77,7 @@ class Site:
             visitor = None
             try:
                 found = await self.auth.visitor(request)
-                self.control.requests.take(found.who.name)
+                self.control.requests.take(found.principal.name)
                 if request.method in {"GET", "HEAD"}:
                     self.auth.guard_reading(request, found)
                 else:
@@ -95,7 +97,6 @@ class Site:
         return endpoint
 
     def open(self, view: Endpoint) -> Endpoint:
-        """An endpoint that needs no sign-in."""
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -109,7 +110,6 @@ class Site:
     def render(
         self, request: Request, visitor: Visitor | None, template: str, values: Mapping[str, Any], status: int = 200
     ) -> HTMLResponse:
-        """A whole page."""
         html = self._templates.get_template(template).render(
             home=HOME,
             site_name=self.control.settings.name,
@@ -123,40 +123,39 @@ class Site:
         return HTMLResponse(html, status_code=status)
 
     def parts(self, visitor: Visitor, template: str) -> Callable[[str, Mapping[str, Any]], str]:
-        """A function that redraws a part of a page for its live updates: it takes a macro of `template` and its
-        values.
-        """
-        module = self._templates.get_template(template).make_module(
-            {
-                "home": HOME,
-                "visitor": visitor,
-                "csrf": visitor.csrf,
-                "prices": self.control.settings.prices,
-            }
-        )
+        """A function that draws a part of a page from the name of a macro of `template` and its values."""
+        common = {"home": HOME, "visitor": visitor, "csrf": visitor.csrf, "prices": self.control.settings.prices}
+        module = self._templates.get_template(template).make_module(common)
 
         def draw(name: str, values: Mapping[str, Any]) -> str:
             return str(getattr(module, name)(values))
 
         return draw
 
-    def live(
-        self,
-        request: Request,
-        visitor: Visitor,
-        template: str,
-        names: Iterable[str],
-        gather: Callable[[], Awaitable[Mapping[str, Any]]],
-    ) -> Response:
-        """The live stream of a page: the macros `names` of `template`, drawn with the values of `gather`."""
-        draw_part = self.parts(visitor, template)
+    def live_page(self, name: str, section: str, parts: Sequence[str], gather: Gather, path: str = "") -> list[Route]:
+        """A page with the values of `gather`, at `path` (default: its name), and its live stream at live/NAME.
 
-        async def draw() -> Parts:
-            values = await gather()
-            return {name: draw_part(name, values) for name in names}
+        The page is templates/NAME.html. The stream draws the macros `parts` of templates/parts/NAME.html.
+        """
 
-        changes = self.control.queries.follow(visitor.who)
-        return self.stream(request, visitor, updates(self.control.clock, changes, only_changed(draw)))
+        async def page(request: Request, visitor: Visitor) -> Response:
+            values = await gather(request, visitor)
+            return self.render(request, visitor, f"{name}.html", {"section": section, **values})
+
+        async def live(request: Request, visitor: Visitor) -> Response:
+            draw_part = self.parts(visitor, f"parts/{name}.html")
+
+            async def draw() -> Parts:
+                values = await gather(request, visitor)
+                return {part: draw_part(part, values) for part in parts}
+
+            changes = self.control.queries.follow(visitor.principal)
+            return self.stream(request, visitor, updates(self.control.clock, changes, only_changed(draw)))
+
+        return [
+            Route(path or f"/{name}", self.page(page), methods=["GET"]),
+            Route(f"/live/{name}", self.page(live), methods=["GET"]),
+        ]
 
     def stream(self, request: Request, visitor: Visitor, chunks: AsyncIterator[str], **response: Any) -> Response:
         """A response that may take long, counted as one of the visitor's streams; `response` are arguments of
@@ -166,12 +165,12 @@ class Site:
         """
 
         async def reauthenticate() -> Principal:
-            return (await self.auth.visitor(request)).who
+            return (await self.auth.visitor(request)).principal
 
         def refuse(error: errors.CommonageError) -> Response:
             return _guarded(self.error(request, visitor, error))
 
-        hold = self.control.connections.hold(Connection.STREAM, visitor.who, reauthenticate)
+        hold = self.control.connections.hold(Connection.STREAM, visitor.principal, reauthenticate)
         return LongResponse(chunks, hold, refuse, **response)
 
     def done(self, request: Request, text: str, path: str, tone: str = "good") -> Response:
@@ -205,7 +204,6 @@ class Site:
 
 
 def is_partial(request: Request) -> bool:
-    """True if htmx requests a part of a page."""
     return request.headers.get("hx-request") == "true"
 
 

@@ -48,7 +48,6 @@ class Assets:
         return f"static/{name}?v={self._assets[name].digest}"
 
     async def serve(self, request: Request) -> Response:
-        """GET static/NAME."""
         asset = self._assets.get(request.path_params["name"])
         if asset is None:
             return Response("no such file", status_code=404, media_type="text/plain")
@@ -64,7 +63,6 @@ class Docs:
         self._files = StaticFiles(directory=folder, html=True, check_dir=False)
 
     async def serve(self, request: Request) -> Response:
-        """GET docs/PATH. Raises NotFound."""
         path = request.path_params.get("path")
         if path is None:
             return RedirectResponse(DOCS_PATH)

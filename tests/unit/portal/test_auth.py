@@ -58,26 +58,26 @@ async def test_a_sign_in_begun_in_another_browser_is_refused(portal: Portal) -> 
 
 
 @pytest.mark.parametrize("state", ["", "nonsense", "gAAAAABnonsense", "ä"])
-async def test_a_state_that_is_not_ours_is_refused(portal: Portal, state: str) -> None:
+async def test_forged_state_is_refused(portal: Portal, state: str) -> None:
     answer = await Person(portal).client.get(CALLBACK_PATH, params={"state": state, "code": "code-ann"})
     assert answer.status_code == 401
 
 
-async def test_a_code_that_the_hub_does_not_take_is_refused(portal: Portal) -> None:
+async def test_unknown_code_is_refused(portal: Portal) -> None:
     person = Person(portal)
     answer = await person.client.get(CALLBACK_PATH, params={"state": await _state(person), "code": "stale"})
     assert answer.status_code == 401
     assert "sign in again" in answer.text
 
 
-async def test_the_hubs_refusal_is_told(portal: Portal) -> None:
+async def test_refusal_by_the_hub_is_shown(portal: Portal) -> None:
     answer = await Person(portal).client.get(CALLBACK_PATH, params={"error": "access_denied<script>"})
     assert answer.status_code == 401
     assert "access_denied&lt;script&gt;" in answer.text
 
 
 @pytest.mark.parametrize("path", ["https://evil.test/", "//evil.test", "/hub/logout", f"{PORTAL_PATH}a\\b"])
-async def test_nobody_is_sent_elsewhere_after_sign_in(portal: Portal, path: str) -> None:
+async def test_sign_in_redirects_only_to_the_portal(portal: Portal, path: str) -> None:
     person = Person(portal)
     await person.get("")
     browser = person.client.cookies["commonage-sign-in"]
@@ -106,13 +106,13 @@ async def test_a_session_ends_with_its_token(portal: Portal, ann: Person) -> Non
     assert part.headers["hx-refresh"] == "true"
 
 
-async def test_what_was_sealed_for_signing_in_is_no_session(portal: Portal) -> None:
+async def test_sign_in_state_is_no_session(portal: Portal) -> None:
     person = Person(portal)
     person.client.cookies.set("commonage-session", await _state(person))
     assert (await person.get("workloads")).status_code == 302
 
 
-async def test_while_the_hub_is_down_there_is_a_page_that_says_so(portal: Portal, ann: Person) -> None:
+async def test_unavailable_hub_gives_error_page(portal: Portal, ann: Person) -> None:
     portal.identity.down = True
     answer = await ann.get("workloads")
     assert answer.status_code == 503
@@ -138,7 +138,7 @@ async def test_a_forged_form_changes_nothing(ann: Person, headers: dict[str, str
     assert (await ann.get("workloads")).status_code == 200
 
 
-async def test_another_ones_token_is_no_use(portal: Portal, ann: Person, root: Person) -> None:
+async def test_csrf_token_of_another_user_is_refused(portal: Portal, ann: Person, root: Person) -> None:
     answer = await root.post("nodes/gpu-1/drain", {"csrf": await ann.csrf(), "drain": "1"})
     assert answer.status_code == 403
 
@@ -165,7 +165,7 @@ async def test_pages_are_shown_to_people_and_not_to_scripts_and_frames_of_others
     assert (await person.get("launch", Sec_Fetch_Dest="document")).status_code == 200
 
 
-async def test_who_sends_a_wrong_token_is_not_shown_the_right_one(portal: Portal) -> None:
+async def test_refused_form_does_not_reveal_the_token(portal: Portal) -> None:
     person = Person(portal)
     await person.sign_in("ann")
     refused = await person.post("launch", {"csrf": "wrong"})

@@ -9,6 +9,8 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.waiting import Resources
+from commonage.domain.workloads import State
+from commonage.portal.labels import STATES
 from commonage.portal.templating import hours, instant, money, percent
 from commonage.portal.views.device_rows import node_rows, totals
 from commonage.portal.views.nodes import HEIGHT, WIDTH, sparkline
@@ -93,3 +95,8 @@ def test_a_sparkline_stays_in_its_box() -> None:
     assert [x for x, _ in placed] == [0.0, WIDTH / 2, WIDTH]
     assert all(0 <= y <= HEIGHT for _, y in placed)
     assert placed[0][1] > placed[1][1] > placed[2][1]
+
+
+def test_states_have_their_own_names_as_labels() -> None:
+    assert {state.value for state in State} == {sign.label.lower().replace(" ", "_") for sign in STATES.values()}
+    assert STATES[State.HELD].label == "Held"

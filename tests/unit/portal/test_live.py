@@ -1,4 +1,4 @@
-"""Streams of a page: what is sent, how often, and how they end."""
+"""Streams of a page: what is sent, how often, how they end, and program output as text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from commonage.domain.errors import NotFound
+from commonage.domain.statuses import LogLine
 from commonage.domain.workloads import Event
 from commonage.portal import live
 from commonage.testing import factories
@@ -112,3 +114,55 @@ async def test_merged_streams_end_with_the_first_and_leave_nothing_behind() -> N
     assert sorted([one async for one in live.merged(first(), second())]) == ["a", "b"]
     await settle()
     assert closed.is_set()
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("plain", "plain"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07rest", "rest"),
+        (" 10%|#   |\r 50%|##  |\r100%|####|", "100%|####|"),
+        ("done\r", "done"),
+        ("a\tb", "a\tb"),
+        ("a\x00b\x08", "a\ufffdb\ufffd"),
+        ("", ""),
+    ],
+)
+def test_a_line_is_shown_as_a_terminal_would_leave_it(raw: str, text: str) -> None:
+    assert live.shown(raw) == text
+
+
+def test_a_very_long_line_is_cut_and_says_so() -> None:
+    text = live.shown("x" * (live.LONGEST_LINE + 500))
+    assert len(text) < live.LONGEST_LINE + 100
+    assert "500 more characters" in text
+
+
+async def test_fast_output_comes_in_few_batches_and_complete(clock: FakeClock) -> None:
+    async def lines() -> AsyncIterator[LogLine]:
+        for number in range(20_000):
+            yield LogLine(str(number), number)
+
+    got: list[list[LogLine]] = []
+
+    async def read() -> None:
+        async for batch in live.batches(lines(), clock):
+            got.append(batch)
+
+    reading = asyncio.create_task(read())
+    while not reading.done():
+        await clock.advance(0.25)
+    assert [line.text for batch in got for line in batch] == [str(number) for number in range(20_000)]
+    assert len(got) <= 30
+
+
+async def test_an_error_comes_after_what_came_before_it(clock: FakeClock) -> None:
+    async def lines() -> AsyncIterator[LogLine]:
+        yield LogLine("one", 4)
+        raise NotFound("gone")
+
+    got = live.batches(lines(), clock)
+    assert [line.text for line in await anext(got)] == ["one"]
+    with pytest.raises(NotFound):
+        await anext(got)

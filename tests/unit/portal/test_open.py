@@ -33,16 +33,14 @@ async def test_open_service_leads_to_its_own_address(portal: Portal, ann: Person
     assert f'href="{service.attempt.url}"' in (await ann.get("workloads")).text
 
 
-async def test_a_browser_elsewhere_is_told_how_to_reach_it(
-    portal: Portal, ann: Person, submit: Callable[..., Any]
-) -> None:
+async def test_browser_elsewhere_gets_ssh_command(portal: Portal, ann: Person, submit: Callable[..., Any]) -> None:
     service = await submit(name="web", **SERVICE)
     elsewhere = Person(portal, "192.0.2.7")
     await elsewhere.sign_in("ann")
     page = (await elsewhere.get(f"workloads/{service.id}")).text
     assert "Open service" not in page
     assert f"<code>{service.attempt.url}</code>" in page
-    assert "This browser cannot reach the address" in page
+    assert "Your browser cannot reach this address" in page
     assert f"ssh {ssh_forward(service.attempt.url)} SERVER" in page
     assert "/user/ann" not in page
 
@@ -54,7 +52,7 @@ async def test_an_admin_on_the_servers_computer_is_not_told_to_forward_a_port(
     page = (await root.get(f"workloads/{service.id}")).text
     assert "Open service" not in page
     assert f"<code>{service.attempt.url}</code>" in page
-    assert "This browser cannot reach the address" not in page
+    assert "Your browser cannot reach this address" not in page
 
 
 @pytest.mark.parametrize(

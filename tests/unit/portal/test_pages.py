@@ -82,14 +82,14 @@ async def test_pages_with_simulated_devices_say_so(ann: Person, path: str) -> No
     assert "Simulated</span>" in (await ann.get(path)).text
 
 
-async def test_empty_states_show_the_way(ann: Person) -> None:
+async def test_empty_states_have_texts(ann: Person) -> None:
     assert "No active workloads" in (await ann.get("")).text
     assert "No workloads yet" in (await ann.get("workloads")).text
     assert "No workloads match" in (await ann.get("workloads?text=absent")).text
     assert "No usage in this period" in (await ann.get("usage")).text
 
 
-async def test_awkward_names_are_text_everywhere(
+async def test_markup_in_names_is_escaped_everywhere(
     portal: Portal, ann: Person, root: Person, submit: Callable[..., Any], clock: FakeClock
 ) -> None:
     portal.engine.behave(Behaviour(lasts_s=None, prints=(AWKWARD,)), name=AWKWARD)
@@ -111,7 +111,7 @@ async def test_awkward_names_are_text_everywhere(
             assert "49" not in re.findall(r"alert\(1\)&gt;(\d+)", answer.text)
 
 
-async def test_what_is_not_there_is_a_page_with_a_way_out(ann: Person) -> None:
+async def test_unknown_path_gives_error_page_with_links(ann: Person) -> None:
     for path in ("nowhere", "workloads/0000000000000", "workloads/<script>", "nodes/none", "static/../router.py"):
         answer = await ann.get(path)
         assert answer.status_code == 404
@@ -121,7 +121,9 @@ async def test_what_is_not_there_is_a_page_with_a_way_out(ann: Person) -> None:
             assert_whole(answer.text)
 
 
-async def test_a_page_that_breaks_is_still_a_page(portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unexpected_exception_gives_error_page(
+    portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken() -> None:
         raise RuntimeError("inner workings")
 
@@ -132,7 +134,7 @@ async def test_a_page_that_breaks_is_still_a_page(portal: Portal, ann: Person, m
     assert "Internal error" in answer.text
 
 
-async def test_static_files_are_kept_for_ever_under_their_digest(ann: Person) -> None:
+async def test_static_files_with_digest_are_cached_forever(ann: Person) -> None:
     page = (await ann.get("")).text
     found = re.findall(rf"{PORTAL_PATH}(static/[\w./-]+)\?v=(\w+)", page)
     assert {name for name, _ in found} >= {"static/base.css", "static/portal.js", "static/vendor/htmx.min.js"}
@@ -143,14 +145,14 @@ async def test_static_files_are_kept_for_ever_under_their_digest(ann: Person) ->
     assert "immutable" not in (await ann.get("static/base.css?v=old")).headers["cache-control"]
 
 
-async def test_static_files_need_no_sign_in_and_are_all_there_is(portal: Portal) -> None:
+async def test_static_files_need_no_sign_in_and_nothing_else_is_served(portal: Portal) -> None:
     stranger = Person(portal)
     assert (await stranger.get("static/base.css")).status_code == 200
     for name in ("..%2frouter.py", "%2e%2e/router.py", "vendor/.stamp", "vendor"):
         assert (await stranger.get(f"static/{name}")).status_code in (302, 404)
 
 
-async def test_others_see_whose_share_it_is_but_not_what_it_is_called(
+async def test_other_users_see_owner_but_not_name(
     portal: Portal, ann: Person, root: Person, submit: Callable[..., Any]
 ) -> None:
     await submit("bob", gpus="16GiB", name="secret-plan")
@@ -165,7 +167,7 @@ async def test_others_see_whose_share_it_is_but_not_what_it_is_called(
     assert "secret-plan" not in (await root.get("workloads")).text
 
 
-async def test_usage_is_ones_own_or_for_admins_everybodys(
+async def test_usage_shows_own_rows_and_all_rows_to_admins(
     ann: Person, root: Person, submit: Callable[..., Any], clock: FakeClock
 ) -> None:
     await submit("bob", gpus="16GiB", name="bobs")
@@ -180,7 +182,7 @@ async def test_usage_is_ones_own_or_for_admins_everybodys(
     assert "EUR" in page
 
 
-async def test_overview_counts_starting_work_apart_from_running_work(
+async def test_overview_counts_starting_and_running_separately(
     portal: Portal, ann: Person, submit: Callable[..., Any], clock: FakeClock
 ) -> None:
     await submit(name="train")

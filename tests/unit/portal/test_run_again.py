@@ -145,7 +145,7 @@ async def test_no_value_of_a_secret_is_sent_to_the_browser(
     assert "entered" not in refused.text
 
 
-async def test_secrets_of_one_that_has_ended_must_be_entered_again(
+async def test_secrets_of_ended_workload_must_be_entered_again(
     portal: Portal, ann: Person, submit: Callable[..., Any], clock: FakeClock
 ) -> None:
     first = await submit(name="old", secrets=SECRETS)
@@ -197,7 +197,7 @@ async def test_a_dependency_that_can_never_be_met_can_be_cleared(
     assert (await ann.post("launch", sent | {"keep": ["variables"]})).status_code == 303
 
 
-async def test_what_is_run_again_may_have_gone_since_the_form_was_shown(ann: Person) -> None:
+async def test_run_again_of_deleted_workload_is_a_conflict(ann: Person) -> None:
     answer = await ann.post("launch", {"kind": "job", "command": "true", "again": "01GONE", "keep": "secrets"})
     assert answer.status_code == 409
     assert "Workload not found: 01GONE" in answer.text
@@ -212,7 +212,7 @@ def test_grace_and_array_are_fields_of_the_form() -> None:
 
 
 @pytest.mark.parametrize(("field", "text"), [("array", "0"), ("array", "many"), ("array", "9" * 5000), ("grace", "x")])
-def test_what_cannot_be_read_is_told_beside_its_field(field: str, text: str) -> None:
+def test_invalid_array_or_grace_is_an_error_at_its_field(field: str, text: str) -> None:
     submission, form = LaunchForm.read({"kind": "job", "command": "x", field: text}).submission()
     assert submission is None
     assert set(form.errors) == {field}

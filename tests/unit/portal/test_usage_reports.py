@@ -32,9 +32,7 @@ async def used(portal: Portal, clock: FakeClock, submit: Submit, mib: int, *, en
     return one
 
 
-async def test_the_usage_report_of_one_that_ended(
-    portal: Portal, ann: Person, submit: Submit, clock: FakeClock
-) -> None:
+async def test_usage_report_of_ended_workload(portal: Portal, ann: Person, submit: Submit, clock: FakeClock) -> None:
     one = await used(portal, clock, submit, 5000)
     page = (await ann.get(f"workloads/{one.id}")).text
     assert "<strong>5.5 GiB</strong>" in page
@@ -43,7 +41,7 @@ async def test_the_usage_report_of_one_that_ended(
     assert "Measured every few seconds." in page
 
 
-async def test_the_usage_report_of_one_that_runs_is_so_far(
+async def test_usage_report_of_running_workload_is_provisional(
     portal: Portal, ann: Person, submit: Submit, clock: FakeClock
 ) -> None:
     one = await used(portal, clock, submit, 15_000, ends=False)
@@ -53,7 +51,7 @@ async def test_the_usage_report_of_one_that_runs_is_so_far(
     assert "than its share of 12 GiB" in page, "the warning stands among the events"
 
 
-async def test_one_that_ended_before_anybody_looked(portal: Portal, ann: Person, submit: Submit) -> None:
+async def test_workload_that_ended_before_the_first_measurement(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(), name="quick")
     one = await submit(name="quick", ended=True)
     assert "No measurements: the workload ended before the first one" in (await ann.get(f"workloads/{one.id}")).text
@@ -67,7 +65,7 @@ async def test_one_that_ended_before_anybody_looked(portal: Portal, ann: Person,
         ("", "5.5GiB", "will do"),
     ],
 )
-async def test_the_form_offers_what_would_do(
+async def test_form_suggests_sufficient_request(
     portal: Portal, ann: Person, submit: Submit, clock: FakeClock, gpus: str, offered: str, said: str
 ) -> None:
     await used(portal, clock, submit, 5000)
@@ -82,9 +80,7 @@ async def test_the_form_offers_what_would_do(
     assert "suggestion" not in other
 
 
-async def test_a_process_that_nobody_started_is_shown_on_its_device(
-    portal: Portal, ann: Person, clock: FakeClock
-) -> None:
+async def test_unattributed_process_is_shown_on_its_gpu(portal: Portal, ann: Person, clock: FakeClock) -> None:
     device_row = portal.devices.inventory()[2]
     portal.devices.unattributed_processes[device_row.uuid] = (ProcessMemory(99, 2048),)
     portal.engine.owned[99] = ProcessOwner(99, None, "<blender>", 0.0)

@@ -62,7 +62,6 @@ async def exec_by_http(request: Request, workload_id: str) -> Response:
 
 
 async def connect(websocket: WebSocket) -> None:
-    """Run a command until it or the connection ends, or refuse it."""
     api = context(websocket)
     try:
         principal = await api.identify(websocket)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
 
 from commonage.api.fill import fill
-from commonage.api.routing import BODY, Guarded, answer, body_of, caller, context, problems, read_json
+from commonage.api.routing import BODY, Guarded, body_of, caller, context, problems, read_json
 from commonage.control.catalogue.images import ImageView
 from commonage.domain.images import USUAL_PATH, Image, Kernel, Provenance, SourceFile, environments_of
 from commonage.domain.principals import Scope
@@ -38,101 +37,90 @@ _EXAMPLE = {
 }
 
 
-@router.get("/images", summary="List images", response_model=ImageList, responses=problems())
-async def list_images(request: Request) -> Response:
+@router.get("/images", summary="List images", responses=problems())
+async def list_images(request: Request) -> ImageList:
     """Public images and those of your tenants, by name; admins see all. Removed images are not listed."""
     views = context(request).control.images.visible(caller(request))
-    return answer(ImageList(items=[_image_out(view) for view in views]))
+    return ImageList(items=[_image_out(view) for view in views])
 
 
 @router.post(
     "/images",
     status_code=201,
     summary="Register an image",
-    response_model=ImageOut,
     responses={
         **problems(*BODY, "invalid-memory", *_NAME_PROBLEMS),
         201: {"description": "Registered, and durable: workloads can use it now."},
     },
     openapi_extra=body_of(ImageIn, _EXAMPLE),
 )
-async def register(request: Request) -> Response:
+async def register(request: Request) -> ImageOut:
     """Add a pushed image to the catalogue, and pull it on the nodes.
 
     It becomes one environment; if it has several kernels, one for sessions and one for each kernel. Members of a tenant
     may register what they pushed to the site's registry under the tenant's name, admins any image. An existing image of
     the same name is replaced: running workloads continue in the old one, new ones start in the new one.
     """
-    api, principal = context(request), caller(request)
-    principal.need(Scope.SUBMIT)
+    api, principal = context(request), caller(request, Scope.SUBMIT)
     body = await read_json(request, ImageIn)
     registry = api.registry.about.address if api.registry is not None else None
     made = await api.control.images.add(principal, parse_image(body), registry)
-    return answer(_image_out(made), 201)
+    return _image_out(made)
 
 
 @router.post(
     "/images/dry-run",
     summary="Check the name of an image",
-    response_model=ImageNameOut,
     responses=problems(*BODY, *_NAME_PROBLEMS),
     openapi_extra=body_of(ImageNameIn, {"name": "lab/torch:2.4"}),
 )
-async def dry_run(request: Request) -> Response:
+async def dry_run(request: Request) -> ImageNameOut:
     """Check whether you may register an image under this name, before you build and push it."""
     principal = caller(request)
     body = await read_json(request, ImageNameIn)
     name, tenant, before = context(request).control.images.check_name(principal, body.name)
-    return answer(ImageNameOut(name=name, tenant=tenant, replaces=before is not None))
+    return ImageNameOut(name=name, tenant=tenant, replaces=before is not None)
 
 
-@router.get(
-    "/images/{scope}/{name}",
-    summary="Show an image",
-    response_model=ImageOut,
-    responses=problems("image-not-found", "invalid-image"),
-)
-async def show(request: Request, scope: str, name: str) -> Response:
+@router.get("/images/{scope}/{name}", summary="Show an image", responses=problems("image-not-found", "invalid-image"))
+async def show(request: Request, scope: str, name: str) -> ImageOut:
     """An image with its sources, the nodes that have it, and its workloads. `name` may have a tag: `torch:2.4`."""
-    return answer(_image_out(context(request).control.images.one(caller(request), f"{scope}/{name}")))
+    return _image_out(context(request).control.images.one(caller(request), f"{scope}/{name}"))
 
 
 @router.delete(
     "/images/{scope}/{name}",
     summary="Remove an image from the catalogue",
-    response_model=RemovedOut,
     responses=problems("image-not-found", "invalid-image", "not-yours"),
 )
-async def remove(request: Request, scope: str, name: str) -> Response:
+async def remove(request: Request, scope: str, name: str) -> RemovedOut:
     """Running workloads continue, waiting ones are held until it is registered again, and new ones are refused.
 
     Allowed for the user who registered it, and for admins. The registry deletes its data some days later.
     """
     gone, waiting = await context(request).control.images.remove(caller(request), f"{scope}/{name}")
-    return answer(RemovedOut(image=_image_out(gone), waiting=list(waiting)))
+    return RemovedOut(image=_image_out(gone), waiting=list(waiting))
 
 
 @router.post(
     "/images/{scope}/{name}/prepull",
     status_code=202,
     summary="Pull an image on nodes",
-    response_model=ImageOut,
     responses={
         **problems(*BODY, "image-not-found", "invalid-image", "node-not-found", "not-yours", "conflict"),
         202: {"description": "In progress; `nodes` of the image shows the progress."},
     },
     openapi_extra=body_of(PrepullIn, {"nodes": ["gpu-1", "gpu-2"]}, required=False),
 )
-async def prepull(request: Request, scope: str, name: str) -> Response:
+async def prepull(request: Request, scope: str, name: str) -> ImageOut:
     """Pull it in advance on the given nodes, or on all ready nodes.
 
     Allowed for the user who registered it, and for admins.
     """
-    principal = caller(request)
-    principal.need(Scope.SUBMIT)
+    principal = caller(request, Scope.SUBMIT)
     body = await read_json(request, PrepullIn, optional=True)
     found = await context(request).control.images.prepull(principal, f"{scope}/{name}", body.nodes)
-    return answer(_image_out(found), 202)
+    return _image_out(found)
 
 
 def _image_out(view: ImageView) -> ImageOut:
@@ -149,7 +137,6 @@ def _image_out(view: ImageView) -> ImageOut:
 
 
 def _environment_of(kernel: Kernel, image: Image) -> str:
-    """The name of the environment in which jobs use this kernel's Python."""
     return image.name if len(image.kernels) < 2 else f"{image.name}/{kernel.name}"
 
 

@@ -1,26 +1,36 @@
-"""Routes of nodes and node pools: show, drain, resume and remove nodes."""
+"""Routes of nodes and node pools: list, drain, resume and remove nodes, and let machines join as nodes.
+
+The join script is outside the API, because the machine that fetches it has no account.
+"""
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from commonage.api.fill import fill, reason
-from commonage.api.routing import QUERY, Guarded, answer, caller, context, problems
+from commonage.api.routing import BODY, QUERY, Guarded, body_of, caller, context, expiry, problems, read_json
 from commonage.control.nodes.node_states import reasons_for
 from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.usage.attribution import unattributed
 from commonage.control.windows import deadline_of, zone_of
-from commonage.domain.errors import NotFound
+from commonage.domain.errors import Conflict, InvalidInput, NotFound
 from commonage.domain.nodes import NodePoolView
 from commonage.domain.principals import Principal, Scope
+from commonage.ports.joining import Joining
+from commonage.wire.hub import PORTAL_PATH
 from commonage.wire.nodes import (
     DeviceOut,
     DoneOut,
     DrainQuery,
+    JoinKitOut,
+    JoinTokenIn,
+    JoinTokenOut,
     NodeList,
     NodeOut,
     NodePoolList,
@@ -35,78 +45,69 @@ from commonage.wire.nodes import (
 router = APIRouter(route_class=Guarded, tags=["nodes"])
 
 
-@router.get("/nodes", summary="List nodes", response_model=NodeList, responses=problems())
-async def list_nodes(request: Request) -> Response:
+@router.get("/nodes", summary="List nodes", responses=problems())
+async def list_nodes(request: Request) -> NodeList:
     """All nodes by name, with their GPUs and free resources. Lost nodes stay until they are removed."""
-    principal = caller(request)
-    principal.need(Scope.READ)
+    principal = caller(request, Scope.READ)
     views = context(request).control.node_views.all()
-    return answer(NodeList(items=[node_out(view, principal) for view in views]))
+    return NodeList(items=[node_out(view, principal) for view in views])
 
 
 @router.post(
     "/nodes/{site}/{name}/drain",
     summary="Drain a node",
-    response_model=NodeOut,
     responses=problems("node-not-found", "invalid-time", "invalid-input", *QUERY),
 )
-async def drain(request: Request, site: str, name: str, query: Annotated[DrainQuery, Query()]) -> Response:
+async def drain(request: Request, site: str, name: str, query: Annotated[DrainQuery, Query()]) -> NodeOut:
     """Start no more workloads on the node. Running ones continue, unless you set `requeue` or a deadline. For admins.
 
     Owners of affected workloads get an event.
     """
-    control, principal = context(request).control, caller(request)
-    principal.need(Scope.ADMIN)
+    control, principal = context(request).control, caller(request, Scope.ADMIN)
     find_node(request, site, name)
     by = None if query.by is None else deadline_of(query.by, zone_of(query.time_zone), control.clock.now())
     await control.drains.drain(principal, name, requeue=query.requeue, by=by)
-    return answer(node_out(find_node(request, site, name), principal))
+    return node_out(find_node(request, site, name), principal)
 
 
 @router.delete(
-    "/nodes/{site}/{name}",
-    summary="Remove a node",
-    response_model=DoneOut,
-    responses=problems("node-not-found", "node-in-use", *QUERY),
+    "/nodes/{site}/{name}", summary="Remove a node", responses=problems("node-not-found", "node-in-use", *QUERY)
 )
-async def remove(request: Request, site: str, name: str, query: Annotated[RemoveQuery, Query()]) -> Response:
+async def remove(request: Request, site: str, name: str, query: Annotated[RemoveQuery, Query()]) -> DoneOut:
     """Remove a node that is lost, or drained and empty. A node that reports again later is added again. For admins.
 
     Where nodes join, this also revokes its certificate, its place in the Swarm, and all join tokens. With `force`,
     workloads that still count as running on a lost node become lost.
     """
-    control, principal = context(request).control, caller(request)
-    principal.need(Scope.ADMIN)
+    control, principal = context(request).control, caller(request, Scope.ADMIN)
     if name in control.live_state.nodes:  # a node that is no longer listed may still have a certificate
         find_node(request, site, name)
-    return answer(DoneOut(done=list(await control.drains.remove(principal, name, force=query.force))))
+    return DoneOut(done=list(await control.drains.remove(principal, name, force=query.force)))
 
 
 @router.post(
     "/nodes/{site}/{name}/resume",
     summary="Resume a node",
-    response_model=NodeOut,
     responses=problems("node-not-found", "device-not-found", *QUERY),
 )
-async def resume(request: Request, site: str, name: str, query: Annotated[ResumeQuery, Query()]) -> Response:
+async def resume(request: Request, site: str, name: str, query: Annotated[ResumeQuery, Query()]) -> NodeOut:
     """Undo a drain, and clear remembered faults of the GPUs; a fault that persists is reported again. For admins.
 
     With `gpu`, clear only the faults of that GPU.
     """
-    principal = caller(request)
-    principal.need(Scope.ADMIN)
+    principal = caller(request, Scope.ADMIN)
     find_node(request, site, name)
     await context(request).control.nodes.resume(principal, name, query.gpu)
-    return answer(node_out(find_node(request, site, name), principal))
+    return node_out(find_node(request, site, name), principal)
 
 
-@router.get("/node-pools", summary="List node pools", response_model=NodePoolList, responses=problems())
-async def list_node_pools(request: Request) -> Response:
+@router.get("/node-pools", summary="List node pools", responses=problems())
+async def list_node_pools(request: Request) -> NodePoolList:
     """Rented nodes, the next steps of each pool's policy with the reason, and the cost per hour. For admins."""
     control = context(request).control
     currency = control.settings.prices.currency
     views = control.node_pools.views(caller(request))
-    return answer(NodePoolList(items=[_node_pool_out(view, currency) for view in views]))
+    return NodePoolList(items=[_node_pool_out(view, currency) for view in views])
 
 
 def find_node(request: Request, site: str, name: str) -> NodeView:
@@ -120,7 +121,6 @@ def find_node(request: Request, site: str, name: str) -> NodeView:
 
 
 def node_out(view: NodeView, principal: Principal) -> NodeOut:
-    """The node and its free resources, as the principal may see them."""
     return fill(
         NodeOut,
         view,
@@ -133,7 +133,6 @@ def node_out(view: NodeView, principal: Principal) -> NodeOut:
 
 
 def device_out(view: DeviceView) -> DeviceOut:
-    """The GPU with its last sample and its faults."""
     device = view.device
     notices = [*device.notices, *([unattributed(device, view.unattributed)] if view.unattributed else [])]
     return fill(
@@ -161,3 +160,62 @@ def _node_pool_out(view: NodePoolView, currency: str) -> NodePoolOut:
         reason=reason(view.why),
         currency=currency,
     )
+
+
+@router.post(
+    "/join-tokens",
+    status_code=201,
+    summary="Create a join token",
+    responses=problems(*BODY, "conflict"),
+    openapi_extra=body_of(JoinTokenIn, {"for_s": 3600}, required=False),
+)
+async def make(request: Request) -> JoinTokenOut:
+    """Create a token with which any number of machines may join as nodes until it expires. For admins.
+
+    It expires no later than the token of the request.
+    """
+    caller(request, Scope.ADMIN)
+    joining = _joining(request)
+    body = await read_json(request, JoinTokenIn, optional=True)
+    latest, now = await expiry(request), context(request).control.clock.now()
+    if latest is not None and now + body.for_s > latest:
+        raise InvalidInput(
+            f"a join token cannot last {body.for_s} seconds: the token of this request expires in {int(latest - now)} "
+            "seconds; request a shorter lifetime, or use another token",
+            field="for_s",
+        )
+    made = await joining.token(body.for_s)
+    user_data = await joining.template(made.token, body.options) if body.cloud_init else None
+    return fill(JoinTokenOut, made, script_sha256=joining.kit().script_sha256, user_data=user_data)
+
+
+@router.delete("/join-tokens", summary="Revoke all join tokens", responses=problems("conflict"))
+async def revoke(request: Request) -> DoneOut:
+    """Also rotate the Swarm's own worker token. Nodes that have joined stay. For admins."""
+    caller(request, Scope.ADMIN)
+    return DoneOut(done=list(await _joining(request).revoke_tokens()))
+
+
+@router.get("/join-kit", summary="Get the files for a join over SSH", responses=problems("conflict"))
+async def kit(request: Request) -> JoinKitOut:
+    """The join script and the packed program, which `commonage node join` copies to the machine. For admins."""
+    caller(request, Scope.ADMIN)
+    found = _joining(request).kit()
+    packed = base64.b64encode(found.bundle).decode()
+    return fill(JoinKitOut, found, bundle=packed)
+
+
+def script_route(joining: Joining) -> Route:
+    """`GET /services/commonage/join`: the join script, without authentication. It contains no secret."""
+
+    async def script(_: Request) -> Response:
+        return PlainTextResponse(joining.kit().script, headers={"Cache-Control": "no-cache"})
+
+    return Route(f"{PORTAL_PATH}join", script, methods=["GET"])
+
+
+def _joining(request: Request) -> Joining:
+    joining = context(request).joining
+    if joining is None:
+        raise Conflict('no node can join this site; an admin must set `site_address` (and `engine = "swarm"`)')
+    return joining

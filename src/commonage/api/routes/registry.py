@@ -34,32 +34,26 @@ router = APIRouter(route_class=Guarded, tags=["images"])
 _public = APIRouter(tags=["images"])
 
 
-@router.get(
-    "/registry",
-    summary="Show the image registry",
-    response_model=RegistryOut,
-    responses=problems("registry-not-found"),
-)
-async def about(request: Request) -> Response:
+@router.get("/registry", summary="Show the image registry", responses=problems("registry-not-found"))
+async def about(request: Request) -> RegistryOut:
     """The address of the site's image registry, and the certificate authority that verifies it."""
-    caller(request).need(Scope.READ)
-    return answer(fill(RegistryOut, _registry(request).about))
+    caller(request, Scope.READ)
+    return fill(RegistryOut, _registry(request).about)
 
 
 @router.post(
     "/registry/collect",
     summary="Delete unused images from the registry",
-    response_model=CollectedOut,
     responses=problems("registry-not-found", "conflict", "engine-failure"),
 )
-async def collect(request: Request) -> Response:
+async def collect(request: Request) -> CollectedOut:
     """Delete old images that are not in the catalogue, and layers without an image. For admins.
 
     Pushes are refused meanwhile. This also happens automatically every day.
     """
-    caller(request).need(Scope.ADMIN)
+    caller(request, Scope.ADMIN)
     found = await _registry(request).collect(images_in_use(context(request).control))
-    return answer(fill(CollectedOut, found))
+    return fill(CollectedOut, found)
 
 
 @_public.get(

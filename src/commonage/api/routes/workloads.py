@@ -139,7 +139,6 @@ async def submit(request: Request) -> Response:
 
 
 async def _ids_of_array(api: Context, principal: Principal, first: Workload) -> list[str]:
-    """The ids of all members, in the order of their indices."""
     members, cursor, found = Filter(array_id=first.id), None, list[Workload]()
     while True:
         page = await api.control.queries.workloads(principal, members, limit=_PAGE_OF_IDS, cursor=cursor)
@@ -152,11 +151,10 @@ async def _ids_of_array(api: Context, principal: Principal, first: Workload) -> 
 @router.post(
     "/workloads/dry-run",
     summary="Explain a submission without creating it",
-    response_model=ExplanationOut,
     responses=problems(*_INVALID),
     openapi_extra=body_of(SubmitIn, _EXAMPLE),
 )
-async def dry_run(request: Request) -> Response:
+async def dry_run(request: Request) -> ExplanationOut:
     """The same checks and errors as a submission, and an explanation of when it would start. Creates nothing.
 
     `suggestion` is based on your last runs of the same command in the same environment.
@@ -167,80 +165,59 @@ async def dry_run(request: Request) -> Response:
     suggestion = await api.control.advice.on(principal, submission)
     if suggestion is not None:
         found = found.model_copy(update={"suggestion": fill(SuggestionOut, suggestion)})
-    return answer(found)
+    return found
 
 
-@router.get(
-    "/workloads",
-    summary="List workloads, newest first",
-    response_model=WorkloadPage,
-    responses=problems(*QUERY, "invalid-cursor"),
-)
-async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Query()]) -> Response:
+@router.get("/workloads", summary="List workloads, newest first", responses=problems(*QUERY, "invalid-cursor"))
+async def list_workloads(request: Request, query: Annotated[WorkloadsQuery, Query()]) -> WorkloadPage:
     """Your own workloads; admins see everyone's. Use `cursor` for the next page."""
     api, principal = context(request), caller(request)
     wanted = parse_filter(query)
     page = await api.control.queries.workloads(principal, wanted, limit=query.limit, cursor=query.cursor)
     counts = by_state(await api.control.queries.counts(principal, wanted)) if query.counts else {}
     items = [_workload_for(api, principal, one) for one in page.items]
-    return answer(WorkloadPage(items=items, next_cursor=page.next_cursor, counts=counts))
+    return WorkloadPage(items=items, next_cursor=page.next_cursor, counts=counts)
 
 
-@router.get(
-    WORKLOAD,
-    summary="Show a workload",
-    response_model=WorkloadOut,
-    responses=problems("workload-not-found"),
-)
-async def one_workload(request: Request, workload_id: str) -> Response:
+@router.get(WORKLOAD, summary="Show a workload", responses=problems("workload-not-found"))
+async def one_workload(request: Request, workload_id: str) -> WorkloadOut:
     """Its state with the reason, its allocation, and its usage report."""
     api, principal = context(request), caller(request)
     workload = await api.control.queries.workload(principal, check_id(workload_id))
     found, report = _workload_for(api, principal, workload), await api.control.usage_reports.of(workload)
     if report is not None:
         found = found.model_copy(update={"usage_report": usage_report_out(report)})
-    return answer(found)
+    return found
 
 
-@router.get(
-    WORKLOAD + "/explanation",
-    summary="Explain why a workload waits",
-    response_model=ExplanationOut,
-    responses=problems("workload-not-found"),
-)
-async def explanation(request: Request, workload_id: str) -> Response:
+@router.get(WORKLOAD + "/explanation", summary="Explain why a workload waits", responses=problems("workload-not-found"))
+async def explanation(request: Request, workload_id: str) -> ExplanationOut:
     """Missing resources, their holders, a smaller request that would start now, and the expected start."""
     queries, principal = context(request).control.queries, caller(request)
     found = await queries.explain(principal, check_id(workload_id))
     workload = await queries.workload(principal, workload_id)
-    return answer(explanation_out(found, workload.state, principal))
+    return explanation_out(found, workload.state, principal)
 
 
-@router.get(
-    WORKLOAD + "/attempts",
-    summary="List the attempts of a workload",
-    response_model=AttemptList,
-    responses=problems("workload-not-found"),
-)
-async def attempts(request: Request, workload_id: str) -> Response:
+@router.get(WORKLOAD + "/attempts", summary="List the attempts of a workload", responses=problems("workload-not-found"))
+async def attempts(request: Request, workload_id: str) -> AttemptList:
     """Oldest first, each with its node, its GPU shares and its end."""
     found = await context(request).control.queries.attempts(caller(request), check_id(workload_id))
-    return answer(AttemptList(items=[attempt_out(one) for one in found]))
+    return AttemptList(items=[attempt_out(one) for one in found])
 
 
 @router.post(
     WORKLOAD + "/stop",
     summary="Stop a workload",
-    response_model=WorkloadOut,
     responses=problems(*BODY, "workload-not-found", "already-ended"),
     openapi_extra=body_of(StopIn, {"reason": "wrong data"}, required=False),
 )
-async def stop(request: Request, workload_id: str) -> Response:
+async def stop(request: Request, workload_id: str) -> WorkloadOut:
     """Send SIGTERM, then SIGKILL after the grace period. Repeated requests have no further effect."""
     api, principal = context(request), caller(request)
     body = await read_json(request, StopIn, optional=True)
     found = await api.control.workloads.stop(principal, check_id(workload_id), body.reason)
-    return answer(_workload_for(api, principal, found))
+    return _workload_for(api, principal, found)
 
 
 # --- responses ------------------------------------------------------------------------------------------------------
@@ -292,7 +269,6 @@ def _session_url(workload: Workload, session_origin: str) -> str | None:
 
 
 def request_out(request: ResourceRequest) -> RequestOut:
-    """The requested resources."""
     return fill(
         RequestOut,
         request,
@@ -307,7 +283,6 @@ def _share_out(share: Share) -> ShareOut:
 
 
 def attempt_out(attempt: Attempt) -> AttemptOut:
-    """The attempt with its allocation."""
     allocation = attempt.allocation
     return fill(
         AttemptOut,
@@ -350,7 +325,6 @@ def holder_out(holder: Holder, principal: Principal) -> HolderOut:
 
 
 def usage_report_out(report: UsageReport) -> UsageReportOut:
-    """The usage report with its summary."""
     return fill(
         UsageReportOut,
         report,
@@ -426,7 +400,6 @@ def parse_gpu_request(text: str | float | None) -> GpuRequest | None:
 
 
 def parse_filter(query: WorkloadsQuery) -> Filter:
-    """The store's filter for this query."""
     return Filter(
         owner=query.owner,
         kinds=None if query.kind is None else (Kind(query.kind),),

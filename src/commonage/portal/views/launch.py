@@ -41,13 +41,13 @@ class _Launch:
         self._control = site.control
 
     async def page(self, request: Request, visitor: Visitor) -> Response:
-        form, earlier = await self._prefilled(request, visitor.who)
+        form, earlier = await self._prefilled(request, visitor.principal)
         return await self._show(request, visitor, form, earlier)
 
     async def submit(self, request: Request, visitor: Visitor) -> Response:
         form = await _sent(request)
         again = form.values["again"]
-        earlier = await self._earlier(visitor.who, again)
+        earlier = await self._earlier(visitor.principal, again)
         if again and earlier is None:
             form = form.changed(again="").refused(InvalidInput(
                 f"Workload not found: {again[:60]}, which this form runs again, no longer exists. Its files, variables "
@@ -58,7 +58,7 @@ class _Launch:
         if submission is None:
             return await self._show(request, visitor, form, earlier, 422)
         try:
-            submitted = await self._control.workloads.submit(visitor.who, submission)
+            submitted = await self._control.workloads.submit(visitor.principal, submission)
         except InvalidInput as error:
             return await self._show(request, visitor, form.refused(error), earlier, 422)
         except CommonageError as error:  # on any error the entered values are kept
@@ -69,24 +69,24 @@ class _Launch:
     async def dry_run(self, request: Request, visitor: Visitor) -> Response:
         """The result and the errors of the fields, as parts of the page."""
         form = await _sent(request)
-        earlier = await self._earlier(visitor.who, form.values["again"])
-        form, explanation, never = await self._considered(visitor.who, form, earlier)
+        earlier = await self._earlier(visitor.principal, form.values["again"])
+        form, explanation, never = await self._considered(visitor.principal, form, earlier)
         draw = self._site.parts(visitor, _PARTS)
-        suggestion = await self._suggestion(visitor.who, form, earlier)
+        suggestion = await self._suggestion(visitor.principal, form, earlier)
         values = {"form": form, "explanation": explanation, "never": never, "suggestion": suggestion}
         parts = {f"error-{name}": draw("error", {"text": form.errors.get(name, "")}) for name in FIELDS}
         parts["verdict"] = draw("verdict", values)
         return HTMLResponse(live.partials(parts))
 
     async def _considered(
-        self, who: Principal, form: LaunchForm, earlier: Earlier | None
+        self, principal: Principal, form: LaunchForm, earlier: Earlier | None
     ) -> tuple[LaunchForm, Explanation | None, str | None]:
         """The form with its errors, the result of the dry run, and the reason if it could never start."""
         submission, form = form.submission(earlier, considered=True)
         if submission is None:
             return form, None, None
         try:
-            return form, await self._control.workloads.dry_run(who, submission), None
+            return form, await self._control.workloads.dry_run(principal, submission), None
         except Unschedulable as error:
             return form, None, messages.of_error(error)
         except InvalidInput as error:
@@ -94,20 +94,20 @@ class _Launch:
         except CommonageError as error:  # shown in place of a verdict
             return form, None, messages.of_error(error)
 
-    async def _suggestion(self, who: Principal, form: LaunchForm, earlier: Earlier | None) -> Suggestion | None:
+    async def _suggestion(self, principal: Principal, form: LaunchForm, earlier: Earlier | None) -> Suggestion | None:
         """The suggestion from earlier runs of the same; None while the form cannot be read."""
         submission, _ = form.submission(earlier)
         if submission is None:
             return None
         try:
-            return await self._control.advice.on(who, submission)
+            return await self._control.advice.on(principal, submission)
         except CommonageError:  # the verdict says it already
             return None
 
-    async def _prefilled(self, request: Request, who: Principal) -> tuple[LaunchForm, Earlier | None]:
+    async def _prefilled(self, request: Request, principal: Principal) -> tuple[LaunchForm, Earlier | None]:
         query = request.query_params
         form = LaunchForm.read(query)
-        earlier = await self._earlier(who, form.values["again"])
+        earlier = await self._earlier(principal, form.values["again"])
         if earlier is not None:  # otherwise it is gone or not visible to the user: show an empty form
             form = LaunchForm.again(earlier.workload)
             form = form.changed(**{name: query[name] for name in FIELDS if name in query})
@@ -115,37 +115,37 @@ class _Launch:
             form = form.changed(again="")
         return form.changed(key=f"portal-{secrets.token_hex(12)}"), earlier
 
-    async def _earlier(self, who: Principal, workload_id: str) -> Earlier | None:
+    async def _earlier(self, principal: Principal, workload_id: str) -> Earlier | None:
         """The workload to run again; None if it does not exist or the visitor may not see it."""
         if not workload_id:
             return None
         try:
-            workload = await self._control.queries.workload(who, workload_id)
+            workload = await self._control.queries.workload(principal, workload_id)
         except NotFound:
             return None
         has_files = False
         if workload.spec.bundle is not None:
             with contextlib.suppress(NotFound):  # removed since, or another user's
-                self._control.bundles.find(who, replace(workload.spec, owner=who.name))
+                self._control.bundles.find(principal, replace(workload.spec, owner=principal.name))
                 has_files = True
-        return Earlier(workload, who.name, has_files)
+        return Earlier(workload, principal.name, has_files)
 
     async def _show(
         self, request: Request, visitor: Visitor, form: LaunchForm, earlier: Earlier | None, status: int = 200
     ) -> Response:
-        options = self._control.launch.options(visitor.who)
-        considered, explanation, never = await self._considered(visitor.who, form, earlier)
+        options = self._control.launch.options(visitor.principal)
+        considered, explanation, never = await self._considered(visitor.principal, form, earlier)
         values: dict[str, Any] = {
             "section": "launch",
             "earlier": earlier,
             "form": form if status != 200 else considered,
             "options": options,
-            "home_use": self._control.homes.of(visitor.who),
-            "volumes": [one for one in self._control.volumes.offered(visitor.who) if not one.volume.always],
+            "home_use": self._control.homes.of(visitor.principal),
+            "volumes": [one for one in self._control.volumes.offered(visitor.principal) if not one.volume.always],
             "simulated": options.simulated_gpus,
             "explanation": explanation,
             "never": never,
-            "suggestion": await self._suggestion(visitor.who, form, earlier),
+            "suggestion": await self._suggestion(visitor.principal, form, earlier),
             "defaults": self._control.settings,
         }
         return self._site.render(request, visitor, "launch.html", values, status)

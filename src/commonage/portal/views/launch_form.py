@@ -45,10 +45,10 @@ _MAX_RETRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The workload that is run again. `has_files`: the server still keeps its files for the visitor, `who`."""
+    """The workload that is run again. `has_files`: the server still keeps its files for `visitor`, a user name."""
 
     workload: Workload
-    who: str
+    visitor: str
     has_files: bool
 
     @property
@@ -60,7 +60,7 @@ class Earlier:
     def secrets(self) -> Variables:
         """Secrets that the user need not enter again: the visitor's own, until the workload ends."""
         spec = self.workload.spec
-        return spec.secrets if spec.owner == self.who and spec.kind is not Kind.SESSION else ()
+        return spec.secrets if spec.owner == self.visitor and spec.kind is not Kind.SESSION else ()
 
     @property
     def secrets_to_enter(self) -> tuple[str, ...]:
@@ -90,7 +90,6 @@ class LaunchForm:
 
     @classmethod
     def again(cls, workload: Workload) -> LaunchForm:
-        """The form that would run the same workload again."""
         spec = workload.spec
         return cls.read(
             {
@@ -119,7 +118,6 @@ class LaunchForm:
 
     @property
     def kind(self) -> Kind:
-        """The kind of workload to launch."""
         return Kind(self.values["kind"])
 
     @property
@@ -128,7 +126,6 @@ class LaunchForm:
         return frozenset(self.values["keep"].split(",")) & frozenset(KEPT)
 
     def changed(self, **values: str) -> LaunchForm:
-        """A copy with these values replaced."""
         return replace(self, values={**self.values, **values})
 
     def refused(self, error: InvalidInput) -> LaunchForm:
@@ -230,7 +227,6 @@ def command_words(text: str) -> tuple[str, ...]:
 
 
 def command_text(command: tuple[str, ...]) -> str:
-    """The text from which `command_words` makes this command."""
     if len(command) == 3 and command[:2] == ("sh", "-c") and _SHELL.search(command[2]):
         return command[2]
     return shlex.join(command)
@@ -253,18 +249,6 @@ def _priority(text: str) -> int | str:
         return text
 
 
-def _nodes(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_TOGETHER:
-        raise InvalidInput(f"Nodes must be a number from 1 to {MAX_TOGETHER}, not {text[:40]!r}.", field="nodes")
-    return int(text)
-
-
-def _array(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10) or not int(text):  # control checks the maximum
-        raise InvalidInput(f"The array size must be a number from 1, not {text[:40]!r}.", field="array")
-    return int(text)
-
-
 def _labels(text: str) -> tuple[tuple[str, str], ...]:
     pairs = [part.partition("=") for part in text.replace(",", " ").split()]
     if not all(equals for _, equals, _ in pairs):
@@ -276,7 +260,15 @@ def _volumes(text: str) -> tuple[VolumeRequest, ...]:
     return tuple(parse_volume(part) for part in text.split(",") if part.strip())
 
 
-def _retries(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_RETRIES:
-        raise InvalidInput(f"Retries must be a number from 0 to {_MAX_RETRIES}, not {text[:40]!r}.", field="retries")
-    return int(text)
+def number(text: str, *, name: str, label: str, least: int = 1, most: int | None = None) -> int:
+    """A whole number in the field `name`. Raises InvalidInput for other texts and numbers."""
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    if value < least or (most is not None and value > most):
+        limits = f"from {least}" if most is None else f"from {least} to {most}"
+        raise InvalidInput(f"{label} must be a number {limits}, not {text[:40]!r}.", field=name)
+    return value
+
+
+_nodes = partial(number, name="nodes", label="Nodes", most=MAX_TOGETHER)
+_array = partial(number, name="array", label="The array size")  # control checks the maximum
+_retries = partial(number, name="retries", label="Retries", least=0, most=_MAX_RETRIES)

@@ -1,4 +1,4 @@
-"""Nodes page: hardware, measurements and faults of nodes and GPUs; admins drain, resume and remove nodes. Live."""
+"""Nodes and images pages: hardware, measurements, faults and images; admins drain, resume and remove nodes. Live."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from starlette.routing import Route
 from commonage.control.control import Control
 from commonage.control.nodes.node_states import device_of
 from commonage.control.windows import deadline_of
+from commonage.domain.images import Image, environments_of
 from commonage.domain.nodes import Node
-from commonage.domain.principals import Principal
+from commonage.domain.workloads import Kind
 from commonage.messages import texts
 from commonage.portal.auth import Visitor
 from commonage.portal.site import Site, form_text
@@ -28,60 +29,55 @@ WIDTH, HEIGHT = 120, 28  # of a sparkline, in its own units
 
 
 def routes(site: Site) -> list[Route]:
-    """GET nodes and its live stream; POST nodes/NAME/drain with `drain` 1 (and `requeue`, `by`) or 0,
-    nodes/NAME/resume with a `gpu`, and nodes/NAME/remove.
+    """GET nodes and images, and their live streams.
+
+    POST nodes/NAME/drain with `drain` 1 (and `requeue`, `by`) or 0, nodes/NAME/resume with a `gpu`, nodes/NAME/remove,
+    images/TENANT/NAME/remove and images/TENANT/NAME/prepull.
     """
-    view = _Nodes(site)
-    return [
-        Route("/nodes", site.page(view.page), methods=["GET"]),
-        Route("/live/nodes", site.page(view.live), methods=["GET"]),
-        Route("/nodes/{name}/drain", site.page(view.drain), methods=["POST"]),
-        Route("/nodes/{name}/resume", site.page(view.resume), methods=["POST"]),
-        Route("/nodes/{name}/remove", site.page(view.remove), methods=["POST"]),
-    ]
+    control = site.control
 
-
-class _Nodes:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def page(self, request: Request, visitor: Visitor) -> Response:
-        values = await gather(self._site.control, visitor.who)
-        return self._site.render(request, visitor, "nodes.html", {"section": "nodes", **values})
-
-    async def live(self, request: Request, visitor: Visitor) -> Response:
-        gather_values = partial(gather, self._site.control, visitor.who)
-        return self._site.live(request, visitor, "parts/nodes.html", ["nodes"], gather_values)
-
-    async def drain(self, request: Request, visitor: Visitor) -> Response:
-        nodes, name = self._site.control.nodes, request.path_params["name"]
-        if form_text(await request.form(), "drain") == "1":
-            node = await self._drained(request, visitor, name)
-        else:
-            node = await nodes.resume(visitor.who, name)
-        return self._site.done(request, _drain_message(node), "nodes")
-
-    async def _drained(self, request: Request, visitor: Visitor, name: str) -> Node:
+    async def drain(request: Request, visitor: Visitor) -> Response:
         """`requeue` 1 requeues jobs now. `by` is the deadline for all workloads, in UTC unless it has a time zone."""
-        form, control = await request.form(), self._site.control
-        by = form_text(form, "by")
-        deadline = deadline_of(by, UTC, control.clock.now()) if by else None
-        requeue = form_text(form, "requeue") == "1"
-        return await control.drains.drain(visitor.who, name, requeue=requeue, by=deadline)
+        form, name = await request.form(), request.path_params["name"]
+        if form_text(form, "drain") == "1":
+            by, requeue = form_text(form, "by"), form_text(form, "requeue") == "1"
+            deadline = deadline_of(by, UTC, control.clock.now()) if by else None
+            node = await control.drains.drain(visitor.principal, name, requeue=requeue, by=deadline)
+        else:
+            node = await control.nodes.resume(visitor.principal, name)
+        return site.done(request, _drain_message(node), "nodes")
 
-    async def remove(self, request: Request, visitor: Visitor) -> Response:
+    async def remove_node(request: Request, visitor: Visitor) -> Response:
         name, force = request.path_params["name"], form_text(await request.form(), "force") == "1"
-        message = "; ".join(await self._site.control.drains.remove(visitor.who, name, force=force))
-        return self._site.done(request, message, "nodes")
+        message = "; ".join(await control.drains.remove(visitor.principal, name, force=force))
+        return site.done(request, message, "nodes")
 
-    async def resume(self, request: Request, visitor: Visitor) -> Response:
-        gpu = form_text(await request.form(), "gpu")
-        nodes, name = self._site.control.nodes, request.path_params["name"]
-        device = device_of(await nodes.resume(visitor.who, name, gpu), gpu)
+    async def resume(request: Request, visitor: Visitor) -> Response:
+        gpu, name = form_text(await request.form(), "gpu"), request.path_params["name"]
+        device = device_of(await control.nodes.resume(visitor.principal, name, gpu), gpu)
         if device.faults:
             message = f"GPU {device.label} of {name} is still faulty. {texts(device.faults)}"
-            return self._site.done(request, message, "nodes", "bad")
-        return self._site.done(request, f"GPU {device.label} of {name} is schedulable again", "nodes")
+            return site.done(request, message, "nodes", "bad")
+        return site.done(request, f"GPU {device.label} of {name} is schedulable again", "nodes")
+
+    async def remove_image(request: Request, visitor: Visitor) -> Response:
+        view, waiting = await control.images.remove(visitor.principal, _image_name(request))
+        held = f"; {len(waiting)} queued workloads are held" if waiting else ""
+        return site.done(request, f"Removed {view.image.name}{held}", "images")
+
+    async def prepull(request: Request, visitor: Visitor) -> Response:
+        view = await control.images.prepull(visitor.principal, _image_name(request), ())
+        return site.done(request, f"Pulling {view.image.name} on {len(view.nodes)} nodes", "images")
+
+    return [
+        *site.live_page("nodes", "nodes", ["nodes"], partial(_gather_nodes, control)),
+        *site.live_page("images", "nodes", ["images"], partial(_gather_images, control)),
+        Route("/nodes/{name}/drain", site.page(drain), methods=["POST"]),
+        Route("/nodes/{name}/resume", site.page(resume), methods=["POST"]),
+        Route("/nodes/{name}/remove", site.page(remove_node), methods=["POST"]),
+        Route("/images/{scope}/{name}/remove", site.page(remove_image), methods=["POST"]),
+        Route("/images/{scope}/{name}/prepull", site.page(prepull), methods=["POST"]),
+    ]
 
 
 def _drain_message(node: Node) -> str:
@@ -91,7 +87,11 @@ def _drain_message(node: Node) -> str:
     return f"{node.name} is draining and takes no new workloads{deadline}"
 
 
-async def gather(control: Control, who: Principal) -> dict[str, Any]:
+def _image_name(request: Request) -> str:
+    return f"{request.path_params['scope']}/{request.path_params['name']}"
+
+
+async def _gather_nodes(control: Control, _: Request, visitor: Visitor) -> dict[str, Any]:
     """Nodes, and for each GPU the last hour of its measurements as sparklines."""
     views = control.node_views.all()
     now = control.clock.now()
@@ -99,7 +99,7 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
     for view in views:
         for device in view.devices:
             found = await control.queries.metrics(
-                who,
+                visitor.principal,
                 f"device:{device.device.uuid}",
                 metrics=("gpu_utilisation", "gpu_memory_mib"),
                 since=now - _WINDOW_S,
@@ -109,10 +109,10 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
             tops = {"gpu_utilisation": 1.0, "gpu_memory_mib": float(device.device.memory_mib)}
             lines[device.device.uuid] = _sparklines(found, tops, now)
     return {
-        "node_rows": device_rows.node_rows(views, who),
+        "node_rows": device_rows.node_rows(views, visitor.principal),
         "lines": lines,
         "simulated": control.live_state.simulated_gpus,
-        "environments": control.environments.views(who),
+        "environments": control.environments.views(visitor.principal),
         "capabilities": control.node_views.capabilities(),
     }
 
@@ -129,3 +129,16 @@ def sparkline(points: Sequence[Point], top: float, now: float) -> str:
         y = HEIGHT * (1 - min(1.0, max(0.0, point.mean / top if top else 0.0)))
         placed.append(f"{max(0.0, x):.1f},{1 + y * (HEIGHT - 2) / HEIGHT:.1f}")
     return " ".join(placed)
+
+
+async def _gather_images(control: Control, _: Request, visitor: Visitor) -> dict[str, Any]:
+    """The visible images, each with its environments: (name, title, kind to launch)."""
+    views = control.images.visible(visitor.principal)
+    return {"images": [{"view": view, "environments": _environments(view.image)} for view in views]}
+
+
+def _environments(image: Image) -> list[tuple[str, str, Kind]]:
+    return [
+        (environment.name, environment.title, Kind.SESSION if Kind.SESSION in environment.kinds else Kind.JOB)
+        for environment in environments_of(image)
+    ]

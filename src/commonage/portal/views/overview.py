@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.control.queries.workloads import notices
+from commonage.domain.errors import NotFound
 from commonage.domain.principals import Principal
-from commonage.domain.workloads import State
+from commonage.domain.workloads import Event, State
 from commonage.portal.auth import Visitor
+from commonage.portal.labels import title_of
 from commonage.portal.site import Site
 from commonage.portal.views import device_rows
-from commonage.portal.views.recent_events import recent_events, titles
 from commonage.ports.store import Filter
 
 _WAITING = 8
@@ -26,39 +27,21 @@ _LIVE = ("alerts", "summary", "totals", "node_rows", "active", "waiting", "event
 
 
 def routes(site: Site) -> list[Route]:
-    """GET / and its live stream."""
-    view = _Overview(site)
-    return [
-        Route("/", site.page(view.page), methods=["GET"]),
-        Route("/live/overview", site.page(view.live), methods=["GET"]),
-    ]
+    return site.live_page("overview", "overview", _LIVE, partial(_gather, site.control), path="/")
 
 
-class _Overview:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def page(self, request: Request, visitor: Visitor) -> Response:
-        values = await gather(self._site.control, visitor.who)
-        return self._site.render(request, visitor, "overview.html", {"section": "overview", **values})
-
-    async def live(self, request: Request, visitor: Visitor) -> Response:
-        gather_values = partial(gather, self._site.control, visitor.who)
-        return self._site.live(request, visitor, "parts/overview.html", _LIVE, gather_values)
-
-
-async def gather(control: Control, who: Principal) -> dict[str, Any]:
-    """All values of the page, as `who` may see them."""
+async def _gather(control: Control, _: Request, visitor: Visitor) -> dict[str, Any]:
+    principal = visitor.principal
     views = control.node_views.all()
-    waiting = await control.queries.workloads(who, Filter(states=(State.QUEUED, State.HELD)), limit=_WAITING)
-    active = await control.queries.workloads(who, Filter(states=(State.RUNNING, State.STARTING)), limit=_ACTIVE)
+    waiting = await control.queries.workloads(principal, Filter(states=(State.QUEUED, State.HELD)), limit=_WAITING)
+    active = await control.queries.workloads(principal, Filter(states=(State.RUNNING, State.STARTING)), limit=_ACTIVE)
     details = {one.id: control.queries.details(one) for one in waiting.items}
     counts = control.queries.live_counts()
-    events = await recent_events(control, who, _EVENTS)
+    events = await _recent_events(control, principal, _EVENTS)
     return {
-        "notices": await notices(control.queries, who),
-        "home_use": control.homes.of(who),
-        "node_rows": device_rows.node_rows(views, who),
+        "notices": await notices(control.queries, principal),
+        "home_use": control.homes.of(principal),
+        "node_rows": device_rows.node_rows(views, principal),
         "totals": device_rows.totals(views),
         "simulated": control.live_state.simulated_gpus,
         # The next to start comes first.
@@ -72,5 +55,44 @@ async def gather(control: Control, who: Principal) -> dict[str, Any]:
         "queued": control.queries.queue_length(),
         "held": counts.get(State.HELD, 0),
         "events": events,
-        "titles": await titles(control, who, (event.workload_id for event in events if event.workload_id)),
+        "titles": await titles(control, principal, (event.workload_id for event in events if event.workload_id)),
     }
+
+
+_STEPS = (200, 2_000, 20_000)
+_PAGE = 500
+
+
+async def _recent_events(control: Control, principal: Principal, want: int) -> Sequence[Event]:
+    """At most `want` visible events from the last twenty thousand, newest first.
+
+    The store returns events from a number on, so this looks back in growing steps.
+    """
+    last = await control.store.last_event_seq()
+    found: list[Event] = []
+    for step in _STEPS:
+        found = await _since(control, principal, max(0, last - step))
+        if len(found) >= want or step >= last:
+            break
+    return found[-want:][::-1]
+
+
+async def titles(control: Control, principal: Principal, workload_ids: Iterable[str]) -> dict[str, str]:
+    """The titles of these workloads; those that are gone or hidden from `principal` are left out."""
+    found = {}
+    for workload_id in set(workload_ids):
+        try:
+            found[workload_id] = title_of(await control.queries.workload(principal, workload_id))
+        except NotFound:
+            continue
+    return found
+
+
+async def _since(control: Control, principal: Principal, after: int) -> list[Event]:
+    found: list[Event] = []
+    while True:
+        page = await control.queries.events(principal, after=after, limit=_PAGE)
+        found += page
+        if len(page) < _PAGE:
+            return found
+        after = page[-1].seq

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from commonage.domain.usage import Usage
 from commonage.portal.auth import Visitor
 from commonage.portal.site import Site
-from commonage.portal.views.recent_events import titles
+from commonage.portal.views.overview import titles
 
 _MAX_ROWS = 50
 PERIODS: Mapping[str, str] = {"day": "24 hours", "week": "7 days", "month": "30 days", "year": "12 months"}
@@ -24,24 +24,16 @@ _BY = {"owner": "user", "environment": "environment", "workload": "workload", "t
 
 
 def routes(site: Site) -> list[Route]:
-    """GET usage."""
-    view = _Usage(site)
-    return [Route("/usage", site.page(view.page), methods=["GET"])]
 
-
-class _Usage:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def page(self, request: Request, visitor: Visitor) -> Response:
-        control, who = self._site.control, visitor.who
+    async def page(request: Request, visitor: Visitor) -> Response:
+        control, principal = site.control, visitor.principal
         period = request.query_params.get("period", "")
         period = period if period in PERIODS else "month"
         by = request.query_params.get("by", "")
-        by = by if by in _BY else ("owner" if who.is_admin else "workload")
+        by = by if by in _BY else ("owner" if principal.is_admin else "workload")
         until = datetime.fromtimestamp(control.clock.now(), UTC)
         since = (until - timedelta(days=_LENGTHS[period])).timestamp()
-        rows = await control.queries.usage(who, since=since, until=until.timestamp(), by=by)
+        rows = await control.queries.usage(principal, since=since, until=until.timestamp(), by=by)
         rows = sorted(rows, key=lambda row: (-row.gpu_gib_h, -row.cpu_h, row.subject))
         shown = rows[:_MAX_ROWS]
         values = {
@@ -52,18 +44,19 @@ class _Usage:
             "by_words": _BY,
             "rows": shown,
             "more": len(rows) - len(shown),
-            "all": total(rows),
+            "all": _total(rows),
             "since": since,
-            "titles": await titles(control, who, [row.subject for row in shown] if by == "workload" else []),
+            "titles": await titles(control, principal, [row.subject for row in shown] if by == "workload" else []),
             "cost_of": control.settings.prices.cost,
-            "tenants": control.tenants.all(who) if control.settings.rules.tenants else (),
+            "tenants": control.tenants.all(principal) if control.settings.rules.tenants else (),
             "resources": RESOURCES,
         }
-        return self._site.render(request, visitor, "usage.html", values)
+        return site.render(request, visitor, "usage.html", values)
+
+    return [Route("/usage", site.page(page), methods=["GET"])]
 
 
-def total(rows: Sequence[Usage]) -> Usage:
-    """All rows in one."""
+def _total(rows: Sequence[Usage]) -> Usage:
     return Usage(
         subject="",
         workloads=sum(row.workloads for row in rows),

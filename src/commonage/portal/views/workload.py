@@ -21,7 +21,6 @@ from commonage.portal import live
 from commonage.portal.auth import Visitor
 from commonage.portal.labels import title_of
 from commonage.portal.site import Site
-from commonage.portal.views.log_text import batches, shown
 
 _PARTS = "parts/workload.html"
 _FIGURES = re.compile(r"\d+(\.\d+)?")
@@ -50,31 +49,30 @@ class _Workload:
         self._control = site.control
 
     async def page(self, request: Request, visitor: Visitor) -> Response:
-        values = await gather(self._control, visitor.who, request.path_params["id"], _attempt_in_query(request))
+        values = await gather(self._control, visitor.principal, request.path_params["id"], _attempt_in_query(request))
         return self._site.render(request, visitor, "workload.html", {"section": "workloads", **values})
 
     async def live(self, request: Request, visitor: Visitor) -> Response:
-        control, who, workload_id = self._control, visitor.who, request.path_params["id"]
+        control, principal, workload_id = self._control, visitor.principal, request.path_params["id"]
         number = _attempt_in_query(request)
-        workload = await control.queries.workload(who, workload_id)
+        workload = await control.queries.workload(principal, workload_id)
         draw_part = self._site.parts(visitor, _PARTS)
 
         async def draw() -> live.Parts:
-            values = await gather(control, who, workload_id, number)
+            values = await gather(control, principal, workload_id, number)
             return {name: draw_part(name, values) for name in _LIVE}
 
         resume = _resume(request.headers.get("last-event-id"))
-        output = _Output(control, who, workload_id, number)
+        output = _Output(control, principal, workload_id, number)
         if workload.state.is_terminal:
             return self._site.stream(request, visitor, _once(draw, output, resume))
-        changes = control.queries.follow(who, workload_id=workload_id)
+        changes = control.queries.follow(principal, workload_id=workload_id)
         parts = live.updates(control.clock, changes, live.only_changed(draw))
         return self._site.stream(request, visitor, live.merged(parts, output.measures(), output.lines(resume)))
 
     async def log(self, request: Request, visitor: Visitor) -> Response:
-        """The whole log as text, unchanged."""
         workload_id, number = request.path_params["id"], _attempt_in_query(request)
-        lines = self._control.queries.logs(visitor.who, workload_id, attempt=number)
+        lines = self._control.queries.logs(visitor.principal, workload_id, attempt=number)
         first = await anext(aiter(lines), None)  # now, so that an unreadable log gives an error page
         headers = {"Content-Disposition": f'inline; filename="{workload_id}.log"'}
         return self._site.stream(
@@ -82,23 +80,23 @@ class _Workload:
         )
 
     async def stop(self, request: Request, visitor: Visitor) -> Response:
-        workload = await self._control.workloads.stop(visitor.who, request.path_params["id"])
+        workload = await self._control.workloads.stop(visitor.principal, request.path_params["id"])
         verb = "Stopped" if workload.state.is_terminal else "Stopping"
         return self._site.done(request, f"{verb} {title_of(workload)}", f"workloads/{workload.id}")
 
 
-async def gather(control: Control, who: Principal, workload_id: str, number: int | None) -> dict[str, Any]:
+async def gather(control: Control, principal: Principal, workload_id: str, number: int | None) -> dict[str, Any]:
     """All values of the page except log and charts. `number`: the attempt to show, None for the newest."""
     queries = control.queries
-    workload = await queries.workload(who, workload_id)
-    attempts = await queries.attempts(who, workload_id)
-    usage = await queries.workload_usage(who, workload_id)
+    workload = await queries.workload(principal, workload_id)
+    attempts = await queries.attempts(principal, workload_id)
+    usage = await queries.workload_usage(principal, workload_id)
     shown_attempt = _chosen(attempts, number)
     allocation = shown_attempt.allocation if shown_attempt else None
     return {
         "workload": workload,
         "details": queries.details(workload),
-        "explanation": await queries.explain(who, workload_id) if workload.state.waits else None,
+        "explanation": await queries.explain(principal, workload_id) if workload.state.waits else None,
         "attempts": attempts,
         "shown": shown_attempt,
         "number": number,
@@ -107,13 +105,13 @@ async def gather(control: Control, who: Principal, workload_id: str, number: int
         "usage": usage,
         "cost": control.settings.prices.cost(usage),
         "now": control.clock.now(),
-        "events": await _events(control, who, workload_id),
+        "events": await _events(control, principal, workload_id),
     }
 
 
-async def _events(control: Control, who: Principal, workload_id: str) -> Sequence[Event]:
+async def _events(control: Control, principal: Principal, workload_id: str) -> Sequence[Event]:
     """The newest events, newest first; of consecutive progress events only the last."""
-    found = await control.queries.events(who, workload_id=workload_id, limit=500)
+    found = await control.queries.events(principal, workload_id=workload_id, limit=500)
     next_events = [*found[1:], None]
     pairs = zip(found, next_events, strict=True)
     return [one for one, after in pairs if after is None or not _is_repeated(one, after)][-_EVENTS:][::-1]
@@ -171,8 +169,8 @@ async def _text(first: LogLine | None, rest: AsyncIterator[LogLine]) -> AsyncIte
 class _Output:
     """Log and measurements of a workload as messages of its page's stream."""
 
-    def __init__(self, control: Control, who: Principal, workload_id: str, number: int | None) -> None:
-        self._control, self._who, self._id, self._number = control, who, workload_id, number
+    def __init__(self, control: Control, principal: Principal, workload_id: str, number: int | None) -> None:
+        self._control, self._who, self._id, self._number = control, principal, workload_id, number
 
     async def lines(self, resume: tuple[int, int]) -> AsyncIterator[str]:
         """`log-begin` at each new attempt, then `log` with lists of lines; ends with the workload."""
@@ -194,9 +192,9 @@ class _Output:
                         tail=None if offset else _TAIL,
                         follow=not workload.state.is_terminal,
                     )
-                    async for batch in batches(lines, clock):
+                    async for batch in live.batches(lines, clock):
                         offset = batch[-1].offset
-                        texts = [shown(line.text) for line in batch]
+                        texts = [live.shown(line.text) for line in batch]
                         yield live.json_message("log", texts, id_=f"{number}:{offset}")
                 except NotFound:
                     pass  # nothing printed yet, or the log is gone: the page says so

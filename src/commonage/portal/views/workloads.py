@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from zlib import crc32
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
+from commonage.control.control import Control
 from commonage.domain.errors import InvalidInput
 from commonage.domain.principals import Principal
 from commonage.domain.workloads import TERMINAL, Kind, State
@@ -36,12 +36,7 @@ GROUPS: Mapping[str, tuple[str, frozenset[State] | None]] = {
 
 
 def routes(site: Site) -> list[Route]:
-    """GET workloads and its live stream."""
-    view = _Workloads(site)
-    return [
-        Route("/workloads", site.page(view.page), methods=["GET"]),
-        Route("/live/workloads", site.page(view.live), methods=["GET"]),
-    ]
+    return site.live_page("workloads", "workloads", ["tabs", "found"], partial(_gather, site.control))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +50,7 @@ class ListFilter:
     cursor: str = ""
 
     @classmethod
-    def of(cls, request: Request, who: Principal) -> ListFilter:
+    def of(cls, request: Request, principal: Principal) -> ListFilter:
         """Read the query; `owner` is for admins: a name, or `*` for all users (their default)."""
         query = request.query_params
         state, kind = query.get("state", ""), query.get("kind", "")
@@ -63,13 +58,12 @@ class ListFilter:
             state=state if state in GROUPS else "",
             kind=kind if kind in set(Kind) else "",
             text=query.get("text", "").strip()[:_LONGEST_TEXT],
-            owner=query.get("owner", "").strip()[:_LONGEST_TEXT] if who.is_admin else "",
+            owner=query.get("owner", "").strip()[:_LONGEST_TEXT] if principal.is_admin else "",
             cursor=query.get("cursor", ""),
         )
 
-    def filter(self, who: Principal, *, any_state: bool = False) -> Filter:
-        """The filter in the store's form."""
-        owner: str | None = self.owner or who.name
+    def filter(self, principal: Principal, *, any_state: bool = False) -> Filter:
+        owner: str | None = self.owner or principal.name
         return Filter(
             owner=None if owner == "*" else owner,
             kinds=(Kind(self.kind),) if self.kind else None,
@@ -89,35 +83,23 @@ class ListFilter:
         return f"{crc32(self.query(cursor=self.cursor).encode()):08x}"
 
 
-class _Workloads:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    async def page(self, request: Request, visitor: Visitor) -> Response:
-        wanted = ListFilter.of(request, visitor.who)
-        values = await self._gather(visitor.who, wanted)
-        return self._site.render(request, visitor, "workloads.html", {"section": "workloads", **values})
-
-    async def live(self, request: Request, visitor: Visitor) -> Response:
-        gather_values = partial(self._gather, visitor.who, ListFilter.of(request, visitor.who))
-        return self._site.live(request, visitor, "parts/workload_list.html", ["tabs", "found"], gather_values)
-
-    async def _gather(self, who: Principal, wanted: ListFilter) -> dict[str, Any]:
-        queries = self._site.control.queries
-        try:
-            page = await queries.workloads(who, wanted.filter(who), limit=PAGE, cursor=wanted.cursor or None)
-        except InvalidInput:  # a cursor of another list: begin at the start
-            page = await queries.workloads(who, wanted.filter(who), limit=PAGE)
-        counts = await queries.counts(who, wanted.filter(who, any_state=True))
-        return {
-            "wanted": wanted,
-            "workloads": page.items,
-            "details": {one.id: queries.details(one) for one in page.items},
-            "next_cursor": page.next_cursor,
-            "tabs": [(key, label, _sum(counts, states)) for key, (label, states) in GROUPS.items()],
-            "of_others": who.is_admin and wanted.owner not in ("", who.name),
-            "is_filtered": bool(wanted.state or wanted.kind or wanted.text or wanted.owner),
-        }
+async def _gather(control: Control, request: Request, visitor: Visitor) -> dict[str, Any]:
+    queries, principal = control.queries, visitor.principal
+    wanted = ListFilter.of(request, principal)
+    try:
+        page = await queries.workloads(principal, wanted.filter(principal), limit=PAGE, cursor=wanted.cursor or None)
+    except InvalidInput:  # a cursor of another list: begin at the start
+        page = await queries.workloads(principal, wanted.filter(principal), limit=PAGE)
+    counts = await queries.counts(principal, wanted.filter(principal, any_state=True))
+    return {
+        "wanted": wanted,
+        "workloads": page.items,
+        "details": {one.id: queries.details(one) for one in page.items},
+        "next_cursor": page.next_cursor,
+        "tabs": [(key, label, _sum(counts, states)) for key, (label, states) in GROUPS.items()],
+        "of_others": principal.is_admin and wanted.owner not in ("", principal.name),
+        "is_filtered": bool(wanted.state or wanted.kind or wanted.text or wanted.owner),
+    }
 
 
 def _sum(counts: Mapping[State, int], states: frozenset[State] | None) -> int:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 ANN = Principal("ann", USER)
 
 
-async def test_shares_on_offer_say_whether_they_are_free(ann: Person, submit: Callable[..., Any]) -> None:
+async def test_gpu_choices_show_whether_they_are_free(ann: Person, submit: Callable[..., Any]) -> None:
     await submit("bob", gpus="A100:80GiB")
     await submit("bob", gpus="RTX 4090:20GiB")
     await submit("bob", gpus="RTX 4090:20GiB")
@@ -37,7 +37,7 @@ async def test_shares_on_offer_say_whether_they_are_free(ann: Person, submit: Ca
     assert 'class="choice" data-set="gpus" data-value="4GiB"' in page
 
 
-async def test_a_volume_is_told_with_the_nodes_that_hold_its_size(
+async def test_volume_shows_nodes_that_enforce_its_size(
     portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Capabilities("swarm", mounts=True, bounded_on=("gpu-1",), unbounded_on=("worker3",))
@@ -69,7 +69,7 @@ async def test_a_session_goes_through_the_hub(portal: Portal, ann: Person, clock
     assert made.spec.request.gpu is not None
 
 
-async def test_what_was_typed_wrongly_comes_back_with_its_errors(ann: Person) -> None:
+async def test_invalid_form_keeps_entered_values(ann: Person) -> None:
     fields = {"kind": "job", "command": "echo '</textarea>", "cpus": "none", "memory": "4GiB", "name": "kept"}
     answer = await ann.post("launch", fields)
     assert answer.status_code == 422
@@ -80,7 +80,7 @@ async def test_what_was_typed_wrongly_comes_back_with_its_errors(ann: Person) ->
     assert 'value="4GiB"' in answer.text
 
 
-async def test_what_control_refuses_comes_back_too(ann: Person) -> None:
+async def test_refused_submission_keeps_entered_values(ann: Person) -> None:
     answer = await ann.post("launch", {"kind": "job", "command": "x", "gpus": "900GiB", "name": "kept"})
     assert answer.status_code == 409
     assert "900 GiB" in answer.text
@@ -93,7 +93,7 @@ async def test_what_control_refuses_comes_back_too(ann: Person) -> None:
     assert "300 characters" in answer.text
 
 
-async def test_the_dry_run_says_what_would_become_of_it(ann: Person, submit: Callable[..., Any]) -> None:
+async def test_dry_run_shows_verdict(ann: Person, submit: Callable[..., Any]) -> None:
     def verdict(text: str) -> str:
         return text.partition('hx-target="#verdict"')[2]
 
@@ -111,7 +111,7 @@ async def test_the_dry_run_says_what_would_become_of_it(ann: Person, submit: Cal
     assert "is not a duration" in answer.text.partition('hx-target="#error-time"')[2].partition("</hx-partial>")[0]
 
 
-async def test_a_dry_run_makes_nothing(portal: Portal, ann: Person) -> None:
+async def test_dry_run_creates_nothing(portal: Portal, ann: Person) -> None:
     await ann.post("launch/dry-run", {"kind": "job", "command": "x", "key": "portal-3"})
     assert not (await portal.control.queries.workloads(ANN, Filter(), limit=1)).items
 

@@ -46,7 +46,7 @@ def test_running_again_runs_the_same(command: list[str]) -> None:
     assert again == words or shlex.split(again[2]) == list(words) or again[2] == words[2].strip()
 
 
-def test_a_quote_left_open_is_told() -> None:
+def test_unclosed_quote_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="Cannot parse"):
         command_words("python 'train.py")
 
@@ -72,14 +72,14 @@ def test_blank_fields_take_the_installations_defaults() -> None:
     ("name", "text"),
     [("cpus", "-1"), ("cpus", "many"), ("memory", "0"), ("gpus", "5/0"), ("time", "-5m"), ("retries", "9999")],
 )
-def test_what_cannot_be_read_is_told_beside_its_field_and_kept(name: str, text: str) -> None:
+def test_invalid_value_is_kept_with_an_error_at_its_field(name: str, text: str) -> None:
     submission, after = form(**{name: text}).submission()
     assert submission is None
     assert set(after.errors) == {name}
     assert after.values[name] == text
 
 
-def test_all_errors_are_told_at_once() -> None:
+def test_all_errors_are_shown_at_once() -> None:
     _, after = form(cpus="x", memory="y", time="z", command="").submission()
     assert set(after.errors) == {"cpus", "memory", "time", "command"}
 
@@ -124,7 +124,7 @@ def test_gpu_requests_are_shown_as_people_write_them(text: str, shown: str) -> N
     assert gpus_text(text) == shown
 
 
-def test_whose_turn_and_where() -> None:
+def test_scheduling_fields_become_a_submission() -> None:
     given = {
         "kind": "job", "command": "train", "tenant": "optics", "priority": "low", "preemptible": "1", "nodes": "4",
         "on": "zone=basement, node=gpu-1",
@@ -148,13 +148,13 @@ def test_whose_turn_and_where() -> None:
         ("on", "=x", "is no name of a label"),
     ],
 )
-def test_turns_and_places_that_cannot_be(field: str, text: str, why: str) -> None:
+def test_invalid_scheduling_fields_are_errors(field: str, text: str, why: str) -> None:
     submission, form = LaunchForm.read({"kind": "job", "command": "x", field: text}).submission()
     assert submission is None
     assert why in form.errors[field]
 
 
-def test_run_again_asks_for_the_same() -> None:
+def test_run_again_keeps_scheduling_fields() -> None:
     spec = make.spec(priority=-10, preemptible=True, gang=True, array_size=3, tenant="lab")
     spec = replace(spec, request=replace(spec.request, labels=(("zone", "a"),)))
     values = LaunchForm.again(make.workload(spec_=spec)).values
@@ -163,7 +163,7 @@ def test_run_again_asks_for_the_same() -> None:
     ]  # fmt: skip
 
 
-def test_volumes_are_asked_for_and_asked_for_again() -> None:
+def test_volumes_are_parsed_and_run_again() -> None:
     submission, _ = form(volumes="datasets, results:rw@/out").submission()
     assert submission is not None
     assert [one.text for one in submission.volumes] == ["datasets", "results:rw@/out"]

@@ -1,24 +1,30 @@
-"""Nodes: drained and resumed by admins only."""
+"""Nodes and images pages: what they show, and what admins and authors may change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from tests.fakes.portal import ADMIN, Portal
+from tests.fakes.portal import ADMIN, USER, Portal
 from tests.unit.portal.conftest import Person
+from tests.unit.portal.test_pages import AWKWARD, assert_whole
 
 from commonage import messages
+from commonage.control.settings import ControlSettings
+from commonage.control.workloads.submission import Submission
+from commonage.domain.images import Image, Kernel, Provenance, SourceFile
 from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.reasons.devices import FatalXid, PersistenceModeOff, Remedy, RootRequired
 from commonage.domain.reasons.nodes import DrainedBy, EngineNotAnswering, NeedsRepair
+from commonage.domain.tenants import Rules, Tenant
 from commonage.domain.workloads import Kind
 from commonage.ports.devices import DeviceSample
+from commonage.testing import factories as make
 from commonage.testing.factories import image
 from commonage.testing.fakes.clock import FakeClock
 
@@ -38,15 +44,13 @@ async def test_only_admins_are_offered_and_allowed_to_drain(portal: Portal, ann:
     assert "drained by" not in (await root.get("nodes")).text
 
 
-async def test_a_node_that_is_not_there_is_told(root: Person) -> None:
+async def test_unknown_node_is_an_error_that_lists_nodes(root: Person) -> None:
     answer = await root.post("nodes/nowhere/drain", {"drain": "1"})
     assert answer.status_code == 404
     assert "gpu-1" in answer.text
 
 
-async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
-    portal: Portal, ann: Person, root: Person
-) -> None:
+async def test_gpu_details_are_shown_and_admin_clears_faults(portal: Portal, ann: Person, root: Person) -> None:
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
     (device_row,) = report.devices
     broken = replace(
@@ -82,9 +86,7 @@ async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     assert (await ann.post("nodes/gpu-2/resume", {"gpu": device_row.uuid})).status_code == 403
 
 
-async def test_who_runs_on_a_drained_node_is_told_to_leave(
-    portal: Portal, root: Person, submit: Callable[..., Any]
-) -> None:
+async def test_drain_deadline_is_shown_to_owners(portal: Portal, root: Person, submit: Callable[..., Any]) -> None:
     one = await submit("ann", "1", labels=(("node", "gpu-2"),), requeue=False)
     await root.post("nodes/gpu-2/drain", {"drain": "1"})
     page = (await root.get("nodes")).text
@@ -109,7 +111,7 @@ async def test_an_empty_node_is_removed_by_admins_only(portal: Portal, ann: Pers
     assert "Node gpu-2" not in (await root.get("nodes")).text
 
 
-async def test_people_are_told_of_sessions_that_their_node_has_ended(
+async def test_users_are_notified_of_sessions_ended_by_node_loss(
     portal: Portal, ann: Person, clock: FakeClock, submit: Callable[..., Any]
 ) -> None:
     one = await submit("ann", kind=Kind.SESSION, command=(), name="lab", key="mine")
@@ -127,7 +129,7 @@ async def test_people_are_told_of_sessions_that_their_node_has_ended(
     assert 'value="yes" selected' in (await ann.get(f"launch?again={other.id}")).text
 
 
-async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Person) -> None:
+async def test_site_notes_are_shown_once(portal: Portal, ann: Person) -> None:
     assert len(portal.control.node_views.all()) > 1
     (capabilities,) = portal.control.node_views.capabilities()
     portal.engine.capabilities = lambda: replace(capabilities, notes=("gpu-2 has no agent",))  # type: ignore[method-assign]  # as an engine's change with its nodes
@@ -136,7 +138,7 @@ async def test_what_holds_for_a_whole_site_is_said_once(portal: Portal, ann: Per
     assert page.index("Environments") > page.index("gpu-2 has no agent") > page.rindex("Node gpu-")
 
 
-async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Person, root: Person) -> None:
+async def test_faulty_node_is_not_shown_as_draining(portal: Portal, ann: Person, root: Person) -> None:
     report = next(one for one in await portal.engine.nodes() if one.name == "gpu-2")
     portal.engine.add_node(replace(report, faults=(EngineNotAnswering(error="Docker does not answer"),)))
     await portal.control.nodes.refresh()
@@ -146,21 +148,21 @@ async def test_one_that_nobody_drained_is_not_called_so(portal: Portal, ann: Per
     assert "Draining" in (await ann.get("nodes")).text
 
 
-async def test_where_nothing_is_on_offer_the_page_says_what_to_do(
+async def test_page_without_environments_says_what_to_do(
     portal: Portal, ann: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(portal.control.environments, "views", lambda who=None: [])
     assert "no image is available. An admin can set <code>docker_image</code>" in (await ann.get("nodes")).text
 
 
-async def test_a_long_name_is_said_once_and_its_line_may_break(portal: Portal, ann: Person) -> None:
+async def test_long_name_is_shown_once_and_wraps(portal: Portal, ann: Person) -> None:
     await portal.control.images.add(Principal("root", ADMIN), image("public/tools", None), "registry.test:5000")
     page = (await ann.get("nodes")).text
     assert page.count("public/tools") == 1
     assert 'class="feed wraps"' in page
 
 
-async def test_only_admins_read_what_a_daemon_says(
+async def test_only_admins_see_daemon_errors(
     portal: Portal, ann: Person, root: Person, submit: Callable[..., Any], clock: FakeClock
 ) -> None:
     running = await submit(name="train")
@@ -178,3 +180,84 @@ async def test_only_admins_read_what_a_daemon_says(
     )
     assert messages.text(NeedsRepair()) in (await ann.get("nodes")).text
     assert "systemctl status docker" in (await root.get("nodes")).text
+
+
+ROOT = Principal("root", ADMIN)
+ANN = Principal("ann", USER, ("lab",))
+REGISTRY = "registry.test:5000"
+
+
+@pytest.fixture
+async def portal(clock: FakeClock) -> AsyncIterator[Portal]:
+    async with Portal(clock, ControlSettings(rules=Rules((Tenant("lab"),)))).running() as running:
+        running.identity.groups["ann"] = ("lab",)
+        await clock.advance(6)
+        yield running
+
+
+async def add(portal: Portal, name: str = "lab/torch", who: Principal = ANN, **fields: Any) -> Image:
+    return (await portal.control.images.add(who, make.image(name, None, **fields), REGISTRY)).image
+
+
+async def test_images_page_shows_environments_and_provenance(portal: Portal, ann: Person) -> None:
+    assert "No images. Build and push one" in (await ann.get("images")).text
+    kernels = (Kernel("torch", "PyTorch", "/opt/k/torch"), Kernel("py310", "Python 3.10", "/opt/k/py310"))
+    made = Provenance(
+        at=1.5e9, builder="buildah 1.28", base="debian:bookworm", files=(SourceFile("needs.txt", "sha256:12"),),
+        commit="c0ffee1", dirty=True,
+    )  # fmt: skip
+    await add(portal, title="Torch", kernels=kernels, provenance=made, min_vram_mib=4096)
+    page = (await ann.get("images")).text
+    assert_whole(page)
+    for words in (
+        "Torch", "4 GiB VRAM or more", "buildah 1.28", "debian:bookworm", "needs.txt", "476 MiB",
+        "c0ffee1</code>, with uncommitted changes", "launch?kind=job&amp;environment=lab/torch/py310",
+        "launch?kind=session&amp;environment=lab/torch",
+    ):  # fmt: skip
+        assert words in page
+    form = (await ann.get("launch?kind=job&environment=lab/torch/py310")).text
+    assert '<option value="lab/torch/py310" data-kinds="job service" selected>Torch: Python 3.10 · lab/torch' in form
+    portal.identity.groups["ann"] = ()
+    assert "lab/torch" not in (await ann.get("images")).text + (await ann.get("launch")).text
+
+
+async def test_images_page_shows_pull_progress_by_node(portal: Portal, clock: FakeClock, ann: Person) -> None:
+    portal.engine.prepare_s = 60
+    await add(portal)
+    await clock.advance(2)
+    page = (await ann.get("images")).text
+    assert page.count("Pulling") == 3
+    assert '<progress class="meter" max="1" value="0.5"' in page
+    assert '<progress class="meter" max="1" value="0.5"' in (await ann.get("nodes")).text
+    await clock.advance(70)
+    assert (await ann.get("images")).text.count("Ready") == 3
+    portal.engine.prepare_s = 0
+    portal.engine.broken_environments["lab/none"] = "no space left on device"
+    await add(portal, "lab/none")
+    await clock.advance(2)
+    assert "no space left on device" in (await ann.get("images")).text
+
+
+async def test_author_and_admins_remove_and_prepull_image(portal: Portal, ann: Person, root: Person) -> None:
+    await add(portal)
+    await add(portal, "public/tools", ROOT)
+    page = (await ann.get("images")).text
+    assert "images/lab/torch/remove" in page
+    assert "images/public/tools/remove" not in page
+    assert "images/public/tools/remove" in (await root.get("images")).text
+    assert (await ann.post("images/public/tools/remove")).status_code == 403
+    assert (await ann.post("images/lab/torch/prepull")).status_code == 303
+    ask = Submission(Kind.JOB, ("true",), environment="lab/torch")
+    await portal.control.workloads.submit(ANN, ask)
+    assert (await ann.post("images/lab/torch/remove")).status_code == 303
+    assert portal.control.catalogue.image("lab/torch") is None
+    assert (await ann.post("images/lab/torch/remove")).status_code == 404
+
+
+async def test_markup_in_image_fields_is_escaped(portal: Portal, ann: Person) -> None:
+    kernels = (Kernel("python3", AWKWARD),)
+    await add(portal, title=AWKWARD, description=AWKWARD, kernels=kernels, provenance=Provenance(at=1.0, base=AWKWARD))
+    for path in ("images", "launch", "nodes"):
+        page = (await ann.get(path)).text
+        assert_whole(page)
+        assert "<script>alert" not in page

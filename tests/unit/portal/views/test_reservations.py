@@ -39,7 +39,7 @@ async def portal(clock: FakeClock) -> AsyncIterator[Portal]:
         yield running
 
 
-async def test_an_admin_reserves_and_gives_back(portal: Portal, root: Person, ann: Person) -> None:
+async def test_admin_reserves_and_cancels(portal: Portal, root: Person, ann: Person) -> None:
     assert "No reservations" in (await root.get("reservations")).text
     answer = await root.post("reservations", CLASS)
     assert answer.status_code == 303
@@ -55,7 +55,7 @@ async def test_an_admin_reserves_and_gives_back(portal: Portal, root: Person, an
     assert (await root.post(f"reservations/{one.id}/remove")).status_code == 404
 
 
-async def test_what_was_typed_stays_beside_what_is_wrong_with_it(root: Person, ann: Person) -> None:
+async def test_invalid_form_keeps_entered_values(root: Person, ann: Person) -> None:
     for change, status, words in (
         ({"gpus": "6XiB"}, 422, "gpus &#39;6XiB&#39;"),
         ({"starts_at": ""}, 422, "starts_at"),
@@ -73,7 +73,7 @@ async def test_what_was_typed_stays_beside_what_is_wrong_with_it(root: Person, a
     assert (await ann.post("reservations", CLASS)).status_code == 403
 
 
-async def test_what_may_be_in_the_way_is_said(root: Person, submit: Callable[..., Any]) -> None:
+async def test_shortfall_is_shown_after_reserving(root: Person, submit: Callable[..., Any]) -> None:
     for _ in range(3):
         await submit("bob", gpus="1")
     answer = await root.post("reservations", CLASS)
@@ -81,7 +81,7 @@ async def test_what_may_be_in_the_way_is_said(root: Person, submit: Callable[...
     assert "Reserved. The nodes cannot keep all of it at the moment" in answer.text
 
 
-async def test_tenants_show_what_they_hold_of_their_own(
+async def test_usage_page_shows_quota_borrowed_and_lent(
     portal: Portal, root: Person, ann: Person, clock: FakeClock
 ) -> None:
     person = Principal("ann", USER, ("course",))

@@ -30,7 +30,7 @@ def events(text: str) -> list[tuple[str, str, str]]:
     return found
 
 
-async def test_one_that_waits_says_why_and_what_would_start(ann: Person, submit: Submit) -> None:
+async def test_waiting_workload_shows_reason_and_fitting_request(ann: Person, submit: Submit) -> None:
     holder = await submit("ann", name="holder", gpus="A100:60GiB", time_limit_s=3600)
     await submit("bob", name="theirs", gpus="A100:12GiB")
     waiting = await submit("ann", name="waits", gpus="40GiB")
@@ -43,7 +43,7 @@ async def test_one_that_waits_says_why_and_what_would_start(ann: Person, submit:
     assert ">theirs<" not in page
 
 
-async def test_anothers_workload_is_not_there(ann: Person, root: Person, submit: Submit) -> None:
+async def test_workload_of_another_user_is_not_found(ann: Person, root: Person, submit: Submit) -> None:
     theirs = await submit("bob", name="secret-plan")
     for path in ("", "/live", "/log"):
         assert (await ann.get(f"workloads/{theirs.id}{path}")).status_code == 404
@@ -51,7 +51,7 @@ async def test_anothers_workload_is_not_there(ann: Person, root: Person, submit:
     assert (await root.get(f"workloads/{theirs.id}")).status_code == 200
 
 
-async def test_stopping_by_form_leads_back_and_by_htmx_gives_a_notice(ann: Person, submit: Submit) -> None:
+async def test_stop_redirects_form_and_notifies_htmx(ann: Person, submit: Submit) -> None:
     one, other = await submit(name="one"), await submit(name="zwölf")
     answer = await ann.post(f"workloads/{one.id}/stop")
     assert answer.status_code == 303
@@ -61,7 +61,7 @@ async def test_stopping_by_form_leads_back_and_by_htmx_gives_a_notice(ann: Perso
     assert json.loads(answer.headers["hx-trigger"])["notice"]["text"] == "Stopping zwölf"
 
 
-async def test_stopping_what_has_ended_is_told(portal: Portal, ann: Person, submit: Submit) -> None:
+async def test_stop_of_ended_workload_is_a_conflict(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(), name="quick")
     one = await submit(name="quick", ended=True)
     assert (await ann.post(f"workloads/{one.id}/stop")).status_code == 409
@@ -71,7 +71,7 @@ async def test_stopping_what_has_ended_is_told(portal: Portal, ann: Person, subm
     assert answer.headers["hx-reswap"] == "none"
 
 
-async def test_the_stream_of_an_ended_one_tells_all_and_ends(portal: Portal, ann: Person, submit: Submit) -> None:
+async def test_stream_of_ended_workload_sends_everything_and_ends(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(prints=("first", "\x1b[31msecond\x1b[0m", "<b>third</b>"), exit_code=2), name="x")
     one = await submit(name="x", ended=True)
     at = one.attempt.allocation.at
@@ -83,7 +83,7 @@ async def test_the_stream_of_an_ended_one_tells_all_and_ends(portal: Portal, ann
     assert json.loads(found[3][2]) == ["first", "second", "<b>third</b>"]
 
 
-async def test_a_stream_taken_up_again_repeats_no_line(portal: Portal, ann: Person, submit: Submit) -> None:
+async def test_resumed_stream_repeats_no_line(portal: Portal, ann: Person, submit: Submit) -> None:
     portal.engine.behave(Behaviour(prints=("first", "second")), name="x")
     one = await submit(name="x", ended=True)
     path = f"workloads/{one.id}/live"
@@ -105,7 +105,7 @@ async def test_the_plain_log_is_untouched(portal: Portal, ann: Person, submit: S
     assert "content-security-policy" in answer.headers
 
 
-async def test_earlier_attempts_can_be_looked_at(portal: Portal, ann: Person, submit: Submit, clock: FakeClock) -> None:
+async def test_earlier_attempts_are_shown(portal: Portal, ann: Person, submit: Submit, clock: FakeClock) -> None:
     from commonage.domain.workloads import RetryPolicy
 
     portal.engine.behave(Behaviour(prints=("again",), exit_code=0), name="x")

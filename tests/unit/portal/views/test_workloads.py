@@ -33,7 +33,7 @@ async def test_filters_by_state_kind_and_text(ann: Person, submit: Callable[...,
 
 
 @pytest.mark.parametrize("query", ["state=odd", "kind=odd", "cursor=odd", "cursor=%00", "text=%ff", "owner=bob"])
-async def test_what_is_asked_wrongly_is_left_out(ann: Person, submit: Callable[..., Any], query: str) -> None:
+async def test_invalid_query_values_are_ignored(ann: Person, submit: Callable[..., Any], query: str) -> None:
     await submit(name="mine")
     answer = await ann.get(f"workloads?{query}")
     assert answer.status_code == 200
@@ -41,7 +41,7 @@ async def test_what_is_asked_wrongly_is_left_out(ann: Person, submit: Callable[.
         assert names(answer.text) == ["mine"]
 
 
-async def test_a_thousand_are_paged_through_without_gap_or_repetition(portal: Portal, ann: Person) -> None:
+async def test_paging_has_no_gaps_or_repetitions(portal: Portal, ann: Person) -> None:
     many = [factories.workload(owner="ann", name=f"job {number}") for number in range(1010)]
     await portal.store.commit(Batch(inserts=many))
     seen: list[str] = []
@@ -56,7 +56,7 @@ async def test_a_thousand_are_paged_through_without_gap_or_repetition(portal: Po
     assert "1,010" in page
 
 
-async def test_the_row_offers_what_can_be_done(ann: Person, root: Person, submit: Callable[..., Any]) -> None:
+async def test_row_offers_possible_actions(ann: Person, root: Person, submit: Callable[..., Any]) -> None:
     from commonage.domain.workloads import Kind
 
     session = await submit(kind=Kind.SESSION, command=(), name="lab")
@@ -69,7 +69,7 @@ async def test_the_row_offers_what_can_be_done(ann: Person, root: Person, submit
     assert f"workloads/{session.id}/stop" in page
 
 
-def test_each_list_has_a_stream_of_its_own() -> None:
+def test_each_list_has_its_own_stream() -> None:
     tags = {
         ListFilter().tag,
         ListFilter(state="failed").tag,
