@@ -48,8 +48,6 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """It runs."""
-
     started_at: float | None
     url: str | None = None
 
@@ -71,38 +69,28 @@ class AttemptBackend(Protocol):
 
     def check(self, request: StartRequest) -> None:
         """Raises EngineFailure for a request that can never run."""
-        ...
 
-    def node_of(self, request: StartRequest) -> str:
-        """The node that it runs on."""
-        ...
+    def node_of(self, request: StartRequest) -> str: ...
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """Choose its port on its node; None if it needs none. `taken` are the ports of others there.
 
         Raises EngineFailure if none is free.
         """
-        ...
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Pull its image and start its container.
 
         Idempotent: called again after a crash, after Away, and after any temporary failure (`is_retryable`).
         """
-        ...
 
-    async def inspect(self, run: Run) -> ContainerState:
-        """Return the current state of its container."""
-        ...
+    async def inspect(self, run: Run) -> ContainerState: ...
 
     async def signal(self, run: Run, signal: Signal) -> None:
         """Ask its program to end, or kill it. A stopped program is no error."""
-        ...
 
     async def remove(self, run: Run) -> None:
         """Remove the container of an ended attempt. Nothing of another attempt is touched."""
-        ...
 
     async def release(self, run: Run) -> None:
         """Release what its node held for it, once its processes are gone. Idempotent, raises nothing."""
-        ...

@@ -76,7 +76,6 @@ class ContainerEngine(RunsEngine[Run]):
         await self._settle_all()
 
     async def _release_all(self) -> None:
-        """Release everything. Running attempts continue, and are found again."""
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._tasks.cancel()
 
@@ -141,8 +140,6 @@ class ContainerEngine(RunsEngine[Run]):
             run.launching = self._spawn(self._launch_in_background(run))
 
     async def _launch_in_background(self, run: Run) -> None:
-        """Start its container; the outcome shows as a status."""
-
         def on_progress(reason: Reason, progress: float | None) -> None:
             self._table.tell(run, self._starting(run.request, reason, progress))
 
@@ -231,7 +228,6 @@ class ContainerEngine(RunsEngine[Run]):
     # --- the port: exec -------------------------------------------------------------------------------------
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """Run a command in its container."""
         run = self._table.runs.get(attempt_id)
         if run is None or not run.is_running:
             raise not_running(attempt_id)

@@ -49,5 +49,4 @@ class Housekeeper:
                 await asyncio.sleep(CLEAN_PAUSE_S)
 
     def has_runs_of(self, tenant: str) -> bool:
-        """True if any attempt of this tenant is known."""
         return any(run.request.tenant == tenant for run in self._table)

@@ -44,22 +44,18 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The attempt's id."""
         return self.request.attempt_id
 
     @property
     def control_folder(self) -> ControlFolder:
-        """Its control folder."""
         return ControlFolder(self.folder.outside / "box")
 
     @property
     def is_running(self) -> bool:
-        """True while its status is running."""
         return self.status.phase is Phase.RUNNING
 
     @property
     def is_launching(self) -> bool:
-        """True while a task starts it."""
         return self.launching is not None and not self.launching.done()
 
 

@@ -39,8 +39,6 @@ class Unclear:
 
 
 class StatusReader:
-    """Looks, and writes ends to disk."""
-
     def __init__(self, container_client: AttemptBackend, in_thread: InThread) -> None:
         self._container_client = container_client
         self._in_thread = in_thread

@@ -28,8 +28,6 @@ _EVENT_BYTES = 8 * 2**20
 
 
 class Client(Connection):
-    """One daemon at `url` (unix:///…, or tcp://…)."""
-
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._limits_sizes: bool | None = None
@@ -113,7 +111,6 @@ class Client(Connection):
                 raise
 
     async def containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
-        """Labels of all containers that have this one, by id."""
         with translated(self.url):
             found = await (await self._daemon()).containers.list(all=1, filters=json.dumps({"label": [label]}))
         return {one.id: one["Labels"] for one in found}

@@ -39,8 +39,6 @@ _SIGNAL_TELLS_S = 60.0
 
 
 class DockerContainerClient:
-    """Operations on containers of one daemon."""
-
     def __init__(
         self, client: Client, daemon: Daemon, images: Images, launcher: Launcher, in_thread: InThread, installation: str
     ) -> None:
@@ -52,11 +50,9 @@ class DockerContainerClient:
         self._installation = installation
 
     def check(self, request: StartRequest) -> None:
-        """As for all containers."""
         check(request)
 
     def node_of(self, request: StartRequest) -> str:
-        """The single node."""
         return self._daemon.node
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
@@ -64,12 +60,10 @@ class DockerContainerClient:
         return None
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
-        """Pull its image and start its container."""
         await self._images.ensure(run.request.environment, on_progress)
         await self._launcher.launch(run, on_progress)
 
     async def inspect(self, run: Run) -> ContainerState:
-        """Return what the daemon reports now."""
         found = await self._client.inspect(container_name(run.id))
         if found is None or not is_ours(found, run.id, self._installation):
             return Absent(RemovedFromOutside())
@@ -106,7 +100,6 @@ class DockerContainerClient:
         return end_of(state, context)
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        """Signal its first process."""
         await self._client.kill(container_name(run.id), signal)
 
     async def remove(self, run: Run) -> None:
@@ -116,5 +109,4 @@ class DockerContainerClient:
             await self._client.remove(str(found["Id"]))
 
     async def release(self, run: Run) -> None:
-        """Release its shares at the GPU driver."""
         await self._launcher.release(run)

@@ -31,8 +31,6 @@ _REMAPPED = re.compile(r"/(\d+)\.(\d+)$")
 
 
 class Daemon:
-    """One daemon, as of the last query."""
-
     def __init__(self, client: Client, settings: DockerSettings, in_thread: InThread) -> None:
         self._client = client
         self._settings = settings
@@ -76,7 +74,6 @@ class Daemon:
         return Owner(uid, gid, uid, gid)
 
     def capabilities(self) -> Capabilities:
-        """Capabilities of the engine with this daemon."""
         info = self._info
         return Capabilities(
             "docker",
@@ -130,7 +127,6 @@ def remapped_root(info: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def notes_of(info: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes about this daemon for an admin, in sentences."""
     options = " ".join(info.get("SecurityOptions") or ())
     notes = [f"Docker {info.get('ServerVersion', '?')}, storage {info.get('Driver', '?')}."]
     if "name=userns" in options:

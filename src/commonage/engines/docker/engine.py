@@ -71,17 +71,14 @@ class DockerEngine(ContainerEngine):
     # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """Capabilities, which depend on the daemon."""
         return self._daemon.capabilities()
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The single node: the daemon's, which is also ours."""
         return [await self._daemon.report(self._data, self._devices)]
 
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
         requests = await self._load_requests()
         await self._daemon.refresh()
         name, settings = self._installation, self._settings
@@ -118,7 +115,6 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: devices.settle(live))
 
     async def close(self) -> None:
-        """Release everything. Running attempts continue, and are found again."""
         await self._execs.close()
         await self._release_all()
         await self._images.close()
@@ -159,12 +155,10 @@ class DockerEngine(ContainerEngine):
     # --- the port: status and usage -------------------------------------------------------------------------
 
     async def measure(self) -> Sequence[Measurement]:
-        """Current usage of each running attempt."""
         running = [(run.id, run.pid) for run in self._table if run.is_running and run.pid]
         return await self._in_thread(lambda: [found for one, pid in running if (found := measure(one, pid))])
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Owners of these processes."""
         attempts = {run.container: run.id for run in self._table if run.container is not None}
         return await self._in_thread(lambda: owners_of(pids, attempts))
 
@@ -176,9 +170,7 @@ class DockerEngine(ContainerEngine):
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
-        """Pull its image to the single node."""
         await self._images.ensure(environment, on_progress)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """State of each environment."""
         return self._images.statuses()

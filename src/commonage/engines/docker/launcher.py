@@ -68,7 +68,6 @@ class Launcher:
         self._at_once = asyncio.Semaphore(_AT_ONCE)
 
     async def release(self, run: Run) -> None:
-        """Release the shares of its attempt at the GPU driver."""
         devices = self._devices
         if devices is not None and run.request.allocation.shares:
             await self._in_thread(lambda: devices.release(run.id))
@@ -101,7 +100,6 @@ class Launcher:
             await self._client.start(container)
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
-        """Create its folders, prepare its shares, and describe its container."""
         request, defaults, owner = run.request, self._defaults, self._daemon.owner
         check_mount_sources(request, self._settings.mounts)
         program = self._program(run, network)
@@ -143,7 +141,6 @@ class Launcher:
 
 
 def is_ours(found: Json, attempt_id: str, installation: str) -> bool:
-    """True if this container is the attempt's, created by this installation."""
     labels = found["Config"]["Labels"] or {}
     return bool(
         labels.get(f"{LABEL}.installation") == installation and labels.get(f"{LABEL}.attempt") == attempt_id

@@ -46,7 +46,6 @@ class EndContext:
 
 
 def lives(state: Mapping[str, Any]) -> bool:
-    """True while it runs."""
     return state["Status"] in _LIVES
 
 
@@ -56,7 +55,6 @@ def has_ended(state: Mapping[str, Any]) -> bool:
 
 
 def url_of(request: StartRequest, found: Mapping[str, Any]) -> str | None:
-    """URL of its port; None if it has none."""
     if not request.wants_port:
         return None
     networks = found["NetworkSettings"]["Networks"] or {}

@@ -49,12 +49,10 @@ class ContainerContext:
 
 
 def container_name(attempt_id: str) -> str:
-    """Name of an attempt's single container."""
     return f"commonage-{attempt_id}"
 
 
 def network_config(installation: str, tenant: str, subnet: str) -> dict[str, Any]:
-    """A bridge for one tenant. Docker passes no packet between two bridges."""
     return {
         "Name": network_name(installation, tenant),
         "CheckDuplicate": True,

@@ -91,7 +91,6 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: capabilities ------------------------------------------------------------------------------
 
     def capabilities(self) -> Capabilities:
-        """Capabilities, which depend on the kernel."""
         return Capabilities(
             "process",
             limits_memory=self._groups.limits_memory,
@@ -101,16 +100,11 @@ class ProcessEngine(RunsEngine[Run]):
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The single node: this one."""
         return [await self._in_thread(lambda: report_node(self._settings, self._data, self._devices))]
 
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all attempts that run or ended since.
-
-        Start those that were written to disk but not started. Raises EngineFailure.
-        """
         raise_file_limit()
         leave_signals_alone()
         try:
@@ -138,7 +132,6 @@ class ProcessEngine(RunsEngine[Run]):
             self._launcher.warm_up(programs)
 
     async def close(self) -> None:
-        """Release everything. Running attempts continue, and are found again."""
         await asyncio.gather(*(run.begun for run in self._table), return_exceptions=True)
         await self._execs.close()
         await self._tasks.cancel()
@@ -152,7 +145,6 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: starting -------------------------------------------------------------------------------
 
     async def start(self, request: StartRequest) -> None:
-        """Write the request to disk and start its shim, or first have its environment prepared."""
         run = self._table.runs.get(request.attempt_id)
         if run is None:
             self._files.folder(request.attempt_id)  # raises for an invalid id
@@ -275,7 +267,6 @@ class ProcessEngine(RunsEngine[Run]):
         await self._settle(run)
 
     def _watch_started(self, run: Run, pid: int) -> None:
-        """Record that its shim was started just now."""
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:  # a child of a warm parent that ended meanwhile, and so has the session
@@ -339,11 +330,9 @@ class ProcessEngine(RunsEngine[Run]):
     # --- the port: usage and exec ----------------------------------------------------------------------------
 
     async def exec(self, attempt_id: str, command: Sequence[str], terminal: Terminal | None = None) -> ExecStream:
-        """Run a command in the attempt's context, as a child of the server."""
         return await self._execs.begin(attempt_id, command, terminal)
 
     async def measure(self) -> Sequence[Measurement]:
-        """Current usage of each running attempt."""
         running = [run.id for run in self._table if run.is_running]
         return await self._in_thread(lambda: [found for one in running if (found := self._measure(one))])
 
@@ -352,7 +341,6 @@ class ProcessEngine(RunsEngine[Run]):
         return Measurement(attempt_id, use.cpu_s, use.memory_mib, use.pids) if use else None
 
     async def owners(self, pids: Collection[int]) -> Sequence[ProcessOwner]:
-        """Owners of these processes."""
         attempts = [run.id for run in self._table]
         return await self._in_thread(lambda: owners_of(pids, self._groups, attempts))
 
@@ -361,13 +349,11 @@ class ProcessEngine(RunsEngine[Run]):
     async def prepare(
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
-        """Create it on the single node."""
         python = await self._environments.ensure(environment, on_progress)
         if Kind.SESSION in environment.kinds:
             await self._in_thread(lambda: self._launcher.warm_up(python.programs))
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """State of each environment."""
         return self._environments.statuses()
 
 

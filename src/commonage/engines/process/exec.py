@@ -65,8 +65,6 @@ class _Child:
 
 
 class Execs:
-    """The commands of one engine."""
-
     def __init__(
         self, table: Table, groups: Groups, tasks: Tasks, launcher: Launcher, environments: Environments
     ) -> None:
@@ -97,7 +95,6 @@ class Execs:
             raise
 
     async def close(self) -> None:
-        """End all."""
         await asyncio.gather(*(one.close() for one in list(self._live)))
 
     async def _make(self, run: Run, command: Sequence[str], terminal: Terminal | None) -> ProcessExec:
@@ -201,22 +198,18 @@ class ProcessExec:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Write as soon as there is space in its pipe or terminal."""
         await self._stdin.write(data)
 
     async def close_stdin(self) -> None:
-        """Close its pipe, if it has one."""
         if self._child.slave is None:
             self._stdin.close()
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Resize the terminal; the kernel notifies its programs."""
         if self._child.slave is not None and not self._stdin.is_closed:
             with suppress(OSError):
                 _set_size(self._child.stdin, columns, rows)
 
     async def read(self) -> tuple[int, bytes] | None:
-        """Return output from the stream that has data first."""
         if self._is_read:
             return None
         said = await self._said.get()
@@ -224,16 +217,13 @@ class ProcessExec:
         return said
 
     async def exit_code(self) -> int:
-        """Its parent's exit code for it."""
         return await asyncio.shield(self._code)
 
     async def close(self) -> None:
-        """End it, and wait for that."""
         self.end()
         await asyncio.wait([self._living])
 
     def end(self) -> None:
-        """Schedule its end."""
         self._leaving.set()
 
     # --- from start to end ----------------------------------------------------------------------------------------
@@ -312,7 +302,6 @@ class ProcessExec:
 
 
 async def _exit_of(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end."""
     loop = asyncio.get_running_loop()
     pidfd = os.pidfd_open(process.pid)  # our own child, with no other waiter
     ended = loop.create_future()

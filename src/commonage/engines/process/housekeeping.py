@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 
 async def enforce_memory(table: Table, groups: Groups, in_thread: InThread, iterations: Iterations) -> None:
-    """Watch the memory of each running attempt, forever."""
     while True:
         with iterations.rest():
             await asyncio.sleep(PAUSE_S)

@@ -84,7 +84,6 @@ class Launcher:
         return self._warm.prepare(programs) if self._warm is not None else None
 
     def close(self) -> None:
-        """Release everything that is not an attempt."""
         self._unpacker.close()
         if self._warm is not None:
             self._warm.close()
@@ -233,7 +232,6 @@ class Launcher:
         )  # fmt: skip
 
     def _guess(self, folder: RunFolder, claim: Claim, was_oom: bool) -> Exit:
-        """Infer how it ended, if its shim did not write it."""
         now = time.time()
         if claim.pid < 0:
             return Exit(None, ExitCodeLost(why=ExitCodeLoss.CLAIM_UNREADABLE), claim.at)
@@ -253,7 +251,6 @@ class Launcher:
         )
 
     def starting(self, request: StartRequest, reason: Reason | None = None, progress: float | None = None) -> Status:
-        """Status of an attempt that does not run yet."""
         return Status(
             request.attempt_id, Phase.STARTING, time.time(), self._node, reason or Starting(node=self._node), progress
         )

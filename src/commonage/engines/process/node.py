@@ -25,7 +25,6 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def node_name(settings: ProcessSettings) -> str:
-    """The name of the node: the setting, else the host's name."""
     return settings.node_name or socket.gethostname()
 
 

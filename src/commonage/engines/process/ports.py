@@ -37,7 +37,6 @@ class PortRange:
         self._held.add(port)
 
     def give_back(self, port: int | None) -> None:
-        """Return the port of an ended run."""
         self._held.discard(port or 0)
 
 

@@ -26,7 +26,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot_id() -> str:
-    """Id of this boot of the node."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
 
 

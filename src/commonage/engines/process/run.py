@@ -34,12 +34,10 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The attempt's id."""
         return self.request.attempt_id
 
     @property
     def is_running(self) -> bool:
-        """True while its status is running."""
         return self.status.phase is Phase.RUNNING
 
 

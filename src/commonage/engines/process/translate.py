@@ -51,12 +51,10 @@ class Program:
 
 
 def shared_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The server's own variables that workloads get."""
     return {name: value for name, value in environ.items() if _SHARED.fullmatch(name)}
 
 
 def url_of(port: int | None) -> str | None:
-    """URL of a workload with this port; None without one."""
     return None if port is None else f"http://127.0.0.1:{port}"
 
 

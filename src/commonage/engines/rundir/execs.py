@@ -28,10 +28,8 @@ NAME = "commonage exec"
 
 
 def new_mark() -> str:
-    """Return a new, unique mark."""
     return secrets.token_hex(12)
 
 
 def not_running(attempt_id: str) -> NotRunning:
-    """The error for an attempt that does not run, or no longer runs."""
     return NotRunning(f"{attempt_id[:100]} does not run, so that nothing can run beside it")

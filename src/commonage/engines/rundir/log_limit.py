@@ -38,9 +38,7 @@ class RunWithLog(TrackedRun, Protocol):
     folder: RunFolder
 
     @property
-    def id(self) -> str:
-        """The attempt's id."""
-        ...
+    def id(self) -> str: ...
 
 
 R = TypeVar("R", bound=RunWithLog)

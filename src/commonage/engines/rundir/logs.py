@@ -32,7 +32,6 @@ class Lines:
         self._dropped = 0  # bytes of the current line beyond what is shown
 
     def feed(self, data: bytes) -> Iterator[LogLine]:
-        """Return the lines that end in `data`."""
         *whole, rest = data.split(b"\n")
         for part in whole:
             yield self._line(part, 1)

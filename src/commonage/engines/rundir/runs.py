@@ -89,12 +89,10 @@ class RunFolder:
 
     @property
     def log(self) -> SafePath:
-        """Its output."""
         return self.outside / "log"
 
     @property
     def tmp(self) -> Path:
-        """Its TMPDIR."""
         return self.path / "tmp"
 
     def claim(self) -> Claim | None:
@@ -203,7 +201,6 @@ class Runs:
         self._old_outside = self._outside / _OLD
 
     def open(self) -> None:
-        """Create the folders. Raises OSError."""
         self._old_outside.make_folder(parents=True)
         self._old.mkdir(parents=True, exist_ok=True)
         self.root.chmod(0o700)
@@ -246,7 +243,6 @@ class Runs:
         return (self._outside / attempt_id / "log", self._old_outside / attempt_id / "log")
 
     def log_path(self, attempt_id: str) -> SafePath | None:
-        """Where its log is now; None if there is none."""
         return next((place for place in self.log_places(attempt_id) if place.is_there()), None)
 
     def forget(self, attempt_id: str) -> None:
@@ -312,7 +308,6 @@ class Runs:
         return found
 
     def all(self) -> list[str]:
-        """Return the ids of all attempts that are not forgotten."""
         return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir() and _ID.fullmatch(entry.name))
 
 

@@ -62,11 +62,9 @@ class RunsEngine(Engine, ABC, Generic[R]):
 
     @property
     def site(self) -> str:
-        """Name of its site."""
         return self._site
 
     def loops(self) -> Sequence[Iterations]:
-        """The loops of this engine."""
         return self._tasks.loops
 
     @abstractmethod
@@ -102,7 +100,6 @@ class RunsEngine(Engine, ABC, Generic[R]):
             folder.forbid_start()
 
     async def forget(self, attempt_id: str) -> None:
-        """Keep only its log."""
         run = self._table.runs.get(attempt_id)
         if run is None or run.status.phase is not Phase.ENDED:
             return
@@ -115,17 +112,14 @@ class RunsEngine(Engine, ABC, Generic[R]):
         """Remove what exists of it outside its run folder. Raises EngineFailure."""
 
     async def statuses(self) -> Sequence[Status]:
-        """Return the latest status of each attempt."""
         return [run.status for run in self._table]
 
     def watch(self) -> AsyncIterator[Status]:
-        """Yield statuses from now on."""
         return self._table.watch()
 
     async def logs(
         self, attempt_id: str, *, offset: int = 0, tail: int | None = None, follow: bool = False
     ) -> AsyncIterator[LogLine]:
-        """Its output."""
         descriptor = await self._in_thread(lambda: open_log(self._files.log_places(attempt_id)))
         if descriptor is None:
             raise NotFound(f"there is no log of {attempt_id[:100]} (any more)", code="log-not-found")

@@ -53,7 +53,6 @@ class SingleFlight(Generic[T]):
         del self._jobs[name]
 
     async def close(self) -> None:
-        """Cancel the work in progress."""
         tasks = [job.task for job in self._jobs.values()]
         for task in tasks:
             task.cancel()

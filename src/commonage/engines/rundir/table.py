@@ -15,9 +15,7 @@ _PHASE_ORDER = {Phase.STARTING: 0, Phase.RUNNING: 1, Phase.ENDED: 2}
 class InThread(Protocol):
     """Runs short blocking work in a thread."""
 
-    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
-        """Return the result of `work`."""
-        ...
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
 class TrackedRun(Protocol):
@@ -31,8 +29,6 @@ R = TypeVar("R", bound=TrackedRun)
 
 
 class RunTable(Generic[R]):
-    """The runs by attempt id, and the watchers."""
-
     def __init__(self) -> None:
         self.runs: dict[str, R] = {}
         self._watchers: set[asyncio.Queue[Status]] = set()
@@ -51,7 +47,6 @@ class RunTable(Generic[R]):
             watcher.put_nowait(status)
 
     async def watch(self) -> AsyncGenerator[Status]:
-        """Yield statuses from now on."""
         mine: asyncio.Queue[Status] = asyncio.Queue()
         self._watchers.add(mine)
         try:

@@ -32,11 +32,9 @@ class Tasks:
 
     @property
     def loops(self) -> Sequence[Iterations]:
-        """The turns of the loops."""
         return tuple(self._loops)
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
-        """Run `work` in a thread; return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -77,5 +75,4 @@ class Tasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """End the threads."""
         self._threads.shutdown()

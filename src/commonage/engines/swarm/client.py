@@ -38,15 +38,12 @@ class Client(Connection):
         return float(spec["Dispatcher"]["HeartbeatPeriod"]) / 1e9
 
     async def nodes(self) -> Sequence[Json]:
-        """All nodes."""
         return list(await self.ask("GET", "nodes") or ())
 
     async def tasks(self, label: str) -> Sequence[Json]:
-        """Tasks of the services with this label."""
         return list(await self.ask("GET", "tasks", label=[label]) or ())
 
     async def services(self, *labels: str) -> Sequence[Json]:
-        """Services with all these labels."""
         return list(await self.ask("GET", "services", label=labels) or ())
 
     async def create_service(self, spec: Json) -> str | None:
@@ -59,7 +56,6 @@ class Client(Connection):
             raise
 
     async def has_service(self, service: str) -> bool:
-        """True if it exists."""
         try:
             await self.ask("GET", f"services/{service}")
         except DaemonRefused as error:

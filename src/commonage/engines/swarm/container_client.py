@@ -69,8 +69,6 @@ class Service:
 
 
 class SwarmContainerClient:
-    """Operations on services, at a manager of the Swarm."""
-
     def __init__(
         self,
         client: Client,
@@ -91,11 +89,9 @@ class SwarmContainerClient:
         self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
 
     def check(self, request: StartRequest) -> None:
-        """As for all containers."""
         check(request)
 
     def node_of(self, request: StartRequest) -> str:
-        """The node that the scheduler chose."""
         return request.allocation.node
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
@@ -111,7 +107,6 @@ class SwarmContainerClient:
         raise EngineFailure(f"all ports of {request.allocation.node} from {first} to {last} are taken", retryable=True)
 
     def note(self, attempt_id: str, service: str) -> None:
-        """Record the attempt's service."""
         if attempt_id in self._ended:
             return
         self._services.setdefault(attempt_id, Service(service, asyncio.get_running_loop().time()))
@@ -119,7 +114,6 @@ class SwarmContainerClient:
     # --- launching ----------------------------------------------------------------------------------------------
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
-        """Create its service, if it does not exist."""
         if run.id in self._services:
             return
         self.note(run.id, await self._launcher.launch(run, on_progress))

@@ -109,7 +109,6 @@ class SwarmEngine(ContainerEngine):
         )
 
     async def nodes(self) -> Sequence[NodeReport]:
-        """The nodes of the Swarm."""
         with suppress(EngineFailure):
             await self._known_nodes.refresh()
         return await self._in_thread(self._reports)
@@ -138,7 +137,6 @@ class SwarmEngine(ContainerEngine):
     # --- the port: opening and closing --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Find all attempts that run, ended since, or were written to disk but not started. Raises EngineFailure."""
         await self._in_thread(self._check_folder_layout)
         requests = await self._load_requests()
         name, settings = self._installation, self._settings
@@ -200,7 +198,6 @@ class SwarmEngine(ContainerEngine):
         self._spawn(self._settle(run))
 
     async def close(self) -> None:
-        """Release everything. Running attempts continue, and are found again."""
         await self._release_all()
         if self._sweeps is not None:
             with suppress(EngineFailure):  # the rest is found at the next start
@@ -287,7 +284,6 @@ class SwarmEngine(ContainerEngine):
         await self._launcher.ensure_image(environment, node, on_progress)
 
     async def environments(self) -> Sequence[EnvironmentStatus]:
-        """State of each environment."""
         return self._images.statuses()
 
 

@@ -47,8 +47,6 @@ _GONE = re.compile(r"(network \S+|configs?|secrets?) not found")
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Dependencies of a launcher."""
-
     client: Client
     node_tracker: NodeTracker
     deliveries: SwarmFiles
@@ -59,8 +57,6 @@ class Dependencies:
 
 
 class Launcher:
-    """Creates services."""
-
     def __init__(self, defaults: ContainerDefaults, settings: SwarmSettings, dependencies: Dependencies) -> None:
         self._defaults = defaults
         self._settings = settings
@@ -76,7 +72,6 @@ class Launcher:
         self._creating: dict[str, asyncio.Task[str]] = {}
 
     async def open(self) -> None:
-        """Create the objects that every attempt needs. Raises EngineFailure."""
         try:
             await self._in_thread(partial(self._defaults.workspaces.make_folder, parents=True))
         except OSError as error:
@@ -193,7 +188,6 @@ class Launcher:
         return [str(one["ID"]) for one in await self._client.services(*labels)]
 
     async def clear(self, is_live: Callable[[str], bool]) -> None:
-        """Remove the Swarm's objects of attempts that do not live. Raises EngineFailure."""
         await self._deliveries.clear(is_live)
 
     async def remove_secrets(self, run: Run) -> None:
@@ -257,6 +251,5 @@ async def mount_through_agent(
 
 
 def _names(binds: Sequence[Json], program: Program) -> list[str]:
-    """The name of each mount on the node."""
     known = {program.home: "workspace", control_folder.INSIDE: "box", control_folder.LOG_INSIDE: "log"}
     return [known.get(str(one["Target"]), f"volume-{number}") for number, one in enumerate(binds)]

@@ -84,7 +84,6 @@ def ended_by_itself(task: Json) -> bool:
 
 
 def runs(task: Json) -> bool:
-    """True while Swarm reports it running."""
     return state_of(task) == "running"
 
 
@@ -94,7 +93,6 @@ def is_refused_room(task: Json) -> bool:
 
 
 def waiting_reason(task: Json, request: StartRequest, *, declares_vram: bool) -> Reason:
-    """Why a task that does not run yet is waiting."""
     node = request.allocation.node
     if not is_refused_room(task):
         return WaitingForSwarm() if state_of(task) in _WAITS else _BEFORE.get(state_of(task), Starting)(node=node)

@@ -48,7 +48,6 @@ class SwarmFiles:
         self._configs: dict[str, Delivery] = {}
 
     async def entry(self) -> Delivery:
-        """The config with the entry."""
         return await self._config("entry", ENTRY)
 
     async def injected(self, request: StartRequest) -> list[tuple[Delivery, str]]:

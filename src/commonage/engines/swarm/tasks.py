@@ -38,7 +38,6 @@ class Tasks:
         self.refresh_requested.set()
 
     def forget(self, attempt_id: str) -> None:
-        """Forget the task of a removed service."""
         self._tasks = {attempt: task for attempt, task in self._tasks.items() if attempt != attempt_id}
 
     async def ask(self) -> set[str]:

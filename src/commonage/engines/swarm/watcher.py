@@ -62,7 +62,6 @@ class Watcher:
     async def keep(
         self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], iterations: Iterations
     ) -> None:
-        """Watch until cancelled."""
         while True:
             try:
                 if self._known_nodes.fault:

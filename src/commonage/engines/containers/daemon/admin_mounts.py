@@ -46,7 +46,6 @@ def parse_mount(text: str) -> Mount:
 
 
 def source_of(mount: Mount, request: StartRequest) -> str:
-    """The folder that is mounted for this request."""
     return mount.source.replace("{user}", folder_name(request.owner)).replace("{tenant}", folder_name(request.tenant))
 
 

@@ -30,7 +30,6 @@ class Connection:
         self._opening = asyncio.Lock()
 
     async def _daemon(self) -> Docker:
-        """The client library's client, for a version of the API that the daemon and we speak."""
         async with self._opening:
             if self._docker is None:
                 with translated(self.url):
@@ -48,7 +47,6 @@ class Connection:
             return await common_version(ask, self.url)
 
     async def close(self) -> None:
-        """Close the connections."""
         if self._docker is not None:
             await self._docker.close()
             self._docker = None
@@ -115,7 +113,6 @@ class Connection:
             raise
 
     async def create_network(self, config: Json) -> str:
-        """Return its id."""
         with translated(self.url):
             return str((await (await self._daemon()).networks.create(dict(config))).id)
 

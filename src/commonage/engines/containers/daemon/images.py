@@ -47,7 +47,6 @@ class Images:
         self._fetches = SingleFlight[None]()
 
     def statuses(self) -> list[EnvironmentStatus]:
-        """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
     async def ensure(self, environment: Environment, on_progress: OnProgress, have: EnsureImage | None = None) -> None:
@@ -109,12 +108,10 @@ class Images:
                 on_progress(*progress_of(image, message, layers))
 
     async def close(self) -> None:
-        """Cancel pulls in progress."""
         await self._fetches.close()
 
 
 def _image_of(environment: Environment) -> str:
-    """The image's name. Raises EngineFailure for an environment without one."""
     if environment.image:
         return environment.image
     has = "a list of requirements, but " if environment.requirements else ""

@@ -65,11 +65,9 @@ class TenantNetworks:
         """Ranges that our networks must not overlap. The daemon itself only checks its own."""
         return await asyncio.to_thread(networks_here)
 
-    async def _on_added(self, network: Network) -> None:
-        """It was created, or exists again."""
+    async def _on_added(self, network: Network) -> None: ...
 
-    def _on_removed(self, network: Network) -> None:
-        """It no longer exists."""
+    def _on_removed(self, network: Network) -> None: ...
 
     async def open(self) -> None:
         """Take over existing networks. Raises EngineFailure."""

@@ -37,11 +37,9 @@ class Relays:
                 _log.warning("containers cannot reach port %d of this machine at %s: %s", port, address, error)
 
     def close_at(self, address: str) -> None:
-        """Stop listening on this address: its network is removed."""
         self._forwarder.stop_at(address)
 
     def close(self) -> None:
-        """Stop listening on all addresses."""
         self._forwarder.close()
 
     async def _open_gateway(self) -> Streams:

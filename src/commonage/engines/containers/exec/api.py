@@ -80,8 +80,6 @@ class DaemonRefused(EngineFailure):
 
 
 class ExecApi:
-    """The API calls of an exec."""
-
     def __init__(self, url: str) -> None:
         self._url = url
         self._parts = urlsplit(url)

@@ -101,14 +101,11 @@ class DaemonExecs:
                 await self._api.end(container, str(arguments[_MARK_AT]))
 
     async def close(self) -> None:
-        """End all."""
         await asyncio.gather(*(one.close() for one in list(self._live)))
 
 
 @dataclass(frozen=True, slots=True)
 class _InContainer:
-    """A command in a container: the daemon's id for it, and the mark by which it is ended."""
-
     container: str
     id: str
     mark: str
@@ -142,7 +139,6 @@ class DaemonExec:
     # --- the port -------------------------------------------------------------------------------------------------
 
     async def write(self, data: bytes) -> None:
-        """Write as fast as the daemon accepts it."""
         if self._writer.is_closing():
             return
         with suppress(OSError, RuntimeError):  # the command ended, or the daemon is gone: `read` reports it
@@ -150,19 +146,16 @@ class DaemonExec:
             await self._writer.drain()
 
     async def close_stdin(self) -> None:
-        """Close our half of the connection."""
         if not self._has_terminal and not self._writer.is_closing():
             with suppress(OSError):
                 self._writer.write_eof()
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Ask the daemon to resize; no effect after the end."""
         if self._has_terminal and self._ending is None:
             with suppress(EngineFailure):
                 await self._api.ask("POST", f"/exec/{self.id}/resize?h={rows}&w={columns}")
 
     async def read(self) -> tuple[int, bytes] | None:
-        """Return output received from the daemon."""
         said = None if self._is_read else await self._said.get()
         if said is None:
             self._is_read = True
@@ -240,13 +233,11 @@ class DaemonExec:
     # --- its end --------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End it by its mark, and wait for that."""
         self.end()
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
     def end(self) -> None:
-        """Schedule its end."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
 

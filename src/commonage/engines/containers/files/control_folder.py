@@ -70,13 +70,10 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class ControlFolder:
-    """One attempt's control folder."""
-
     place: SafePath
 
     @property
     def path(self) -> Path:
-        """Its path as given, for mounting."""
         return self.place.path
 
     def make(self, secrets: Mapping[str, str], owner: Owner, *, stop: bool = False) -> None:
@@ -98,7 +95,6 @@ class ControlFolder:
         new.move(self.place / "secrets")  # atomic: the entry may run already
 
     def claim(self) -> Claim:
-        """Return the party that decided."""
         try:
             return Claim.NEVER if (self.place / "claim").read(_MAX) == _NEVER else Claim.RAN
         except FileNotFoundError:

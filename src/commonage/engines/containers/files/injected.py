@@ -23,7 +23,6 @@ _FILES = {
 
 
 def folders_of(request: StartRequest) -> tuple[Path, ...]:
-    """The folders that a request needs."""
     limited = any(not share.whole for share in request.allocation.shares)
     return (*([PYTHON] if limited else []), *([JUPYTER] if request.kind is Kind.SESSION else []))
 

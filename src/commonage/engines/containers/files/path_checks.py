@@ -38,7 +38,6 @@ def check_path_is_trusted(source: str, what: str) -> None:
 
 
 def _check_replaceable(folder: Path, above: os.stat_result, found: os.stat_result, what: str) -> None:
-    """Check whether an entry `found` in a folder can be replaced."""
     # On NFS root may be nobody, and so may the owner of what root creates there.
     trusted = (0, os.geteuid(), _NOBODY)
     if above.st_uid not in trusted:

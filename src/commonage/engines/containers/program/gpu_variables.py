@@ -29,12 +29,10 @@ def visible(request: StartRequest) -> dict[str, str]:
 
 
 def of_the_environment(request: StartRequest) -> dict[str, str]:
-    """Other device variables that its environment requests."""
     return {name: value for name, value in request.environment.variables if name in _MORE}
 
 
 def refused(request: StartRequest) -> frozenset[str]:
-    """Names that only the server may set."""
     return frozenset(_MORE) - of_the_environment(request).keys()
 
 

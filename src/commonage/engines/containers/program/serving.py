@@ -15,7 +15,6 @@ NAMED = {"jupyterhub.handlers.pages": "HealthCheckHandler", "sqlalchemy.exc": "S
 
 
 def main() -> None:
-    """Run the program in place of this one."""
     del sys.argv[0]
     sys.path[0] = sys.argv[0].rpartition("/")[0]  # as for any program; with -c it would be the working folder
     import atexit  # noqa: PLC0415 - not before the path is right

@@ -71,7 +71,6 @@ class Environments:
         self._statuses: dict[str, EnvironmentStatus] = {}
 
     def open(self) -> None:
-        """Find the environments that exist already."""
         self._root.mkdir(parents=True, exist_ok=True)
         for marker in self._root.glob(f"*/{_READY}"):
             name = marker.read_text(encoding="utf-8").strip()
@@ -82,7 +81,6 @@ class Environments:
         await self._builds.close()
 
     def statuses(self) -> list[EnvironmentStatus]:
-        """State of each environment that was ever requested."""
         return list(self._statuses.values())
 
     def note_session(self, place: PythonEnvironment) -> None:

@@ -91,7 +91,6 @@ class Progress:
         self._come = 0
 
     def line(self, text: str) -> None:
-        """Handle one line of uv's output."""
         match text.split():
             case ["Resolved", number, *_]:
                 self._told(f"downloading {number} packages", 0.1)

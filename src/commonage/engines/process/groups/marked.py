@@ -50,22 +50,18 @@ class MarkedProcesses(Groups):
         self._known: dict[int, _Known] = {}
 
     def make(self, attempt_id: str, cpus_milli: int, memory_mib: int) -> list[str]:
-        """Nothing to prepare."""
         return []
 
     def joins(self, attempt_id: str) -> list[str]:
-        """Nothing to join."""
         return []
 
     def pids(self, attempt_id: str) -> list[int]:
-        """Processes that carry its mark."""
         with self._lock:
             if time.monotonic() - self._looked_at > FRESH_S:
                 self._process_info()
             return [pid for pid, found in self._known.items() if found.attempt == attempt_id and not found.is_shim]
 
     def kill(self, attempt_id: str) -> bool:
-        """SIGKILL to all, repeatedly until none is left."""
         for _ in range(_KILL_ROUNDS):
             self._looked_at = 0.0
             pids = self.pids(attempt_id)
@@ -88,7 +84,6 @@ class MarkedProcesses(Groups):
         return Use(sum(cpu for cpu, _ in figures), sum(rss for _, rss in figures) // 1024**2, tuple(pids))
 
     def remove(self, attempt_id: str) -> bool:
-        """True once none is left."""
         return not self.pids(attempt_id)
 
     def _process_info(self) -> None:

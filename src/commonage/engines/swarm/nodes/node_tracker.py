@@ -66,11 +66,9 @@ class NodeTracker:
         return self._fault
 
     def mark_reachable(self) -> None:
-        """Record that the Swarm answers its watcher."""
         self._fault = ""
 
     def mark_unreachable(self, why: str) -> None:
-        """Record that the Swarm does not answer its watcher."""
         self._fault = why
 
     async def poll(self) -> bool:
@@ -140,7 +138,6 @@ class NodeTracker:
         )
 
     def is_down(self, node_id: str) -> bool:
-        """True once the Swarm has marked this node as down."""
         swarm_node = self.by_id.get(node_id)
         return swarm_node is not None and swarm_node.is_down
 
@@ -213,7 +210,6 @@ class NodeTracker:
                 await agents.fence(agent_report.node_id, over)
 
     def reports(self) -> list[NodeReport]:
-        """Current report of each node."""
         waits = {**dict.fromkeys(self._ending.values(), ENDING_FIRST), **self._waits}
         return [
             report_of(swarm_node, self.agent_reports.get(name), waits.get(name), self.why_unmounted(name))
@@ -231,7 +227,6 @@ class NodeTracker:
         return None if self._without_agents or len(self.swarm_nodes) == 1 else NoAgent()
 
     def notes(self) -> tuple[str, ...]:
-        """Notes about the nodes for an admin, in sentences."""
         return notes_on(self.swarm_nodes, self.agent_reports)
 
     @property
@@ -251,7 +246,6 @@ class NodeTracker:
         return bounded, tuple(one for one in working if one not in bounded)
 
     def nodes_with_agents(self) -> list[str]:
-        """Nodes that take work and whose agents answer."""
         return [name for name, one in self.swarm_nodes.items() if one.takes_work and self.agent_of(name) is not None]
 
 
