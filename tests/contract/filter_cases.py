@@ -13,13 +13,11 @@ from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import VolumeKind
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount
 from commonage.engines.containers.daemon.descriptions import AttemptFolders, network_name
-from commonage.engines.containers.program.program import ContainerNetwork, program_of
+from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker import translate as docker
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.settings import DockerSettings, Mount, SwarmSettings
 from commonage.engines.swarm import translate as swarm
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.swarm_files import Delivery
 
 Json = dict[str, Any]

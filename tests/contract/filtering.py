@@ -19,7 +19,7 @@ from typing import Any
 from tests.contract.dockerd import SocketConnection
 from tests.contract.filter_cases import ANOTHERS, DATA, INSTALLATION, OURS, SHARED
 
-from commonage.engines.containers.exec.api import STREAMS
+from commonage.engines.containers.docker_api import STREAMS
 
 FILTER = Path(__file__).parents[2] / "deploy" / "docker-filter"
 _UP_WITHIN_S = 20.0

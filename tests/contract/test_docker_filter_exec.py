@@ -15,7 +15,7 @@ from tests.contract.filtering import filter_before
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.exec.api import STREAMS
+from commonage.engines.containers.docker_api import STREAMS
 from commonage.engines.docker.translate import container_name
 from commonage.testing.engine_rig import FOREVER
 from commonage.testing.exec_contract import ExecContract

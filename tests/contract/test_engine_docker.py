@@ -12,7 +12,7 @@ from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_
 from commonage.domain.environments import Environment
 from commonage.domain.statuses import Phase
 from commonage.engines.docker.engine import DockerEngine
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.settings import DockerSettings
 from commonage.ports.devices import Devices
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract

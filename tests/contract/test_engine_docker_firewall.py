@@ -16,7 +16,7 @@ from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_wit
 from commonage.domain.environments import Environment
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.statuses import Phase, StartRequest
-from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.engines.settings import Mount
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 

@@ -21,9 +21,9 @@ from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRe
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.process.processes import boot_id, send, spawn_shim
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import RunFolder, Runs
 from commonage.engines.rundir.workspaces import folder_name
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.behaviour import KILLED, Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory
@@ -327,7 +327,7 @@ async def test_a_quota_holds_cpu_to_what_was_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_memory_is_watched_where_it_cannot_be_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonage.engines.process.housekeeping.PAUSE_S", 0.1)
+    monkeypatch.setattr("commonage.engines.process.run.MEMORY_PAUSE_S", 0.1)
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
         hog = (sys.executable, "-c", "import time; x = b'x' * 80_000_000; time.sleep(60)")
         end = await rig.ended(rig.start_request(FOREVER, command=hog, memory_mib=64))

@@ -16,8 +16,8 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Share
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.rundir.runs import Runs
+from commonage.engines.settings import ProcessSettings
 from commonage.gpu.isolation.holds import Holds
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced

@@ -19,11 +19,11 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import Program
 from commonage.engines.process.warm import sessions as warm
 from commonage.engines.process.warm.sessions import PROGRAM, WarmSessions
 from commonage.engines.rundir.runs import RunFolder
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import FOREVER, EngineRig, StartRequestFactory

@@ -13,8 +13,8 @@ from tests.contract.swarm import Swarm, swarm_of
 
 from commonage.domain.environments import Environment
 from commonage.domain.statuses import Phase
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.engine import SwarmEngine
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.testing.behaviour import Behaviour, shell_command
 from commonage.testing.engine_contract import EngineContract
 from commonage.testing.engine_rig import EngineRig, StartRequestFactory

@@ -19,7 +19,7 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.volumes import Extent, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.volumes import Mount as Volume
 from commonage.domain.volumes import Volume as Given
-from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.engines.settings import Mount
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.engine_rig import FOREVER
 

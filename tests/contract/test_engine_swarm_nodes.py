@@ -24,7 +24,7 @@ from commonage.domain.reasons.nodes import (
 )
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount
+from commonage.engines.settings import Mount
 from commonage.engines.swarm.statuses import attempt_of, state_of
 from commonage.testing.behaviour import TERMINATED, Behaviour
 from commonage.testing.engine_rig import FOREVER

@@ -12,7 +12,7 @@ from tests.contract.test_engine_process import ProcessRig, process_rig
 
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.testing.behaviour import Aside
 from commonage.testing.engine_rig import FOREVER
 

@@ -24,7 +24,7 @@ import pytest
 from tests.integration.api_world import served
 
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.sdk import ApiError, AsyncClient, Client, SubmitIn
 from commonage.wire.execs import WINDOW
 from commonage.wire.hub import API_PATH

@@ -35,8 +35,8 @@ from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.nodes import MayBeCutOff
 from commonage.domain.statuses import Phase
 from commonage.domain.workloads import Kind, State, Workload
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.engine import SwarmEngine
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.gpu.none import NoDevices
 from commonage.ports.agents import PARTITIONED_AFTER_S, Agents
 from commonage.store.bundle_files import BundleFiles

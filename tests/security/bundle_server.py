@@ -15,7 +15,7 @@ import uvicorn
 from tests.integration.api_world import serving, until
 
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import ProcessSettings
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade
 

@@ -11,7 +11,7 @@ from commonage.domain.environments import Environment
 from commonage.domain.errors import InvalidInput
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
-from commonage.engines.containers.daemon.admin_mounts import parse_mount
+from commonage.engines.settings import parse_mount
 from commonage.server.engines import SITE
 from commonage.server.settings.settings import Settings
 

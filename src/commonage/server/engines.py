@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from commonage.engines.containers.daemon.admin_mounts import parse_mount
 from commonage.engines.docker.engine import DockerEngine
-from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.process.engine import ProcessEngine
-from commonage.engines.process.settings import ProcessSettings
+from commonage.engines.settings import DockerSettings, ProcessSettings, SwarmSettings, parse_mount
 from commonage.engines.swarm.engine import SwarmEngine
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.files.safe_path import SafePath
 from commonage.link import saved_reports
 from commonage.link.agent_connections import AgentConnections

@@ -1,18 +1,48 @@
-"""The operations on one attempt's container or service. Each engine implements them; `engine.py` calls them."""
+"""An attempt that is a container, and the operations on it that each engine implements. `engine.py` calls them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass, field
+from math import inf
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.run import Run
+from commonage.engines.containers.files.control_folder import ControlFolder
+from commonage.engines.rundir.run import EngineRun, RunTable
 from commonage.engines.rundir.runs import Exit
 from commonage.ports.agents import OnProgress
+
+
+@dataclass(slots=True, eq=False)
+class Run(EngineRun):
+    """`launching` is the task that starts it, `again` one that will look at its status again, and `last_error` the
+    error of the last look, if any. `container` and `pid` are the daemon's id of it and its first process, while they
+    are known. `signalled_at`: monotonic time at which another party sent it a signal that ends it. `status_lock`: one
+    look at a time.
+    """
+
+    launching: asyncio.Task[None] | None = None
+    again: asyncio.Task[None] | None = None
+    last_error: str = ""
+    container: str | None = None
+    signalled_at: float = -inf
+    status_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def control_folder(self) -> ControlFolder:
+        return ControlFolder(self.folder.outside / "box")
+
+    @property
+    def is_launching(self) -> bool:
+        return self.launching is not None and not self.launching.done()
+
+
+Table: TypeAlias = RunTable[Run]
 
 
 class Unreachable(EngineFailure):

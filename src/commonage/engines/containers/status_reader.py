@@ -16,13 +16,13 @@ from commonage.engines.containers.attempt_backend import (
     AttemptBackend,
     ContainerState,
     Ended,
+    Run,
     Running,
     Waiting,
 )
 from commonage.engines.containers.files.control_folder import Claim
-from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit, RunFolder
-from commonage.engines.rundir.table import InThread
+from commonage.engines.rundir.tasks import InThread
 
 STOPPED_EARLY = StoppedBeforeStart()
 TERMINATED = 143

@@ -1,24 +1,29 @@
-"""The few calls of the Docker daemon's API that this engine uses; every failure is an EngineFailure.
+"""The few calls of the Docker daemon's API that this engine uses, and its events; every failure is an EngineFailure.
 
-Descriptions go in and out as the daemon's own JSON; `translate` and `statuses` know their contents.
+Descriptions go in and out as the daemon's own JSON; `translate` and `container_client` know their contents.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 import secrets
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from commonage.engines.containers.daemon.connection import Connection, Json
-from commonage.engines.containers.daemon.errors import DaemonRefused, translated
+from commonage.domain.errors import EngineFailure
+from commonage.domain.iterations import Iterations
+from commonage.engines.containers.daemon.connection import Connection, DaemonRefused, Json, translated
+from commonage.engines.containers.daemon.descriptions import LABEL
 from commonage.engines.containers.usage import daemon_started_at
 
 _FOREVER = aiohttp.ClientTimeout(total=None, sock_connect=5)
@@ -132,3 +137,47 @@ class Client(Connection):
             except DaemonRefused:
                 self._limits_sizes = False
         return self._limits_sizes
+
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandlers:
+    """Callbacks: connected (again), an event of an attempt, the daemon does not answer."""
+
+    on_connected: Callable[[], Awaitable[None]]
+    heard: Callable[[str, str, str], None]
+    on_disconnected: Callable[[str], None]
+
+
+async def watch_events(client: Client, label: str, handlers: EventHandlers, iterations: Iterations) -> None:
+    """Listen until cancelled. A turn is one event."""
+    pause, was_there = _FIRST_PAUSE_S, True
+    while True:
+        why = f"the Docker daemon at {client.url} ended the connection"
+        iterations.end()  # waiting for the daemon counts as rest
+        try:
+            async with aclosing(client.events(label)) as events:  # type: ignore[type-var]  # a generator in practice
+                async for event in events:
+                    iterations.begin()
+                    if event:
+                        attributes = event["Actor"]["Attributes"]
+                        attempt = attributes.get(f"{LABEL}.attempt", "")
+                        handlers.heard(attempt, event["Action"], attributes.get("signal", ""))
+                    else:
+                        await handlers.on_connected()
+                        if not was_there:
+                            _log.warning("the Docker daemon at %s answers again", client.url)
+                        pause, was_there = _FIRST_PAUSE_S, True
+                    iterations.end()
+        except EngineFailure as error:
+            why = str(error)
+        handlers.on_disconnected(why)
+        if was_there:
+            _log.error("%s", why)
+        was_there = False
+        with iterations.rest():
+            await asyncio.sleep(pause)
+        pause = min(_LONGEST_PAUSE_S, pause * 1.5)

@@ -13,30 +13,23 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
-from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
+from commonage.domain.statuses import Capabilities, Measurement, ProcessOwner
+from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
-from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.daemon.relays import Relays
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.exec.execs import DaemonExecs
-from commonage.engines.containers.files.injected import put_in
-from commonage.engines.containers.files.prepare import ContainerDefaults
-from commonage.engines.containers.housekeeping import Housekeeper, LogRetention
-from commonage.engines.containers.program.program import shared_variables
-from commonage.engines.containers.run import Run
+from commonage.engines.containers.execs import DaemonExecs
+from commonage.engines.containers.files.prepare import ContainerDefaults, put_in
+from commonage.engines.containers.program import shared_variables
 from commonage.engines.containers.usage import measure, owners_of
-from commonage.engines.docker.client import Client
+from commonage.engines.docker.client import Client, EventHandlers, watch_events
 from commonage.engines.docker.container_client import DockerContainerClient
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.events import EventHandlers, watch_events
-from commonage.engines.docker.launcher import Dependencies, Launcher
-from commonage.engines.docker.networks import Networks
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.docker.launcher import Dependencies, Launcher, Networks
 from commonage.engines.docker.translate import container_name
-from commonage.engines.rundir.unpacking import Unpacker
+from commonage.engines.settings import DockerSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import OnProgress, ignore_progress
 from commonage.ports.devices import Devices
@@ -59,13 +52,10 @@ class DockerEngine(ContainerEngine):
     ) -> None:
         self._data = data.absolute()
         self._settings = settings or DockerSettings()
-        super().__init__(site, "docker", self._data / "docker", self._settings.max_log_mib)
-        self._unpacker = Unpacker(self._settings.bundle_max_mib)
-        self._devices = devices
         self._client = Client(self._settings.url)
+        super().__init__(site, "docker", self._data / "docker", self._settings, self._client)
+        self._devices = devices
         self._daemon = Daemon(self._client, self._settings, self._in_thread)
-        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
-        self._relays = Relays(self._settings.reaches, self._settings.gateway_port)
         self._execs = DaemonExecs(self._settings.url)
 
     # --- the port: capabilities ------------------------------------------------------------------------------
@@ -103,25 +93,17 @@ class DockerEngine(ContainerEngine):
         handlers = EventHandlers(self._daemon_is_back, self._on_event, self._daemon.mark_unreachable)
         self._keep("listen to events", partial(watch_events, self._client, installation_filter(name), handlers))
         self._spawn(self._execs.end_left_over([container_name(run.id) for run in self._table if run.is_running]))
-        retention = LogRetention(settings.keep_logs_days, settings.keep_logs_mib)
-        housekeeper = Housekeeper(self._table, self._files, retention, self._in_thread)
-        self._keep("limit logs", self._log_limit.keep)
-        self._keep("clean up", partial(housekeeper.keep_clean, lambda: self._clear(housekeeper)))
+        self._keep_house()
 
     async def _settle_devices(self) -> None:
         devices = self._devices
         if devices is not None:
-            live = [run.id for run in self._table if run.status.phase is not Phase.ENDED]
+            live = [run.id for run in self._table.live()]
             await self._in_thread(lambda: devices.settle(live))
 
     async def close(self) -> None:
         await self._execs.close()
-        await self._release_all()
-        await self._images.close()
-        self._relays.close()
-        await self._client.close()
-        self._unpacker.close()
-        self._tasks.close()
+        await super().close()
 
     # --- changes --------------------------------------------------------------------------------------------
 
@@ -140,7 +122,7 @@ class DockerEngine(ContainerEngine):
         else:
             self._spawn(self._settle(run))
 
-    async def _clear(self, housekeeper: Housekeeper) -> None:
+    async def _clear(self) -> None:
         """Remove our containers whose attempt is forgotten or was never written to disk, and unused networks.
 
         A crash between two steps leaves such containers. Raises EngineFailure.
@@ -150,7 +132,7 @@ class DockerEngine(ContainerEngine):
             if attempt not in self._table.runs:
                 _log.warning("removing the container of the unknown attempt %s", attempt)
                 await self._client.remove(container)
-        await self._networks.clear_unused(housekeeper.has_runs_of)
+        await self._networks.clear_unused(self._has_runs_of)
 
     # --- the port: status and usage -------------------------------------------------------------------------
 
@@ -171,6 +153,3 @@ class DockerEngine(ContainerEngine):
         self, environment: Environment, node: str | None = None, on_progress: OnProgress = ignore_progress
     ) -> None:
         await self._images.ensure(environment, on_progress)
-
-    async def environments(self) -> Sequence[EnvironmentStatus]:
-        return self._images.statuses()

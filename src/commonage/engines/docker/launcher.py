@@ -1,4 +1,4 @@
-"""Creates and starts the container of an attempt: folders, network, GPU shares, description.
+"""Creates and starts the container of an attempt: folders, the tenant's network, GPU shares, description.
 
 Used by `container_client`. Everything here may be repeated after a crash: an existing container of the attempt's name
 is found, and the entry in it runs the command only once (entry.sh).
@@ -11,28 +11,46 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
-from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.attempt_backend import Run
+from commonage.engines.containers.daemon.connection import DaemonRefused, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders
-from commonage.engines.containers.daemon.errors import DaemonRefused
-from commonage.engines.containers.daemon.networks import Network
+from commonage.engines.containers.daemon.networks import Network, Relays, TenantNetworks
 from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.files.mounts import check_mount_sources, has_sizes
 from commonage.engines.containers.files.prepare import ENTRY, ContainerDefaults, prepare_files, prepare_folders
-from commonage.engines.containers.files.volume_mounts import has_sizes
-from commonage.engines.containers.program.program import ContainerNetwork, Program, program_of
-from commonage.engines.containers.run import Run
-from commonage.engines.containers.start_limiter import StartLimiter
+from commonage.engines.containers.lifecycle import StartLimiter
+from commonage.engines.containers.program import ContainerNetwork, Program, program_of
 from commonage.engines.docker.client import Client
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.networks import Networks
-from commonage.engines.docker.settings import DockerSettings
-from commonage.engines.docker.translate import ContainerContext, container_config, container_name
-from commonage.engines.rundir.table import InThread
+from commonage.engines.docker.translate import ContainerContext, container_config, container_name, network_config
+from commonage.engines.rundir.tasks import InThread
+from commonage.engines.settings import DockerSettings
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import Devices, ShareAssignment
+
+
+class Networks(TenantNetworks):
+    """Bridges, with access to the hub and the control plane at the gateway of each."""
+
+    def __init__(self, client: Client, installation: str, addresses: str, relays: Relays) -> None:
+        super().__init__(client, installation, addresses)
+        self._relays = relays
+
+    def _config(self, tenant: str, subnet: str) -> Json:
+        return network_config(self._installation, tenant, subnet)
+
+    async def _on_added(self, network: Network) -> None:
+        # The node also forwards packets for this address from its other networks: only the tenant's own may connect.
+        subnet = network.subnet
+        await self._relays.open_at(network.gateway, lambda peer: subnet is not None and ip_address(peer) in subnet)
+
+    def _on_removed(self, network: Network) -> None:
+        self._relays.close_at(network.gateway)
+
 
 _AT_ONCE = 16
 _NETWORK_GONE = re.compile(r"network \S+ not found")

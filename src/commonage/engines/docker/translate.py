@@ -27,8 +27,8 @@ from commonage.engines.containers.daemon.descriptions import (
     own_mounts,
     requested_mounts,
 )
-from commonage.engines.containers.program.program import Program
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.containers.program import Program
+from commonage.engines.settings import DockerSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""Starts an attempt and finds out how it ended.
+"""Starts an attempt and finds out how it ended: the parts that use disk and kernel.
 
-The parts that use disk and kernel. Called by the engine in threads.
+Called by the engine in threads. Nothing is mounted for volumes: links in the home lead to them, and the server's
+account determines what the processes may do with a folder. Neither read-only nor a size is enforced.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,19 +26,51 @@ from commonage.domain.reasons.attempts import (
     StoppedBeforeStart,
 )
 from commonage.domain.statuses import Phase, StartRequest, Status
-from commonage.engines.process.environments.environments import PythonEnvironment
+from commonage.domain.volumes import Mount, VolumeKind
+from commonage.engines.process.environments import PythonEnvironment
 from commonage.engines.process.groups.groups import Groups
-from commonage.engines.process.node import node_name
 from commonage.engines.process.processes import boot_id, open_process, spawn_shim
-from commonage.engines.process.settings import ProcessSettings
 from commonage.engines.process.translate import ProcessContext, Program, enforced, program_of, url_of
-from commonage.engines.process.volumes import link_request_volumes
 from commonage.engines.process.warm.sessions import WarmSessions
+from commonage.engines.rundir.node_report import node_name
 from commonage.engines.rundir.runs import Claim, Exit, RunFolder
 from commonage.engines.rundir.unpacking import Unpacker, recorded_try
-from commonage.engines.rundir.workspaces import make_workspace
+from commonage.engines.rundir.workspaces import FOLDER, link_volumes, make_workspace
+from commonage.engines.settings import ProcessSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.devices import Devices, ShareAssignment
+
+
+def link_request_volumes(mounts: Sequence[Mount], home: Path, tmp: Path) -> dict[str, str]:
+    """Link all volumes in `home`; return their paths by name. Scratch is in `tmp`, and is removed with it.
+
+    Raises EngineFailure for a missing folder, and for volumes that processes cannot have.
+    """
+    places = {one.name: _place(one, tmp) for one in mounts}
+    # Each attempt has its own scratch, but they all share a home.
+    lasting = {one.name: places[one.name] for one in mounts if one.kind is VolumeKind.FOLDER}
+    link_volumes(SafePath(home), lasting, os.geteuid(), os.getegid())
+    return {name: str(home / FOLDER / name) if name in lasting else place for name, place in places.items()}
+
+
+def _place(mount: Mount, tmp: Path) -> str:
+    if mount.kind is VolumeKind.SCRATCH:
+        folder = tmp / FOLDER / mount.name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return str(folder)
+    if mount.kind is VolumeKind.DOCKER:
+        raise EngineFailure(f"the volume {mount.name} is Docker's, and this machine runs workloads as processes")
+    folder = Path(os.path.normpath(mount.source))
+    if mount.made:
+        try:
+            folder.parent.mkdir(mode=0o711, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise EngineFailure(f"the volume {mount.name} cannot be made: {error}", retryable=True) from error
+    if not folder.is_dir():
+        raise EngineFailure(f"the volume {mount.name} ({folder}) is not on this machine; tell the admin")
+    return str(folder)
+
 
 STOPPED_EARLY = StoppedBeforeStart()
 _TERMINATED, _KILLED = 143, 137

@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.daemon.connection import Connection, Json
-from commonage.engines.containers.daemon.errors import DaemonRefused
+from commonage.engines.containers.daemon.connection import Connection, DaemonRefused, Json
 
 _NAME_TAKEN = 409
 _GONE = 404

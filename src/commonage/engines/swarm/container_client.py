@@ -20,19 +20,19 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import RemovedFromOutside, Starting, WaitingForSwarm
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Running, Signal, Waiting
+from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Run, Running, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.files.control_folder import ControlFolder
 from commonage.engines.containers.files.prepare import check
-from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
-from commonage.engines.rundir.table import InThread
+from commonage.engines.rundir.tasks import InThread
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.statuses import (
     EndContext,
+    Tasks,
     changed_at,
     end_of,
     ended_by_itself,
@@ -42,7 +42,6 @@ from commonage.engines.swarm.statuses import (
     runs,
     waiting_reason,
 )
-from commonage.engines.swarm.tasks import Tasks
 from commonage.ports.agents import OnProgress
 
 _KILLED = 137

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from commonage.engines.containers.daemon.checks import MAY_GAIN, DaemonSummary, may_gain, swarm_faults
 from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.daemon.info import MAY_GAIN, DaemonSummary, may_gain, swarm_faults
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode, plain_http_on, swarm_nodes_of
 from commonage.ports.agents import AgentReport

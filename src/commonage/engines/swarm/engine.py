@@ -17,41 +17,34 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
-from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import EngineNotAnswering, SharedFolderNotSet
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner
-from commonage.engines.containers.daemon.addresses import addresses_here, network_at
+from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter
-from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.daemon.relays import Relays
+from commonage.engines.containers.daemon.networks import addresses_here, network_at
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.files.prepare import ContainerDefaults
-from commonage.engines.containers.housekeeping import Housekeeper, LogRetention
-from commonage.engines.containers.program.program import shared_variables
-from commonage.engines.containers.run import Run
-from commonage.engines.rundir.disk import disk_pressure_of, free_on
-from commonage.engines.rundir.unpacking import Unpacker
+from commonage.engines.containers.program import shared_variables
+from commonage.engines.rundir.node_report import disk_pressure_of, free_on
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.doctor import notes_of
-from commonage.engines.swarm.launcher import Dependencies, Launcher
-from commonage.engines.swarm.networks import Networks
+from commonage.engines.swarm.launcher import Dependencies, Launcher, Networks
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.statuses import Tasks
 from commonage.engines.swarm.swarm_files import SwarmFiles
-from commonage.engines.swarm.tasks import Tasks
 from commonage.engines.swarm.watcher import Watcher
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import CONTAINER_BRIDGE, Agents, NodeNetwork, OnProgress, ignore_progress
 from commonage.ports.execs import ExecStream, Terminal
 from commonage.wire.docs import docs_page
 
-_MAX_RELAYED = 256
-"""Limit of connections from one address, which is that of a node for all of its containers."""
 _MIB = 1024 * 1024
 _log = logging.getLogger(__name__)
 
@@ -66,6 +59,7 @@ class SwarmEngine(ContainerEngine):
     nothing is measured, and no node except the manager takes work.
     """
 
+    _max_relayed = 256  # from the address of a node, for all of its containers
     _container_client: SwarmContainerClient
     _networks: Networks
     _seen_tasks: Tasks
@@ -82,12 +76,9 @@ class SwarmEngine(ContainerEngine):
         self._shared = shared.absolute()
         self._outside = SafePath(self._shared) / "swarm" / "attempts"
         self._settings = settings or SwarmSettings()
-        super().__init__(site, "swarm", data.absolute() / "swarm", self._settings.max_log_mib, self._outside)
-        self._unpacker = Unpacker(self._settings.bundle_max_mib)
         self._client = Client(self._settings.url)
+        super().__init__(site, "swarm", data.absolute() / "swarm", self._settings, self._client, self._outside)
         self._known_nodes = NodeTracker(self._client, agents, without_agents=self._settings.without_agents)
-        self._images = Images(self._client, site, self._settings.pull, self._settings.account)
-        self._relays = Relays(self._settings.reaches, self._settings.gateway_port, _MAX_RELAYED)
         self._sweeps: SwarmContainerClient | None = None
         self._notes: tuple[str, ...] = ()
         self._own_node_id = ""
@@ -172,10 +163,7 @@ class SwarmEngine(ContainerEngine):
         self._sweeps = self._container_client
         self._keep("remove services", partial(watcher.sweep, self._container_client))
         self._keep("answer paused nodes", watcher.resolve_paused)
-        retention = LogRetention(settings.keep_logs_days, settings.keep_logs_mib)
-        housekeeper = Housekeeper(self._table, self._files, retention, self._in_thread)
-        self._keep("limit logs", self._log_limit.keep)
-        self._keep("clean up", partial(housekeeper.keep_clean, lambda: self._clear(housekeeper)))
+        self._keep_house()
 
     def _admits(self, peer: str) -> bool:
         """True if the relays accept this address: of a node, or of a container on this node."""
@@ -197,16 +185,10 @@ class SwarmEngine(ContainerEngine):
     def _settle_soon(self, run: Run) -> None:
         self._spawn(self._settle(run))
 
-    async def close(self) -> None:
-        await self._release_all()
+    async def _before_disconnect(self) -> None:
         if self._sweeps is not None:
             with suppress(EngineFailure):  # the rest is found at the next start
                 await self._sweeps.sweep(at_once=True)
-        await self._images.close()
-        self._relays.close()
-        await self._client.close()
-        self._unpacker.close()
-        self._tasks.close()
 
     async def _look_at_swarm(self) -> None:
         """Read our objects in the Swarm, and its nodes. Raises EngineFailure."""
@@ -221,7 +203,7 @@ class SwarmEngine(ContainerEngine):
         for run in self._table:
             self._settle_soon(run)
 
-    async def _clear(self, housekeeper: Housekeeper) -> None:
+    async def _clear(self) -> None:
         """Remove our services whose attempt is forgotten or was never written to disk, and unused networks.
 
         A crash between two steps leaves such services. Raises EngineFailure.
@@ -231,7 +213,7 @@ class SwarmEngine(ContainerEngine):
             if attempt not in self._table.runs and not self._container_client.is_swept(attempt):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
-        await self._networks.clear_unused(housekeeper.has_runs_of)
+        await self._networks.clear_unused(self._has_runs_of)
         await self._launcher.clear(self._is_live)
 
     def _is_live(self, attempt_id: str) -> bool:
@@ -282,9 +264,6 @@ class SwarmEngine(ContainerEngine):
     ) -> None:
         """Pull its image to one node, or to all that take work."""
         await self._launcher.ensure_image(environment, node, on_progress)
-
-    async def environments(self) -> Sequence[EnvironmentStatus]:
-        return self._images.statuses()
 
 
 def _attempt_of(service: Json) -> str:

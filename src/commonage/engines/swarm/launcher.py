@@ -1,4 +1,4 @@
-"""Creates the service of an attempt: image, folders, network, GPU shares, description.
+"""Creates the service of an attempt: image, folders, the tenant's network, GPU shares, description.
 
 Used by `container_client`. Everything here may be repeated after a crash: an existing service of the attempt is found
 by its label, and the entry in its container runs the command only once (entry.sh).
@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import IPv4Network
 from typing import Any
 
 from commonage.domain.environments import Environment
@@ -20,26 +21,59 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.reasons.nodes import NodeTakesNoWork
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.daemon.admin_mounts import check_mount_sources
-from commonage.engines.containers.daemon.connection import Json
+from commonage.engines.containers.attempt_backend import Run
+from commonage.engines.containers.daemon.connection import DaemonRefused, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders, installation_filter
-from commonage.engines.containers.daemon.errors import DaemonRefused
 from commonage.engines.containers.daemon.images import Images
+from commonage.engines.containers.daemon.networks import TenantNetworks
 from commonage.engines.containers.files import control_folder
+from commonage.engines.containers.files.mounts import check_mount_sources
 from commonage.engines.containers.files.prepare import ContainerDefaults, ourselves, prepare_files, prepare_folders
-from commonage.engines.containers.program.program import PORT, ContainerNetwork, Program, program_of
-from commonage.engines.containers.run import Run
-from commonage.engines.containers.start_limiter import StartLimiter
-from commonage.engines.rundir.table import InThread
+from commonage.engines.containers.lifecycle import StartLimiter
+from commonage.engines.containers.program import PORT, ContainerNetwork, Program, program_of
+from commonage.engines.rundir.tasks import InThread
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
-from commonage.engines.swarm.networks import Networks
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import SwarmNode
-from commonage.engines.swarm.settings import SwarmSettings
 from commonage.engines.swarm.swarm_files import SwarmFiles
-from commonage.engines.swarm.translate import ContainerContext, service_names, service_spec
+from commonage.engines.swarm.translate import ContainerContext, network_config, service_names, service_spec
 from commonage.ports.agents import OnProgress
 from commonage.ports.devices import ShareAssignment
+
+
+class Networks(TenantNetworks):
+    """Overlays. `address` is this node's, by which containers of all nodes reach it."""
+
+    # Each node also has an address in each.
+    _prefix = 22
+    _setting = "swarm_networks"
+
+    def __init__(self, client: Client, installation: str, settings: SwarmSettings, address: str) -> None:
+        super().__init__(client, installation, settings.networks)
+        self._swarm = client
+        self._encrypted = settings.encrypted
+        self._address = address
+
+    def _config(self, tenant: str, subnet: str) -> Json:
+        return network_config(self._installation, tenant, subnet, encrypted=self._encrypted)
+
+    def _gateway(self, found: Json) -> str:
+        return self._address
+
+    def _subnet(self, found: Json) -> IPv4Network | None:
+        """Containers reach this node by their own node's address; and Swarm assigns a new network's own range later."""
+        return None
+
+    async def _taken(self) -> list[IPv4Network]:
+        """Swarm accepts any range, and with overlapping networks its tasks wait forever."""
+        taken = await super()._taken()
+        for network in await self._swarm.overlays():
+            for part in (network.get("IPAM") or {}).get("Config") or ():
+                if part.get("Subnet") and ":" not in part["Subnet"]:
+                    taken.append(IPv4Network(part["Subnet"], strict=False))
+        return taken
+
 
 _AT_ONCE = 32
 _GONE = re.compile(r"(network \S+|configs?|secrets?) not found")

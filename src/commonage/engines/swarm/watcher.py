@@ -10,11 +10,11 @@ from contextlib import suppress
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
 from commonage.domain.statuses import Phase
-from commonage.engines.containers.run import Run, Table
-from commonage.engines.rundir.table import InThread
+from commonage.engines.containers.attempt_backend import Run, Table
+from commonage.engines.rundir.tasks import InThread
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
-from commonage.engines.swarm.tasks import Tasks
+from commonage.engines.swarm.statuses import Tasks
 
 _SOON_S, _REST_S = 0.1, 0.25
 # Control folders show starts and ends; Swarm shows tasks that cannot start, and tasks that are gone.

@@ -13,7 +13,7 @@ from commonage.cli.connection import calls_server
 from commonage.cli.credentials import Server
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
-from commonage.engines.process.environments.uv import Progress
+from commonage.engines.process.uv import Progress
 from commonage.images.base import DEBIAN, debian_base, debian_suites, own_suite
 from commonage.images.buildah import ImageError
 from commonage.images.builder import BuildTools, ListBuild, build_file, build_lists

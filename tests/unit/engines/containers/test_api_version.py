@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.api_version import API_VERSIONS, NoCommonVersion
-from commonage.engines.containers.exec.api import ExecApi
+from commonage.engines.containers.docker_api import API_VERSIONS, ExecApi, NoCommonVersion
 from commonage.engines.docker.client import Client
 
 pytestmark = pytest.mark.anyio

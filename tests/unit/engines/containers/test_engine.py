@@ -23,14 +23,16 @@ from commonage.engines.containers.attempt_backend import (
     ContainerState,
     Ended,
     NodeGone,
+    Run,
     Running,
     Signal,
     Unreachable,
 )
+from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.engine import ContainerEngine
 from commonage.engines.containers.files.control_folder import Claim
-from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit, RunFolder, Runs
+from commonage.engines.settings import ContainerSettings
 from commonage.ports.agents import OnProgress
 
 pytestmark = pytest.mark.anyio
@@ -92,15 +94,11 @@ class Engine(ContainerEngine):
     """As an engine is that hears nothing by itself."""
 
     def __init__(self, folder: Path, container_client: FakeContainerClient) -> None:
-        super().__init__("site", "fake", folder, max_log_mib=512)
+        super().__init__("site", "fake", folder, ContainerSettings(), Connection("unix:///nowhere"))
         self.fakes = container_client
 
     async def open(self) -> None:
         await self._recover(await self._load_requests(), self.fakes)
-
-    async def close(self) -> None:
-        await self._release_all()
-        self._tasks.close()
 
     async def hear(self) -> None:
         """Something became of each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commonage.engines.containers.image_pulls import refusal_of, registry_of
+from commonage.engines.containers.daemon.info import refusal_of, registry_of
 
 HEAD = 'Head "https://hub:5000/v2/lab/torch/manifests/2": '
 IMAGE = "hub:5000/lab/torch:2"

@@ -11,9 +11,9 @@ from tests.unit.engines.containers.program.test_program import request
 from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.workloads import Kind
-from commonage.engines.containers import start_limiter
-from commonage.engines.containers.run import Run, Table
-from commonage.engines.containers.start_limiter import StartLimiter
+from commonage.engines.containers import lifecycle as start_limiter
+from commonage.engines.containers.attempt_backend import Run, Table
+from commonage.engines.containers.lifecycle import StartLimiter
 from commonage.engines.rundir.runs import Runs
 from commonage.ports.agents import ignore_progress
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from commonage.engines.containers.daemon.errors import failure_of
-from commonage.engines.containers.daemon.gpus import cdi_names, gpu_method_of, lacks_uuids
-from commonage.engines.docker.doctor import examined
+from commonage.engines.containers.daemon.connection import failure_of
+from commonage.engines.containers.daemon.info import cdi_names, gpu_method_of, lacks_uuids
+from commonage.engines.docker.daemon import examined
 
 UUID = "GPU-4a2b334a-49bd-6fd9-fd9d-cf9d6bdfed11"
 AS_YAML = f"""\

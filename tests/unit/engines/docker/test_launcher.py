@@ -9,13 +9,13 @@ from tests.unit.engines.containers.program.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import Phase, Status
+from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.prepare import ContainerDefaults
-from commonage.engines.containers.run import Run
 from commonage.engines.docker.daemon import Daemon
 from commonage.engines.docker.launcher import Dependencies, Launcher
-from commonage.engines.docker.settings import DockerSettings
 from commonage.engines.rundir.runs import Runs
+from commonage.engines.settings import DockerSettings
 from commonage.files.safe_path import SafePath
 from commonage.ports.devices import ShareAssignment
 

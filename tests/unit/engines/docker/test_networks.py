@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from commonage.engines.containers.daemon import networks
-from commonage.engines.containers.daemon.errors import DaemonRefused, DaemonUnreachable
-from commonage.engines.containers.daemon.relays import Relays
-from commonage.engines.docker.networks import Networks
+from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable
+from commonage.engines.containers.daemon.networks import Relays
+from commonage.engines.docker.launcher import Networks
 
 pytestmark = pytest.mark.anyio
 INSTALLATION = "0123456789abcdef"

@@ -7,13 +7,12 @@ import pytest
 from aiodocker.exceptions import DockerError
 
 from commonage.domain.reasons import Reason, attempts
+from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable, failure_of, translated
 from commonage.engines.containers.daemon.descriptions import instant
-from commonage.engines.containers.daemon.errors import DaemonRefused, DaemonUnreachable, failure_of, translated
+from commonage.engines.containers.daemon.info import progress_of
 from commonage.engines.containers.files.control_folder import Claim
-from commonage.engines.containers.image_pulls import progress_of
-from commonage.engines.docker.daemon import notes_of, remapped_root
-from commonage.engines.docker.doctor import examined
-from commonage.engines.docker.statuses import EndContext, end_of
+from commonage.engines.docker.container_client import EndContext, end_of
+from commonage.engines.docker.daemon import examined, notes_of, remapped_root
 
 ABOUT = EndContext(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
 """The node is up since 500, the daemon since 600."""

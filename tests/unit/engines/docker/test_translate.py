@@ -9,11 +9,10 @@ from tests.unit.engines.containers.program.test_program import request
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount, parse_mount
 from commonage.engines.containers.daemon.descriptions import AttemptFolders, network_name
-from commonage.engines.containers.program.program import ContainerNetwork, program_of
-from commonage.engines.docker.settings import DockerSettings
+from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker.translate import ContainerContext, container_config
+from commonage.engines.settings import DockerSettings, Mount, parse_mount
 
 AROUND = ContainerContext("0123456789abcdef", "net", AttemptFolders("/w/ada", "/r/box", "/r/log"), "/injected", "0:0")
 

@@ -7,7 +7,7 @@ import pytest
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import Mount, VolumeKind
-from commonage.engines.process.volumes import link_request_volumes
+from commonage.engines.process.launcher import link_request_volumes
 
 
 @pytest.fixture

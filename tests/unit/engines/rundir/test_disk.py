@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from commonage.domain.reasons.nodes import DiskNearlyFull, FolderNotReadable
-from commonage.engines.rundir.disk import disk_pressure_of, free_on
+from commonage.engines.rundir.node_report import disk_pressure_of, free_on
 
 
 def test_fullest_disk_counts(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.statuses import LogLine
-from commonage.engines.rundir import log_limit
-from commonage.engines.rundir.log_limit import cut_log
-from commonage.engines.rundir.logs import read_log
+from commonage.engines.rundir import logs as log_limit
+from commonage.engines.rundir.logs import cut_log, read_log
 from commonage.files.safe_path import absolute
 
 pytestmark = pytest.mark.anyio

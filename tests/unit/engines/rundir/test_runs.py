@@ -13,7 +13,7 @@ from commonage.domain.nodes import Allocation, Isolation, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.process.ports import PortRange
+from commonage.engines.process.node import PortRange
 from commonage.engines.rundir.runs import Exit, Runs
 from commonage.files.safe_path import SafePath
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from commonage.engines.rundir.single_flight import SingleFlight
+from commonage.engines.rundir.tasks import SingleFlight
 from commonage.ports.agents import OnProgress, ignore_progress
 
 pytestmark = pytest.mark.anyio

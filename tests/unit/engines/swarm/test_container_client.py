@@ -14,9 +14,8 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.attempts import NodeLost
 from commonage.domain.reasons.nodes import NotInSwarm, SwarmNodeDown
 from commonage.domain.statuses import Phase
-from commonage.engines.containers.attempt_backend import Ended
+from commonage.engines.containers.attempt_backend import Ended, Run
 from commonage.engines.containers.files.control_folder import Claim, Owner
-from commonage.engines.containers.run import Run
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.swarm import container_client
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of

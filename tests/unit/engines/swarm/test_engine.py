@@ -9,9 +9,9 @@ from tests.unit.engines.swarm.test_launcher import NODE
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons.nodes import SharedFolderNotSet
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.engine import SwarmEngine
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
-from commonage.engines.swarm.settings import SwarmSettings
 
 pytestmark = pytest.mark.anyio
 

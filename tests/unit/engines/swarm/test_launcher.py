@@ -23,24 +23,22 @@ from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory
 from commonage.domain.reasons.nodes import AgentTooOld, NoAgent, NodeTakesNoWork
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.attempt_backend import Running
-from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.daemon.errors import DaemonRefused, DaemonUnreachable
+from commonage.engines.containers.attempt_backend import Run, Running
+from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable, Json
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.prepare import ContainerDefaults
-from commonage.engines.containers.run import Run
-from commonage.engines.containers.start_limiter import StartLimiter
+from commonage.engines.containers.lifecycle import StartLimiter
 from commonage.engines.containers.status_reader import StatusReader
 from commonage.engines.rundir.runs import Runs
+from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.launcher import Dependencies, Launcher
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.swarm.statuses import Tasks
 from commonage.engines.swarm.swarm_files import SwarmFiles
-from commonage.engines.swarm.tasks import Tasks
 from commonage.files.safe_path import SafePath
 from commonage.ports.agents import AgentReport, OnProgress, ignore_progress
 from commonage.ports.devices import ShareAssignment

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from commonage.engines.containers.daemon import networks
-from commonage.engines.swarm.networks import Networks
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.settings import SwarmSettings
+from commonage.engines.swarm.launcher import Networks
 
 pytestmark = pytest.mark.anyio
 

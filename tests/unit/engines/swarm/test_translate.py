@@ -11,10 +11,9 @@ from commonage.agent.containers.containers import CPUS_LABEL
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Volume, VolumeKind, VolumeRequest, mounts_of
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.daemon.admin_mounts import Mount
 from commonage.engines.containers.daemon.descriptions import AttemptFolders
-from commonage.engines.containers.program.program import ContainerNetwork, program_of
-from commonage.engines.swarm.settings import SwarmSettings
+from commonage.engines.containers.program import ContainerNetwork, program_of
+from commonage.engines.settings import Mount, SwarmSettings
 from commonage.engines.swarm.swarm_files import Delivery
 from commonage.engines.swarm.translate import (
     ContainerContext,

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.engines.swarm.test_launcher import Scene
 
 from commonage.domain.iterations import Iterations
-from commonage.engines.containers.run import Run, Table
+from commonage.engines.containers.attempt_backend import Run, Table
 from commonage.engines.swarm.watcher import Watcher
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,11 @@ from typing import Any
 
 from commonage.domain.folders import folder_name
 from commonage.domain.statuses import StartRequest
-from commonage.engines.containers.daemon.admin_mounts import Mount, source_of
-from commonage.engines.containers.files import control_folder, injected
-from commonage.engines.containers.files.volume_mounts import bind_options, docker_mounts
-from commonage.engines.containers.program.program import Program
+from commonage.engines.containers.files import control_folder
+from commonage.engines.containers.files.mounts import bind_options, docker_mounts, source_of
+from commonage.engines.containers.files.prepare import INJECTED_INSIDE, folders_of
+from commonage.engines.containers.program import Program
+from commonage.engines.settings import Mount
 
 LABEL = "commonage"
 MIB = 1024 * 1024
@@ -89,8 +90,8 @@ def own_mounts(folders: AttemptFolders, program: Program) -> list[dict[str, Any]
 
 def injected_mounts(request: StartRequest, place: str) -> list[dict[str, Any]]:
     return [
-        bind(f"{place}/{folder.name}", f"{injected.INSIDE}/{folder.name}", writable=False)
-        for folder in injected.folders_of(request)
+        bind(f"{place}/{folder.name}", f"{INJECTED_INSIDE}/{folder.name}", writable=False)
+        for folder in folders_of(request)
     ]
 
 

@@ -17,8 +17,8 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
 from commonage.engines.containers.attempt_backend import Unreachable
 from commonage.engines.containers.daemon.connection import Connection
-from commonage.engines.containers.image_pulls import progress_of
-from commonage.engines.rundir.single_flight import SingleFlight
+from commonage.engines.containers.daemon.info import progress_of
+from commonage.engines.rundir.tasks import SingleFlight
 from commonage.ports.agents import OnProgress
 from commonage.ports.registry import RegistryAccount
 

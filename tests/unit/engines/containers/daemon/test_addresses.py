@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from commonage.engines.containers.daemon.addresses import addresses_here, network_at, networks_here
+from commonage.engines.containers.daemon.networks import addresses_here, network_at, networks_here
 
 
 def test_routes_and_addresses_are_networks_and_the_default_route_is_none(tmp_path: Path) -> None:

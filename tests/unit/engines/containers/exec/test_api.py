@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.exec import api as exec_api
-from commonage.engines.containers.exec.api import ExecApi
+from commonage.engines.containers import docker_api as exec_api
+from commonage.engines.containers.docker_api import ExecApi
 
 pytestmark = pytest.mark.anyio
 BEGUN = b"HTTP/1.1 200 OK\r\n\r\n"

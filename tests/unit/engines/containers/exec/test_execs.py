@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from commonage.engines.containers.exec.execs import _BEGIN
-from commonage.engines.rundir.execs import NAME
+from commonage.engines.containers.execs import _BEGIN
+from commonage.engines.rundir.programs import NAME
 
 SHOW = ("sh", "-c", 'echo "${PYTHONPATH-none}"')
 

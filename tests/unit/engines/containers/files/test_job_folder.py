@@ -9,7 +9,7 @@ import pytest
 
 from commonage.domain.errors import EngineFailure
 from commonage.engines.containers.files.control_folder import Owner
-from commonage.engines.containers.files.job_folder import put_bundle
+from commonage.engines.containers.files.prepare import put_bundle
 from commonage.files.safe_path import SafePath
 
 ME = Owner(os.geteuid(), os.getegid(), os.geteuid(), os.getegid())

@@ -9,8 +9,7 @@ import pytest
 from commonage.domain.errors import EngineFailure
 from commonage.domain.volumes import Mount, VolumeKind
 from commonage.engines.containers.files.control_folder import Owner
-from commonage.engines.containers.files.path_checks import check_path_is_trusted
-from commonage.engines.containers.files.volume_mounts import prepare_volume_folders
+from commonage.engines.containers.files.mounts import check_path_is_trusted, prepare_volume_folders
 from commonage.files.safe_path import SafePath
 
 ANYBODY = 4242

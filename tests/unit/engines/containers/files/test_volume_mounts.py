@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from commonage.domain.volumes import Mount, VolumeKind
-from commonage.engines.containers.files.volume_mounts import docker_mounts, has_sizes
+from commonage.engines.containers.files.mounts import docker_mounts, has_sizes
 
 FOLDER = Mount("datasets", VolumeKind.FOLDER, "/srv/datasets", "/volumes/datasets", writable=False)
 DOCKER = Mount("results", VolumeKind.DOCKER, "results.lab.0f", "/data", writable=True, size_mib=10)

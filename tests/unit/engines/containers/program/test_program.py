@@ -7,8 +7,13 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
-from commonage.engines.containers.program.program import ContainerNetwork, Program, program_of, shared_variables
-from commonage.engines.containers.program.session import CONTAINER_SESSION
+from commonage.engines.containers.program import (
+    CONTAINER_SESSION,
+    ContainerNetwork,
+    Program,
+    program_of,
+    shared_variables,
+)
 
 INSIDE = ContainerNetwork("10.213.0.1", frozenset({8081}))
 

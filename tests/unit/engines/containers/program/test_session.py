@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commonage.engines.containers.program.session import CONTAINER_SESSION
-from commonage.engines.rundir.sessions import SESSION_COMMAND
+from commonage.engines.containers.program import CONTAINER_SESSION
+from commonage.engines.rundir.programs import SESSION_COMMAND
 
 TAKES_LONG = """
 import atexit, sys, threading, time

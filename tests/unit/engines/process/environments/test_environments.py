@@ -12,8 +12,8 @@ from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PreparingEnvironment
-from commonage.engines.process.environments import environments as module
-from commonage.engines.process.environments.environments import Environments
+from commonage.engines.process import environments as module
+from commonage.engines.process.environments import Environments
 from commonage.ports.agents import OnProgress
 
 pytestmark = pytest.mark.anyio

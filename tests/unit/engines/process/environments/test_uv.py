@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from commonage.engines.process.environments.uv import Progress, read_pip_settings, uv_environment
+from commonage.engines.process.uv import Progress, read_pip_settings, uv_environment
 
 
 def test_pips_settings_hold_for_uv_too() -> None:

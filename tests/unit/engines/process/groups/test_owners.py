@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from commonage.engines.process.groups.marked import MarkedProcesses
-from commonage.engines.process.groups.owners import owners_of
+from commonage.engines.process.groups.marked import MarkedProcesses, owners_of
 
 SLEEPS = "import time; time.sleep(60)"
 FORKS = f"import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', '{SLEEPS}'], env={{}}, " \

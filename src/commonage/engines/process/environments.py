@@ -29,8 +29,8 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment
 from commonage.domain.statuses import StartRequest
-from commonage.engines.process.environments.uv import Step, make_environment
-from commonage.engines.rundir.single_flight import SingleFlight
+from commonage.engines.process.uv import Step, make_environment
+from commonage.engines.rundir.tasks import SingleFlight
 from commonage.ports.agents import OnProgress
 
 _READY = ".ready"

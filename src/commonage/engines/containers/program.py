@@ -8,20 +8,42 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from commonage.domain.errors import EngineFailure
 from commonage.domain.statuses import StartRequest
 from commonage.domain.volumes import variable_of
-from commonage.domain.workloads import Kind
 from commonage.engines.containers.files.control_folder import can_export
-from commonage.engines.containers.program import gpu_variables
-from commonage.engines.containers.program.session import CONTAINER_SESSION
+from commonage.engines.rundir.programs import SESSION_COMMAND, command_of, default_variables, id_variables
 from commonage.engines.rundir.workspaces import folder_name
 
-MARK = "COMMONAGE_ATTEMPT_ID"
 PORT = 8888
 """Port that a session or service listens on if each container has an address of its own."""
+
+# NVIDIA's container runtime obeys a container's variables, whoever set them: its user, or its image (NVIDIA's own say
+# `NVIDIA_VISIBLE_DEVICES=all`). As a daemon's default runtime it acts on them without a request. So we set that
+# variable in every container, and remove those that would give it more GPUs.
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+"""A client of MPS finds its daemon here: a folder of the node, and the same path inside."""
+_DEVICE_ACCESS = tuple(
+    f"NVIDIA_{what}"
+    for what in ("MIG_CONFIG_DEVICES", "MIG_MONITOR_DEVICES", "IMEX_CHANNELS", "GDS", "MOFED", "NVSWITCH", "GDRCOPY")
+)
+"""These give access to MIG settings, or to devices of the node that are not GPUs: an admin's environment may set them.
+"""
+
+_FIND = """\
+program=$(command -v "$1") && read -r first <"$program"
+case "$first" in
+  "#!"*python*) shift && exec ${first#??} -c "$0" "$program" "$@" ;;
+esac
+exec "$@"
+"""
+_SERVING = (Path(__file__).parent / "serving.py").read_text(encoding="utf-8")
+
+CONTAINER_SESSION = ("/bin/sh", "-c", _FIND, _SERVING, *SESSION_COMMAND)
+"""The same Jupyter server as everywhere; this one starts and ends faster."""
 
 _SHARED = re.compile(r"TZ|(https?|ftp|all|no)_proxy", re.IGNORECASE)
 _LOOPBACK = re.compile(r"(?<=//)(?:127\.0\.0\.1|localhost):(\d+)", re.ASCII)
@@ -79,24 +101,18 @@ def program_of(
     Later ones win: shared, ours, the environment's, the owner's, the devices'. Only the server sets our ids and the
     visible GPUs. The loopback in a request is this node's: for a container it has another name.
     """
-    command = request.command or (CONTAINER_SESSION if request.kind is Kind.SESSION else ())
-    if not command:
-        raise EngineFailure(f"{request.workload_id} has no command, so there is nothing to run")
+    command = command_of(request, CONTAINER_SESSION)
     home = f"/home/{folder_name(request.owner)}"
-    ids = {
-        MARK: request.attempt_id,
-        "COMMONAGE_WORKLOAD_ID": request.workload_id,
-        "COMMONAGE_USER": request.owner,
-        "COMMONAGE_TENANT": request.tenant,
-    }
     variables = {
         "LANG": "C.UTF-8",
         **shared,
-        **_ours(request, home, inside.port),
+        **default_variables(request, home, inside.port if request.wants_port else None),
+        **{variable_of(mount.name): mount.target for mount in request.mounts},
         **dict(request.environment.variables),
     }
-    ours = dict(devices) | gpu_variables.of_the_environment(request) | gpu_variables.visible(request) | ids
-    refused = gpu_variables.refused(request)
+    device_access = {name: value for name, value in request.environment.variables if name in _DEVICE_ACCESS}
+    ours = dict(devices) | device_access | {VISIBLE: visible_gpus(request)} | id_variables(request)
+    refused = frozenset(_DEVICE_ACCESS) - device_access.keys()
     variables |= dict(request.variables) | ours
     fixed = ours.keys() | refused
     secrets = {name: value for name, value in request.secrets if name not in fixed}
@@ -111,7 +127,7 @@ def program_of(
         home,
         f"{home}/jobs/{request.workload_id}" if request.bundle_path is not None else home,
         tuple(sorted(refused)),
-        gpu_variables.mps_pipe(devices),
+        devices.get(MPS_PIPE),
     )
 
 
@@ -129,18 +145,7 @@ def _reachable(text: str, inside: ContainerNetwork) -> str:
     return _LOOPBACK.sub(other, text)
 
 
-def _ours(request: StartRequest, home: str, port: int) -> dict[str, str]:
-    cores = str(max(1, -(-request.allocation.cpus_milli // 1000)))
-    variables = {
-        "HOME": home,
-        "USER": request.owner,
-        "LOGNAME": request.owner,
-        # A log is read while it is written.
-        "PYTHONUNBUFFERED": "1",
-        # Libraries start as many threads as the node has cores, and would wait for each other.
-        "OMP_NUM_THREADS": cores,
-        "PYTHON_CPU_COUNT": cores,
-    }
-    if request.wants_port:
-        variables["COMMONAGE_PORT"] = str(port)
-    return variables | {variable_of(one.name): one.target for one in request.mounts}
+def visible_gpus(request: StartRequest) -> str:
+    """GPU uuids of its shares; `void`, which means none, without a share or with simulated GPUs."""
+    real = dict.fromkeys(share.device_uuid for share in request.allocation.shares if not share.simulated)
+    return ",".join(real) or "void"

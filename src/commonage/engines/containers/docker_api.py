@@ -1,10 +1,15 @@
-"""The few calls of Docker's API that commands in containers need. Standard library only; called by `execs`."""
+"""The few calls of Docker's API that commands in containers need, and the choice of its version.
+
+Standard library only, because agents use it too; called by `execs`. Every call names its version: without one a daemon
+assumes its newest, and it drops fields of a description that the version does not know, limits and capabilities among
+them. The filter before the Docker socket has the same list.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from http.client import HTTPException, HTTPResponse
 from io import BytesIO
@@ -13,8 +18,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.api_version import common_version
-from commonage.engines.rundir.execs import MARK, NAME
+from commonage.engines.rundir.programs import MARK, NAME
 
 STREAMS = ".streams.sock"
 """A filter that does not pass streams on has another socket for them: `docker.streams.sock` next to `docker.sock`."""
@@ -205,3 +209,34 @@ def _status_of(head: bytes) -> int:
     if len(words) < 2 or not words[0].startswith(b"HTTP/"):
         raise ValueError(f"it answered {head[:60]!r}")
     return int(words[1])
+
+
+API_VERSIONS = ("1.50", "1.41")
+"""Best first. 1.50 (Docker 28.2) reports which GPUs the daemon found by CDI; 1.41 (Docker 20.10) is the oldest that
+knows all fields that isolate a service.
+"""
+_OK, _NOT_SPOKEN = 200, 400
+
+
+class NoCommonVersion(EngineFailure):
+    """The daemon speaks none of our versions: it is too old, or has dropped them."""
+
+    retryable = False
+
+
+async def common_version(ask: Callable[[str], Awaitable[tuple[int, str]]], url: str) -> str:
+    """Return the best version (`v1.41`) that the daemon at `url` speaks. Raises NoCommonVersion, EngineFailure.
+
+    `ask` returns the status of a GET of this path, and the message that came with it.
+    """
+    message = ""
+    for version in API_VERSIONS:
+        status, message = await ask(f"/v{version}/_ping")
+        if status == _OK:
+            return f"v{version}"
+        if status != _NOT_SPOKEN:
+            raise EngineFailure(f"the Docker daemon at {url} answers {status}: {message[:200]}", retryable=True)
+    raise NoCommonVersion(
+        f"the Docker daemon at {url} speaks none of the API versions {' and '.join(API_VERSIONS)}: {message[:200]}. "
+        "Upgrade Docker there to 20.10 or later"
+    )

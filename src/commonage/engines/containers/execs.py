@@ -13,8 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from commonage.domain.errors import EngineFailure
-from commonage.engines.containers.exec.api import GONE, DaemonRefused, ExecApi
-from commonage.engines.rundir.execs import KILLED, MARK, NAME, SHELL, new_mark, not_running
+from commonage.engines.containers.docker_api import GONE, DaemonRefused, ExecApi
+from commonage.engines.rundir.programs import KILLED, MARK, NAME, SHELL, new_mark, not_running
+from commonage.engines.rundir.tasks import make_or_end
 from commonage.ports.execs import ERR, OUT, Terminal
 
 _log = logging.getLogger(__name__)
@@ -48,17 +49,7 @@ class DaemonExecs:
         self, container: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
     ) -> DaemonExec:
         """Start one in this container. Raises NotRunning, EngineFailure."""
-        # A task of its own: a caller cancelled meanwhile must not leave a command that nobody ends.
-        making = asyncio.create_task(self._begin(container, attempt_id, command, terminal))
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(self._unwanted)
-            raise
-
-    def _unwanted(self, making: asyncio.Task[DaemonExec]) -> None:
-        if not making.cancelled() and making.exception() is None:
-            making.result().end()
+        return await make_or_end(self._begin(container, attempt_id, command, terminal))
 
     async def _begin(
         self, container: str, attempt_id: str, command: Sequence[str], terminal: Terminal | None
