@@ -22,14 +22,13 @@ from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Run, Running, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.files.control_folder import ControlFolder
 from commonage.engines.containers.files.prepare import check
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.tasks import InThread
 from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.launcher import Launcher
-from commonage.engines.swarm.nodes.node_tracker import NodeTracker
+from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.statuses import (
     EndContext,
     Tasks,
@@ -45,9 +44,6 @@ from commonage.engines.swarm.statuses import (
 from commonage.ports.agents import OnProgress
 
 _KILLED = 137
-# The entry reads a wish within a second; its effect shows on a shared folder a moment later.
-_HEARD_S = 1.6
-_LOOKS = 16
 _SURELY_S = 2.0
 _SWEEP_S = 20.0
 _SWEEP_AT_ONCE = 8
@@ -71,14 +67,14 @@ class SwarmContainerClient:
     def __init__(
         self,
         client: Client,
-        node_tracker: NodeTracker,
+        fencing: Fencing,
         tasks: Tasks,
         launcher: Launcher,
         settings: SwarmSettings,
         in_thread: InThread,
     ) -> None:
         self._client = client
-        self._known_nodes = node_tracker
+        self._fencing, self._nodes = fencing, fencing.nodes
         self._tasks = tasks
         self._launcher = launcher
         self._in_thread = in_thread
@@ -128,11 +124,11 @@ class SwarmContainerClient:
         self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
         node, node_id = run.request.allocation.node, str(task.get("NodeID", ""))
         ran_at = await self._in_thread(run.control_folder.ran_at)
-        forgotten = is_orphaned(task) and self._known_nodes.is_down(node_id)
-        if has_ended(task) and not forgotten and not self._known_nodes.was_fenced(run.id, node):
+        forgotten = is_orphaned(task) and self._nodes.is_down(node_id)
+        if has_ended(task) and not forgotten and not self._fencing.was_fenced(run.id, node):
             return Ended(ran_at, partial(self._end, run, task))
-        if why := self._known_nodes.why_lost(run.id, node_id, node):
-            return Ended(ran_at, partial(self._give_up, run, why))
+        if why := self._fencing.why_lost(run.id, node_id, node):
+            return Ended(ran_at, partial(self._fencing.give_up, run, why))
         if runs(task) or ran_at is not None:  # the control folder shows it before Swarm does
             return self._running(run, task, ran_at)
         return await self._waiting(run, task)
@@ -156,13 +152,13 @@ class SwarmContainerClient:
     def _running(self, run: Run, task: Json, ran_at: float | None) -> ContainerState:
         if not run.request.wants_port:
             return Running(ran_at or changed_at(task))
-        swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", "")))
+        swarm_node = self._nodes.by_id.get(str(task.get("NodeID", "")))
         if swarm_node is None:
             return Waiting(Starting(node=run.request.allocation.node))
         return Running(ran_at or changed_at(task), f"http://{swarm_node.address}:{run.port}")
 
     async def _waiting(self, run: Run, task: Json) -> ContainerState:
-        swarm_node = self._known_nodes.by_id.get(str(task.get("NodeID", ""))) or self._known_nodes.swarm_nodes.get(
+        swarm_node = self._nodes.by_id.get(str(task.get("NodeID", ""))) or self._nodes.swarm_nodes.get(
             run.request.allocation.node
         )
         declares = swarm_node is not None and swarm_node.vram_mib is not None
@@ -191,31 +187,6 @@ class SwarmContainerClient:
         context = EndContext(run.request.allocation.node, claim, again, end, could_not, stop_requested, time.time())
         return end_of(task, context)
 
-    async def _give_up(self, run: Run, why: Reason) -> Exit:
-        """Give up an attempt whose node is gone. If it may still run there, it is ended first; `remove` removes its
-        service.
-
-        An attempt that ended by itself before keeps its own code. Raises EngineFailure while it may still run.
-        """
-        if (own := await self._in_thread(partial(_own_end, run.control_folder))) is not None:
-            return own
-        with suppress(OSError):
-            # An attempt that was seen running has run, whatever it did to its control folder since: it may still run.
-            if await self._in_thread(run.control_folder.forbid_start) and not run.is_running:
-                return Exit(None, why, time.time())
-        if not await self._known_nodes.fence_attempt(run.id, run.request.allocation.node):
-            with suppress(OSError):
-                await self._in_thread(partial(run.control_folder.stop, "kill"))
-            await self._until_it_ends(run.control_folder)
-        return await self._in_thread(partial(_own_end, run.control_folder)) or Exit(None, why, time.time())
-
-    async def _until_it_ends(self, control_folder: ControlFolder) -> None:
-        """Wait until it ends, or until it clearly does not react."""
-        for _ in range(_LOOKS):
-            if await self._in_thread(control_folder.has_end):
-                return
-            await asyncio.sleep(_HEARD_S / _LOOKS)
-
     # --- stopping -----------------------------------------------------------------------------------------------
 
     async def signal(self, run: Run, signal: Signal) -> None:
@@ -241,9 +212,9 @@ class SwarmContainerClient:
         if now < service.force_at:
             return
         node = run.request.allocation.node
-        if (agents := self._known_nodes.agent_of(node)) is not None:
+        if (agents := self._nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.fence(self._known_nodes.id_of(node), [run.id])
+                await agents.fence(self._nodes.id_of(node), [run.id])
         await self._client.remove_service(service.id)
 
     async def remove(self, run: Run) -> None:
@@ -286,22 +257,14 @@ class SwarmContainerClient:
     async def release(self, run: Run) -> None:
         """Release at its node's agent; an agent that is away does so by itself when it returns."""
         node = run.request.allocation.node
-        if (agents := self._known_nodes.agent_of(node)) is not None:
+        if (agents := self._nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):
-                await agents.unmount(self._known_nodes.id_of(node), run.id)
+                await agents.unmount(self._nodes.id_of(node), run.id)
             if run.request.allocation.shares:
                 with suppress(EngineFailure):
-                    await agents.release(self._known_nodes.id_of(node), run.id)
+                    await agents.release(self._nodes.id_of(node), run.id)
 
 
 async def _unplaced(why: Reason) -> Exit:
     """End of an attempt that never began: the scheduler may find another place."""
     return Exit(None, why, time.time())
-
-
-def _own_end(control_folder: ControlFolder) -> Exit | None:
-    """How its command ended by itself; None if it did not, or was killed, which is then because of its node."""
-    end = control_folder.end()
-    if end is None or end.outside or (end.code == _KILLED and not end.oom):
-        return None
-    return Exit(end.code, None, end.at, end.oom and end.code != 0)

@@ -94,7 +94,7 @@ class Launcher:
     def __init__(self, defaults: ContainerDefaults, settings: SwarmSettings, dependencies: Dependencies) -> None:
         self._defaults = defaults
         self._settings = settings
-        self._client, self._known_nodes, self._deliveries = (
+        self._client, self._nodes, self._deliveries = (
             dependencies.client,
             dependencies.node_tracker,
             dependencies.deliveries,
@@ -116,8 +116,8 @@ class Launcher:
 
     async def ensure_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
-        names = self._known_nodes.nodes_with_agents() if node is None else [node]
-        swarm_nodes = [self._known_nodes.swarm_node(name) for name in names]
+        names = self._nodes.nodes_with_agents() if node is None else [node]
+        swarm_nodes = [self._nodes.swarm_node(name) for name in names]
 
         async def have(image: str, on_progress: OnProgress) -> None:
             if not swarm_nodes:
@@ -127,14 +127,14 @@ class Launcher:
         await self._images.ensure(environment, on_progress, have)
 
     async def _fetch(self, swarm_node: SwarmNode, image: str, on_progress: OnProgress) -> None:
-        agents = self._known_nodes.agent_of(swarm_node.name)
+        agents = self._nodes.agent_of(swarm_node.name)
         if agents is not None:
             # Checked each time: an image may have been removed since.
             with self._talking_to(swarm_node):
                 await agents.pull(swarm_node.id, image, on_progress)
             return
         account = self._settings.account
-        if swarm_node.name in self._known_nodes.agent_reports and account is not None and account.is_for(image):
+        if swarm_node.name in self._nodes.agent_reports and account is not None and account.is_for(image):
             raise AgentUnreachable(
                 f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer"
             )
@@ -147,7 +147,7 @@ class Launcher:
         try:
             yield
         except EngineFailure as error:
-            agents = self._known_nodes.agents
+            agents = self._nodes.agents
             linked = agents is not None and any(
                 one.node_id == swarm_node.id and one.connected for one in agents.agent_reports()
             )
@@ -163,7 +163,7 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         request = run.request
-        swarm_node = self._known_nodes.swarm_node(request.allocation.node)
+        swarm_node = self._nodes.swarm_node(request.allocation.node)
         await self.ensure_image(request.environment, swarm_node.name, on_progress)
         await prepare_files(run, self._defaults, self._owner, on_progress)
         await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, on_progress)
@@ -181,7 +181,7 @@ class Launcher:
     async def _prepare_and_create(self, run: Run, swarm_node: SwarmNode, on_progress: OnProgress) -> str:
         network = await self._networks.of(run.request.tenant)
         held = await self._enforce(run.request, swarm_node)
-        gateway = self._known_nodes.gateway_of(swarm_node.name) or network.gateway
+        gateway = self._nodes.gateway_of(swarm_node.name) or network.gateway
         inside = ContainerNetwork(gateway, frozenset(self._settings.reaches), run.port or PORT)
         program = program_of(run.request, inside, self._defaults.shared, held)
         workspace = await self._in_thread(partial(self._prepare_folders, run, program))
@@ -196,12 +196,12 @@ class Launcher:
             user=(self._owner.uid, self._owner.gid),
             node=swarm_node.id,
             declares_vram=swarm_node.vram_mib is not None,
-            volume_quota=self._known_nodes.bounds_volumes(swarm_node.name),
+            volume_quota=self._nodes.bounds_volumes(swarm_node.name),
             port=run.port,
         )
         spec: Json = service_spec(run.request, program, context, self._settings)
         with self._talking_to(swarm_node):
-            spec = await mount_through_agent(spec, run.id, program, self._known_nodes, swarm_node)
+            spec = await mount_through_agent(spec, run.id, program, self._nodes, swarm_node)
         on_progress(AssignedToNode(node=swarm_node.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create_service(run.request, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
@@ -240,7 +240,7 @@ class Launcher:
     async def _enforce(self, request: StartRequest, swarm_node: SwarmNode) -> Mapping[str, str]:
         if not request.allocation.shares:
             return {}
-        agents = self._known_nodes.agent_of(swarm_node.name)
+        agents = self._nodes.agent_of(swarm_node.name)
         if agents is not None:
             with self._talking_to(swarm_node):
                 return await agents.enforce(

@@ -35,7 +35,7 @@ class Watcher:
     def __init__(self, table: Table, tasks: Tasks, node_tracker: NodeTracker, in_thread: InThread) -> None:
         self._table = table
         self._tasks = tasks
-        self._known_nodes = node_tracker
+        self._nodes = node_tracker
         self._in_thread = in_thread
         self._nodes_at = self._tasks_at = self._hurry_at = self._again_at = float("-inf")
         self._endings: dict[str, float] = {}  # when the control folder of a running attempt first showed an end
@@ -50,29 +50,20 @@ class Watcher:
             except EngineFailure as error:
                 _log.warning("cannot remove services that ended, will try again: %s", error)
 
-    async def resolve_paused(self, iterations: Iterations) -> None:
-        """Tell nodes that were cut off and returned how to treat the attempts they paused, until cancelled."""
-        while True:
-            with iterations.rest():
-                await asyncio.sleep(_NODES_S)
-            await self._known_nodes.resolve_paused(
-                {run.id for run in self._table if run.status.phase is not Phase.ENDED}
-            )
-
     async def keep(
         self, settle: Callable[[Run], None], back: Callable[[], Awaitable[None]], iterations: Iterations
     ) -> None:
         while True:
             try:
-                if self._known_nodes.fault:
+                if self._nodes.fault:
                     await back()
                     _log.warning("Docker Swarm answers again")
-                    self._known_nodes.mark_reachable()
+                    self._nodes.mark_reachable()
                 pause = await self._poll(settle)
             except EngineFailure as error:
-                if not self._known_nodes.fault:
+                if not self._nodes.fault:
                     _log.error("%s", error)
-                self._known_nodes.mark_unreachable(str(error))
+                self._nodes.mark_unreachable(str(error))
                 pause = _AWAY_S
             with iterations.rest(), suppress(TimeoutError):
                 await asyncio.wait_for(self._tasks.refresh_requested.wait(), pause)
@@ -80,14 +71,14 @@ class Watcher:
     async def _poll(self, settle: Callable[[Run], None]) -> float:
         """Look once; return the seconds until the next time."""
         now = asyncio.get_running_loop().time
-        live = [run for run in self._table if run.status.phase is not Phase.ENDED]
+        live = self._table.live()
         began, ended = await self._in_thread(lambda: _changes_in_control_folders(live))
         moved = {run.id for run in began}
         self._endings = {one: self._endings.get(one, now()) for one in ended}
         # The contents of a control folder are not trusted forever.
         ending = any(now() - since < _HURRY_FOR_S for since in self._endings.values())
         if now() >= self._nodes_at:
-            if await self._known_nodes.poll():
+            if await self._nodes.poll():
                 moved |= {run.id for run in live}
             self._nodes_at = now() + _NODES_S
         if self._tasks.refresh_requested.is_set() or ending:

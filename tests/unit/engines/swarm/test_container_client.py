@@ -17,7 +17,7 @@ from commonage.domain.statuses import Phase
 from commonage.engines.containers.attempt_backend import Ended, Run
 from commonage.engines.containers.files.control_folder import Claim, Owner
 from commonage.engines.rundir.runs import Exit
-from commonage.engines.swarm import container_client
+from commonage.engines.swarm.nodes import fencing
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +72,7 @@ class Lost:
 @pytest.fixture(autouse=True)
 def nobody_hears(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wish on a node that is gone is not waited for."""
-    monkeypatch.setattr(container_client, "_HEARD_S", 0.0)
+    monkeypatch.setattr(fencing, "REACTS_WITHIN_S", 0.0)
 
 
 @pytest.mark.parametrize("agent", [True, False])

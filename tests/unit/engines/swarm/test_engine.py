@@ -47,7 +47,7 @@ async def test_no_other_node_takes_work_while_the_data_folder_is_what_is_shared(
     def faults(data: Path, shared: Path) -> list[bool]:
         engine = SwarmEngine("site", data, shared, settings=SwarmSettings(without_agents=True))
         engine._own_node_id = "node-1"
-        engine._known_nodes.swarm_nodes, engine._known_nodes.by_id = (
+        engine._nodes.swarm_nodes, engine._nodes.by_id = (
             swarm_nodes,
             {one.id: one for one in swarm_nodes.values()},
         )

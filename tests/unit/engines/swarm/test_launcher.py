@@ -35,6 +35,7 @@ from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.launcher import Dependencies, Launcher
+from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
 from commonage.engines.swarm.statuses import Tasks
@@ -191,8 +192,14 @@ class Scene:
         )  # fmt: skip
         self.launcher = Launcher(defaults, settings, dependencies)
         self.tasks = Tasks(client, "0123456789abcdef")
+        self.fencing = Fencing(self.node_tracker, asyncio.to_thread)
         self.container_client = SwarmContainerClient(
-            client, self.node_tracker, self.tasks, self.launcher, settings, asyncio.to_thread
+            client,
+            Fencing(self.node_tracker, asyncio.to_thread),
+            self.tasks,
+            self.launcher,
+            settings,
+            asyncio.to_thread,
         )
         self._runs = Runs(folder / "runs", SafePath(folder) / "shared")
         self._runs.open()

@@ -27,7 +27,7 @@ class Agents:
 async def test_an_agent_measures_no_attempt_of_another_node(tmp_path: Path) -> None:
     agents: Any = Agents()
     engine = SwarmEngine("site", tmp_path, tmp_path, agents=agents)
-    engine._known_nodes.agent_reports = {"a": agent_report("a"), "b": agent_report("b")}
+    engine._nodes.agent_reports = {"a": agent_report("a"), "b": agent_report("b")}
     scene = Scene(tmp_path)
     for node in ("a", "b"):
         run = scene.run(attempt_id=f"w-{node}", node=node)

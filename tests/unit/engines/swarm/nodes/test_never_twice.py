@@ -22,6 +22,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons.nodes import MayBeCutOff, MayRunWithoutAgent
 from commonage.engines.swarm.client import Client
+from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.ports.agents import AgentReport, Agents
 
@@ -67,10 +68,10 @@ class Site:
         }
         self.record_neighbors: dict[str, AgentReport] = {}
         self.neighbors_of: tuple[str, ...] = ()
-        self.node_tracker = self._known_nodes()
+        self.fencing = self._new_control_plane()
 
-    def _known_nodes(self) -> NodeTracker:
-        return NodeTracker(cast(Client, self), cast(Agents, self))
+    def _new_control_plane(self) -> Fencing:
+        return Fencing(NodeTracker(cast(Client, self), cast(Agents, self)), asyncio.to_thread)
 
     # --- what is between them -------------------------------------------------------------------------------------
 
@@ -95,7 +96,7 @@ class Site:
     def _begin(self, phase: Phase) -> None:
         was_up = self.phase.control and CONTROL not in self.phase.off
         if not was_up and phase.control and CONTROL not in phase.off:
-            self.node_tracker, self.neighbors_of = self._known_nodes(), ()
+            self.fencing, self.neighbors_of = self._new_control_plane(), ()
             self.record_neighbors = {
                 name: replace(one, connected=False, monotonic_at=self.now)
                 for name, one in self.record_neighbors.items()
@@ -137,15 +138,15 @@ class Site:
             name: replace(one, connected=one.connected and self.now - one.monotonic_at < LINK_S)
             for name, one in self.record_neighbors.items()
         }
-        await self.node_tracker.poll()
+        await self.fencing.nodes.poll()
         for one in self.swarm_nodes.values():
-            if not one.begun_anew and self.node_tracker.why_lost(one.name, one.name, one.name):
+            if not one.begun_anew and self.fencing.why_lost(one.name, one.name, one.name):
                 try:
-                    await self.node_tracker.fence_attempt(one.name, one.name)
+                    await self.fencing.fence_attempt(one.name, one.name)
                 except EngineFailure:
                     continue
                 one.begun_anew = True
-        await self.node_tracker.resolve_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
+        await self.fencing.resolve_paused({one.name for one in self.swarm_nodes.values() if not one.begun_anew})
 
     async def nodes(self) -> list[dict[str, Any]]:
         found = []
@@ -242,7 +243,7 @@ def test_minority_is_requeued_and_majority_is_not() -> None:
     gone = Phase(SURELY_S, off=frozenset({"m1", "m2", "m3"}))
     site = lost(4, gone)
     assert not any(one.begun_anew for one in site.swarm_nodes.values())
-    undecided = [(one.name, one.awaits_admin) for one in site.node_tracker.reports() if one.gone]
+    undecided = [(one.name, one.awaits_admin) for one in site.fencing.nodes.reports() if one.gone]
     assert undecided == [(name, MayBeCutOff(node=name)) for name in ("m1", "m2", "m3")]
 
 
@@ -274,7 +275,7 @@ def test_node_without_agent_waits_for_admin() -> None:
     site = lost(2, Phase(SURELY_S, parted=cable), agentless={"m1"})
     assert site.swarm_nodes["m1"].attempt == "running"
     assert not site.swarm_nodes["m1"].begun_anew
-    [report] = [one for one in site.node_tracker.reports() if one.name == "m1"]
+    [report] = [one for one in site.fencing.nodes.reports() if one.name == "m1"]
     assert report.gone
     assert report.awaits_admin == MayRunWithoutAgent(node="m1")
     assert report.awaits_admin in report.faults
