@@ -33,7 +33,7 @@ def dockerd() -> Iterator[Dockerd]:
 def filtered(dockerd: Dockerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The filter's own socket, for which each test has its own data folder below this one."""
     data = tmp_path_factory.getbasetemp()
-    below = ("workspaces/*", "docker/runs/*/box", "docker/runs/*/log")
+    below = ("workspaces/*", "docker/runs/*/control", "docker/runs/*/log")
     told = {"COMMONAGE_DATA_DIR": "/nowhere", "COMMONAGE_MOUNTS": ":".join(f"{data}/*/{one}" for one in below)}
     with filter_before(dockerd.socket, tmp_path_factory.mktemp("filter"), **told) as made:
         yield made

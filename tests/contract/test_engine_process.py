@@ -208,9 +208,9 @@ def reap_all(pids: list[int]) -> None:
 async def test_an_end_that_nobody_knows_is_lost(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here")) as rig:
         request = await rig.started(rig.start_request(FOREVER))
-        claim = RunFolder(tmp_path / "runs" / request.attempt_id).claim()
-        assert claim is not None
-        send([claim.pid], signal.SIGKILL)
+        runner = RunFolder(tmp_path / "runs" / request.attempt_id).runner()
+        assert runner is not None
+        send([runner.pid], signal.SIGKILL)
         end = await rig.phase(request.attempt_id, Phase.ENDED)
         assert end.exit_code is None
         assert end.reason == ExitCodeLost(why=ExitCodeLoss.SHIM_KILLED)

@@ -88,9 +88,9 @@ def name_of(pid: int) -> str:
 
 
 def keeper_of(data: Path, request: StartRequest) -> int:
-    claim = RunFolder(data / "runs" / request.attempt_id).claim()
-    assert claim is not None
-    return claim.pid
+    runner = RunFolder(data / "runs" / request.attempt_id).runner()
+    assert runner is not None
+    return runner.pid
 
 
 def is_forked(data: Path, request: StartRequest) -> bool:

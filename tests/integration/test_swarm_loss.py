@@ -84,7 +84,7 @@ class Blow:
 def cut_off(node: Node, data: Path) -> None:
     """From the share, too: what is wished there is not heard. What it writes itself is seen here, to tell of it."""
     node.unplug()
-    for stop in data.glob("swarm/attempts/*/box/stop"):
+    for stop in data.glob("swarm/attempts/*/control/stop"):
         stop.unlink()
 
 

@@ -12,6 +12,7 @@ from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import SiteNotAnswering
 from commonage.domain.statuses import StartRequest
+from commonage.engines.containers.files.control_folder import NAME as CONTROL_FOLDER
 from commonage.engines.containers.files.control_folder import ControlFolder
 from commonage.engines.rundir.run import EngineRun, RunTable
 from commonage.engines.rundir.runs import Exit
@@ -35,7 +36,7 @@ class Run(EngineRun):
 
     @property
     def control_folder(self) -> ControlFolder:
-        return ControlFolder(self.folder.outside / "box")
+        return ControlFolder(self.folder.writable / CONTROL_FOLDER)
 
     @property
     def is_launching(self) -> bool:

@@ -158,7 +158,7 @@ class ContainerEngine(RunsEngine[Run]):
             self._table.tell(run, self._starting(run.request, reason, progress))
 
         try:
-            if await self._until_disk_works(run.folder.claim) is None:
+            if await self._until_disk_works(run.folder.runner) is None:
                 await launch_with_retries(run, self._container_client, on_progress)
         except Unreachable as error:
             on_progress(error.waiting, None)

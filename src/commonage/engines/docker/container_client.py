@@ -27,7 +27,7 @@ from commonage.engines.containers.attempt_backend import Absent, ContainerState,
 from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.images import Images
-from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.containers.files.prepare import check
 from commonage.engines.containers.program import PORT
 from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
@@ -51,12 +51,12 @@ _LIVES = ("running", "paused", "restarting")
 class EndContext:
     """Context for reading an end: the control folder, and the start times of daemon and node.
 
-    `from_outside`: another party sent it a terminating signal shortly before the end.
+    `signalled`: another party sent it a terminating signal shortly before the end.
     """
 
-    claim: Claim
+    decision: StartDecision
     restarted: bool
-    from_outside: bool
+    signalled: bool
     booted_at: float
     daemon_started_at: float | None
     live_restore: bool
@@ -90,9 +90,9 @@ def end_of(state: Mapping[str, Any], context: EndContext) -> Exit:
     started_at = instant(state["StartedAt"])
     ended_at = instant(state["FinishedAt"]) or context.now
     code = int(state["ExitCode"])
-    if context.claim is Claim.NEVER:
+    if context.decision is StartDecision.FORBIDDEN:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
-    if context.claim is Claim.NOBODY:
+    if context.decision is StartDecision.UNDECIDED:
         # The entry did not start: a broken image, or a full disk.
         why = str(state["Error"]) or f"its first process ended with {code}"
         return Exit(code or 1, ContainerStartFailed(error=why), ended_at)
@@ -109,7 +109,7 @@ def end_of(state: Mapping[str, Any], context: EndContext) -> Exit:
     ):
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.DAEMON_AWAY), ended_at)
     oom = bool(state["OOMKilled"]) and code != 0
-    if context.from_outside and not oom:
+    if context.signalled and not oom:
         return Exit(None, EndedFromOutside(by=ExternalActor.DOCKER), ended_at)
     return Exit(code, None, ended_at, oom)
 
@@ -183,13 +183,13 @@ class DockerContainerClient:
             await asyncio.sleep(_OOM_NEWS_S)
             again = await self._client.inspect(str(found["Id"]))
             state = again["State"] if again is not None else state
-        claim, restarted = await self._in_thread(
-            lambda: (run.control_folder.claim(), run.control_folder.was_restarted())
+        decision, restarted = await self._in_thread(
+            lambda: (run.control_folder.decision(), run.control_folder.was_restarted())
         )
         context = EndContext(
-            claim=claim,
+            decision=decision,
             restarted=restarted,
-            from_outside=time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S,
+            signalled=time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S,
             booted_at=booted_at(),
             daemon_started_at=self._daemon.started_at,
             live_restore=self._daemon.live_restore,

@@ -19,7 +19,7 @@ from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.connection import DaemonRefused, Json
 from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolders
 from commonage.engines.containers.daemon.networks import Network, Relays, TenantNetworks
-from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.containers.files.mounts import check_mount_sources, has_sizes
 from commonage.engines.containers.files.prepare import ENTRY, ContainerDefaults, prepare_files, prepare_folders
 from commonage.engines.containers.lifecycle import StartLimiter
@@ -114,7 +114,7 @@ class Launcher:
         quota = has_sizes(run.request.mounts) and await self._client.limits_volume_size()
         config = await self._in_thread(lambda: self._prepare(run, network, volume_quota=quota))
         container = await self._create_container(run, config)
-        if await self._in_thread(run.control_folder.claim) is Claim.NOBODY:
+        if await self._in_thread(run.control_folder.decision) is StartDecision.UNDECIDED:
             await self._client.start(container)
 
     def _prepare(self, run: Run, network: Network, *, volume_quota: bool) -> Json:
@@ -139,7 +139,7 @@ class Launcher:
         if self._devices is not None and request.allocation.shares:
             held = self._devices.enforce(ShareAssignment(run.id, request.allocation.shares, in_container=True))
             if (
-                run.control_folder.claim() is Claim.NEVER
+                run.control_folder.decision() is StartDecision.FORBIDDEN
             ):  # it was stopped meanwhile, and its shares may have been released before
                 self._devices.release(run.id)
         inside = ContainerNetwork(network.gateway, frozenset(self._settings.reaches))

@@ -32,7 +32,7 @@ from commonage.engines.process.exec import Execs
 from commonage.engines.process.groups.cgroups import find_cgroups
 from commonage.engines.process.groups.groups import Groups
 from commonage.engines.process.groups.marked import MarkedProcesses, owners_of
-from commonage.engines.process.launcher import Launcher, ShimRunning, Unclaimed
+from commonage.engines.process.launcher import Launcher, NotStarted, ShimRunning
 from commonage.engines.process.node import NOT_ISOLATED, PortRange, report_node
 from commonage.engines.process.processes import leave_signals_alone, raise_file_limit, reap
 from commonage.engines.process.run import Run, end_run, enforce_memory
@@ -172,7 +172,7 @@ class ProcessEngine(RunsEngine[Run]):
             python = self._environments.ready(request.environment)
             # A list of requirements with hashes is long, and only kept while it may be needed.
             self._files.create(python.remembered(request) if python else request, run.port)
-            if run.folder.claim() is not None:
+            if run.folder.runner() is not None:
                 return Phase.ENDED
             check_bundle_exists(request.bundle_path)
             if python is None or request.bundle_path is not None or self._warm_up(request, python) is not None:
@@ -284,7 +284,7 @@ class ProcessEngine(RunsEngine[Run]):
             run.pid = found.pid
             self._watch_shim(run, found.pidfd)
             self._table.tell(run, self._launcher.running(run.request, run.port, found.started_at))
-        elif isinstance(found, Unclaimed):
+        elif isinstance(found, NotStarted):
             run.preparing = self._spawn(self._prepare_and_launch(run))
         elif run.status.phase is not Phase.ENDED:
             self._ports.give_back(run.port)

@@ -175,16 +175,16 @@ class SwarmContainerClient:
 
     async def _end(self, run: Run, task: Json) -> Exit:
         control_folder, service = run.control_folder, self._services.get(run.id)
-        claim, again, end, could_not = await self._in_thread(
+        decision, again, end, could_not = await self._in_thread(
             lambda: (
-                control_folder.claim(),
+                control_folder.decision(),
                 control_folder.was_restarted(),
                 control_folder.end(),
                 control_folder.end_unreadable(),
             )
         )
         stop_requested = service is not None and bool(service.asked)
-        context = EndContext(run.request.allocation.node, claim, again, end, could_not, stop_requested, time.time())
+        context = EndContext(run.request.allocation.node, decision, again, end, could_not, stop_requested, time.time())
         return end_of(task, context)
 
     # --- stopping -----------------------------------------------------------------------------------------------

@@ -75,10 +75,10 @@ class SwarmEngine(ContainerEngine):
         settings: SwarmSettings | None = None,
     ) -> None:
         self._shared = shared.absolute()
-        self._outside = SafePath(self._shared) / "swarm" / "attempts"
+        self._attempts_folder = SafePath(self._shared) / "swarm" / "attempts"
         self._settings = settings or SwarmSettings()
         self._client = Client(self._settings.url)
-        super().__init__(site, "swarm", data.absolute() / "swarm", self._settings, self._client, self._outside)
+        super().__init__(site, "swarm", data.absolute() / "swarm", self._settings, self._client, self._attempts_folder)
         self._nodes = NodeTracker(self._client, agents, without_agents=self._settings.without_agents)
         self._fencing = Fencing(self._nodes, self._in_thread)
         self._sweeps: SwarmContainerClient | None = None
@@ -176,12 +176,12 @@ class SwarmEngine(ContainerEngine):
         """Raise EngineFailure if the shared folder still has files that only the control plane may write."""
         before = SafePath(self._shared) / "swarm" / "runs"
         is_known = self._folder.parent != self._shared and (self._folder / "installation").exists()
-        if is_known or not before.is_folder() or self._outside.is_there():
+        if is_known or not before.is_folder() or self._attempts_folder.is_there():
             return
         raise EngineFailure(
             f"{before} is of an older version, whose run folders every node could change. With nothing running, "
             f"once: mkdir -p {self._folder} && cp -n {before.above}/installation {self._folder}/ && "
-            f"mv {before} {self._outside} ({docs_page('operate/swarm')})"
+            f"mv {before} {self._attempts_folder} ({docs_page('operate/swarm')})"
         )
 
     def _settle_soon(self, run: Run) -> None:

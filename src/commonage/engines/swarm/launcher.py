@@ -285,5 +285,5 @@ async def mount_through_agent(
 
 
 def _names(binds: Sequence[Json], program: Program) -> list[str]:
-    known = {program.home: "workspace", control_folder.INSIDE: "box", control_folder.LOG_INSIDE: "log"}
+    known = {program.home: "workspace", control_folder.INSIDE: control_folder.NAME, control_folder.LOG_INSIDE: "log"}
     return [known.get(str(one["Target"]), f"volume-{number}") for number, one in enumerate(binds)]

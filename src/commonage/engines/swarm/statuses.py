@@ -33,7 +33,7 @@ from commonage.domain.reasons.attempts import (
 from commonage.domain.statuses import StartRequest
 from commonage.engines.containers.daemon.connection import Json, failure_of
 from commonage.engines.containers.daemon.descriptions import LABEL, installation_filter, instant
-from commonage.engines.containers.files.control_folder import Claim, End
+from commonage.engines.containers.files.control_folder import End, StartDecision
 from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.swarm.client import Client
@@ -56,7 +56,7 @@ class EndContext:
     """Context for reading an end: the control folder, and whether we ended it. `node` is its node."""
 
     node: str
-    claim: Claim
+    decision: StartDecision
     restarted: bool
     end: End | None
     could_not_write: bool
@@ -124,13 +124,13 @@ def end_of(task: Json, context: EndContext) -> Exit:
     ended_at = changed_at(task) or context.now
     status = task["Status"]
     code = int((status.get("ContainerStatus") or {}).get("ExitCode", 0))
-    if context.claim is Claim.NEVER:
+    if context.decision is StartDecision.FORBIDDEN:
         return Exit(TERMINATED, STOPPED_EARLY, ended_at)
-    if context.claim is Claim.NOBODY and state_of(task) != "complete":
+    if context.decision is StartDecision.UNDECIDED and state_of(task) != "complete":
         return _never_started(task, code, context.node, ended_at)
     if context.restarted:
         return Exit(None, ExitCodeLost(why=ExitCodeLoss.STARTED_TWICE), ended_at)
-    if context.end is not None and (context.stop_requested or context.end.oom or not context.end.outside):
+    if context.end is not None and (context.stop_requested or context.end.oom or not context.end.signalled):
         return Exit(context.end.code, None, ended_at, context.end.oom and context.end.code != 0)
     if context.stop_requested or (context.could_not_write and ended_by_itself(task)):
         return Exit(code, None, ended_at)

@@ -30,7 +30,7 @@ from commonage.engines.containers.attempt_backend import (
 )
 from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.engine import ContainerEngine
-from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.rundir.runs import Exit, RunFolder, Runs
 from commonage.engines.settings import ContainerSettings
 from commonage.ports.agents import OnProgress
@@ -347,7 +347,7 @@ async def test_running_attempt_is_stopped_despite_forged_claim(
 ) -> None:
     await engine.start(request())
     await engine.phase(is_running)
-    os.unlink(tmp_path / "runs" / "w-1" / "box" / "claim")
+    os.unlink(tmp_path / "runs" / "w-1" / "control" / "claim")
     await engine.stop("w-1", 60)
     for _ in range(1000):
         if container_client.over is not None:
@@ -356,7 +356,7 @@ async def test_running_attempt_is_stopped_despite_forged_claim(
     await engine.hear()
     end = await engine.phase(has_ended)
     assert (end.exit_code, container_client.signals) == (7, ["SIGTERM"])
-    assert engine._table.runs["w-1"].control_folder.claim() is Claim.NOBODY
+    assert engine._table.runs["w-1"].control_folder.decision() is StartDecision.UNDECIDED
 
 
 async def test_stop_waits_for_disk_space_to_forbid_start(

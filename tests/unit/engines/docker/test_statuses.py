@@ -10,11 +10,11 @@ from commonage.domain.reasons import Reason, attempts
 from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable, failure_of, translated
 from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.info import progress_of
-from commonage.engines.containers.files.control_folder import Claim
+from commonage.engines.containers.files.control_folder import StartDecision
 from commonage.engines.docker.container_client import EndContext, end_of
 from commonage.engines.docker.daemon import examined, notes_of, remapped_root
 
-ABOUT = EndContext(Claim.RAN, False, False, 500.0, 600.0, False, 2000.0)
+ABOUT = EndContext(StartDecision.STARTED, False, False, 500.0, 600.0, False, 2000.0)
 """The node is up since 500, the daemon since 600."""
 
 
@@ -71,10 +71,10 @@ def test_node_restart_loses_container() -> None:
 @pytest.mark.parametrize(
     ("change", "code", "reason"),
     [
-        ({"claim": Claim.NEVER}, 143, attempts.StoppedBeforeStart()),
-        ({"claim": Claim.NOBODY}, 9, attempts.ContainerStartFailed(error="no shell")),
+        ({"decision": StartDecision.FORBIDDEN}, 143, attempts.StoppedBeforeStart()),
+        ({"decision": StartDecision.UNDECIDED}, 9, attempts.ContainerStartFailed(error="no shell")),
         ({"restarted": True}, None, attempts.ExitCodeLost(why=attempts.ExitCodeLoss.STARTED_TWICE)),
-        ({"from_outside": True}, None, attempts.EndedFromOutside(by=attempts.ExternalActor.DOCKER)),
+        ({"signalled": True}, None, attempts.EndedFromOutside(by=attempts.ExternalActor.DOCKER)),
     ],
 )
 def test_other_ends_have_their_reason(change: dict[str, Any], code: int | None, reason: Reason) -> None:

@@ -14,7 +14,9 @@ from commonage.engines.containers.program import ContainerNetwork, program_of
 from commonage.engines.docker.translate import ContainerContext, container_config
 from commonage.engines.settings import DockerSettings, Mount, parse_mount
 
-AROUND = ContainerContext("0123456789abcdef", "net", AttemptFolders("/w/ada", "/r/box", "/r/log"), "/injected", "0:0")
+AROUND = ContainerContext(
+    "0123456789abcdef", "net", AttemptFolders("/w/ada", "/r/control", "/r/log"), "/injected", "0:0"
+)
 
 
 def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def test_mounts_are_the_workspace_ours_and_the_admins() -> None:
     }
     home = next(target for target in found if target.startswith("/home/"))
     assert found[home] == ("/w/ada", False)
-    assert found["/run/commonage/box"] == ("/r/box", False)
+    assert found["/run/commonage/control"] == ("/r/control", False)
     assert found["/data"] == (f"/srv/lab/{home.removeprefix('/home/')}", True)
     assert found["/scratch"] == ("/scratch", False)
 

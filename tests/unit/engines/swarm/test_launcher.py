@@ -447,10 +447,10 @@ async def test_docker_gets_paths_mounted_by_agent(scene: Scene) -> None:
     mine = "/run/commonage/attempts/w-1"
     assert binds == {
         "/home/ada": f"{mine}/workspace",
-        "/run/commonage/box": f"{mine}/box",
+        "/run/commonage/control": f"{mine}/control",
         "/run/commonage/log": f"{mine}/log",
     }
-    assert dict(scene.agents.mount_through_agent["w-1"])["box"] == str(run.control_folder.path)
+    assert dict(scene.agents.mount_through_agent["w-1"])["control"] == str(run.control_folder.path)
     await scene.container_client.release(run)
     assert scene.agents.mount_through_agent == {}
 

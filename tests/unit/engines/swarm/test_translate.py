@@ -26,7 +26,7 @@ from commonage.engines.swarm.translate import (
 AROUND = ContainerContext(
     "0123456789abcdef",
     "commonage-net",
-    AttemptFolders("/w/ada", "/r/box", "/r/log"),
+    AttemptFolders("/w/ada", "/r/control", "/r/log"),
     Delivery("config-1", "commonage-01234567-entry"),
     (0, 0),
     "node-id",

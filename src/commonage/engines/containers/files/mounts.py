@@ -81,7 +81,7 @@ def prepare_volume_folders(mounts: Sequence[Mount], home: SafePath, owner: Owner
         if mount.kind is VolumeKind.FOLDER:
             _prepare_volume_folder(mount, owner, is_local)
     places = {one.name: one.target for one in mounts if one.target == f"{ROOT}/{one.name}"}
-    link_volumes(home, places, owner.outside_uid, owner.outside_gid)
+    link_volumes(home, places, owner.host_uid, owner.host_gid)
 
 
 def _prepare_volume_folder(mount: Mount, owner: Owner, is_local: bool) -> None:

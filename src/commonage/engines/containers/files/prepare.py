@@ -127,10 +127,10 @@ def put_bundle(workspace: SafePath, name: str, staging: Path, owner: Owner, unpa
 
 
 def _give_all(folder: Path, owner: Owner) -> None:
-    if owner.outside_uid != os.geteuid():
+    if owner.host_uid != os.geteuid():
         for parent, _, files in os.walk(folder):
             for one in (".", *files):
-                os.chown(Path(parent, one), owner.outside_uid, owner.outside_gid, follow_symlinks=False)
+                os.chown(Path(parent, one), owner.host_uid, owner.host_gid, follow_symlinks=False)
 
 
 def _move_in(folder: Path, target: SafePath, owner: Owner) -> None:

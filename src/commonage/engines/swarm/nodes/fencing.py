@@ -161,6 +161,6 @@ class Fencing:
 def _own_end(control_folder: ControlFolder) -> Exit | None:
     """How its command ended by itself; None if it did not, or was killed, which is then because of its node."""
     end = control_folder.end()
-    if end is None or end.outside or (end.code == _KILLED and not end.oom):
+    if end is None or end.signalled or (end.code == _KILLED and not end.oom):
         return None
     return Exit(end.code, None, end.at, end.oom and end.code != 0)
