@@ -13,11 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.errors import EngineFailure
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import RetryingStart, WaitingForOtherSessions
+from commonage.domain.reasons.attempts import WaitingForOtherSessions
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.attempt_backend import AttemptBackend, Run, Signal, Unreachable
+from commonage.engines.rundir.tasks import retry_start
 from commonage.ports.agents import OnProgress
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
@@ -29,20 +30,7 @@ _log = logging.getLogger(__name__)
 
 async def launch_with_retries(run: Run, container_client: AttemptBackend, on_progress: OnProgress) -> None:
     """Launch it. Raises permanent errors and Unreachable at once, and a temporary error after the last retry."""
-    for pause_s in PAUSES_S:
-        try:
-            await container_client.launch(run, on_progress)
-        except Unreachable:
-            raise
-        except EngineFailure as error:
-            if not error.is_retryable:
-                raise
-            _log.info("cannot start %s, will try again: %s", run.id, error)
-            on_progress(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
-        else:
-            return
-        await asyncio.sleep(pause_s)
-    await container_client.launch(run, on_progress)
+    await retry_start(lambda: container_client.launch(run, on_progress), PAUSES_S, on_progress, not_for=Unreachable)
 
 
 async def end_run(run: Run, container_client: AttemptBackend, settle: Callable[[Run], Awaitable[None]]) -> None:

@@ -22,7 +22,15 @@ import aiohttp
 
 from commonage.domain.errors import EngineFailure
 from commonage.domain.iterations import Iterations
-from commonage.engines.containers.daemon.connection import Connection, DaemonRefused, Json, translated
+from commonage.engines.containers.daemon.connection import (
+    CONFLICT,
+    GONE,
+    Connection,
+    DaemonRefused,
+    Json,
+    translated,
+    unless_refused,
+)
 from commonage.engines.containers.daemon.descriptions import LABEL
 from commonage.engines.containers.usage import daemon_started_at
 
@@ -73,14 +81,10 @@ class Client(Connection):
     # --- containers ---------------------------------------------------------------------------------------------
 
     async def create(self, name: str, config: Json) -> str | None:
-        """Return its id; None if the name is taken. Raises Refused, DaemonUnreachable."""
-        try:
-            with translated(self.url):
-                return (await (await self._daemon()).containers.create(config, name=name)).id
-        except DaemonRefused as error:
-            if error.http_status == 409:
-                return None
-            raise
+        """Return its id; None if the name is taken. Raises DaemonRefused, DaemonUnreachable."""
+        with unless_refused(CONFLICT), translated(self.url):
+            return (await (await self._daemon()).containers.create(config, name=name)).id
+        return None
 
     async def start(self, container: str) -> None:
         """Start it. A running one is left alone; an ended one would run again: the entry prevents that."""
@@ -89,31 +93,19 @@ class Client(Connection):
 
     async def inspect(self, container: str) -> Json | None:
         """Return its full description; None if this id or name does not exist."""
-        try:
-            with translated(self.url):
-                return await (await self._daemon()).containers.container(container).show()
-        except DaemonRefused as error:
-            if error.http_status == 404:
-                return None
-            raise
+        with unless_refused(GONE), translated(self.url):
+            return await (await self._daemon()).containers.container(container).show()
+        return None
 
     async def kill(self, container: str, signal: str) -> None:
         """Send it a signal. A stopped container is no error."""
-        try:
-            with translated(self.url):
-                await (await self._daemon()).containers.container(container).kill(signal=signal)
-        except DaemonRefused as error:
-            if error.http_status not in (404, 409):
-                raise
+        with unless_refused(GONE, CONFLICT), translated(self.url):
+            await (await self._daemon()).containers.container(container).kill(signal=signal)
 
     async def remove(self, container: str) -> None:
         """Remove it, whether it runs or not. A missing one, or one being removed, is no error."""
-        try:
-            with translated(self.url):
-                await (await self._daemon()).containers.container(container).delete(force=True, v=True)
-        except DaemonRefused as error:
-            if error.http_status not in (404, 409):
-                raise
+        with unless_refused(GONE, CONFLICT), translated(self.url):
+            await (await self._daemon()).containers.container(container).delete(force=True, v=True)
 
     async def containers(self, label: str) -> Mapping[str, Mapping[str, str]]:
         with translated(self.url):

@@ -136,34 +136,32 @@ _OOM_LOOKS = 2
 _SIGNAL_TELLS_S = 60.0
 
 
+@dataclass(eq=False)
 class DockerContainerClient:
-    def __init__(
-        self, client: Client, daemon: Daemon, images: Images, launcher: Launcher, in_thread: InThread, installation: str
-    ) -> None:
-        self._client = client
-        self._daemon = daemon
-        self._images = images
-        self._launcher = launcher
-        self._in_thread = in_thread
-        self._installation = installation
+    client: Client
+    daemon: Daemon
+    images: Images
+    launcher: Launcher
+    in_thread: InThread
+    installation: str
 
     def check(self, request: StartRequest) -> None:
         check(request)
 
     def node_of(self, request: StartRequest) -> str:
-        return self._daemon.node
+        return self.daemon.node
 
     def port_for(self, request: StartRequest, taken: Collection[int]) -> int | None:
         """None: each container has its own address, and so all ports."""
         return None
 
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
-        await self._images.ensure(run.request.environment, on_progress)
-        await self._launcher.launch(run, on_progress)
+        await self.images.ensure(run.request.environment, on_progress)
+        await self.launcher.launch(run, on_progress)
 
     async def inspect(self, run: Run) -> ContainerState:
-        found = await self._client.inspect(container_name(run.id))
-        if found is None or not is_ours(found, run.id, self._installation):
+        found = await self.client.inspect(container_name(run.id))
+        if found is None or not is_ours(found, run.id, self.installation):
             return Absent(RemovedFromOutside())
         state = found["State"]
         if state["Status"] == "created":
@@ -181,9 +179,9 @@ class DockerContainerClient:
                 break
             # The kernel's out-of-memory event may arrive after the end.
             await asyncio.sleep(_OOM_NEWS_S)
-            again = await self._client.inspect(str(found["Id"]))
+            again = await self.client.inspect(str(found["Id"]))
             state = again["State"] if again is not None else state
-        decision, restarted = await self._in_thread(
+        decision, restarted = await self.in_thread(
             lambda: (run.control_folder.decision(), run.control_folder.was_restarted())
         )
         context = EndContext(
@@ -191,20 +189,20 @@ class DockerContainerClient:
             restarted=restarted,
             signalled=time.monotonic() - run.signalled_at < _SIGNAL_TELLS_S,
             booted_at=booted_at(),
-            daemon_started_at=self._daemon.started_at,
-            live_restore=self._daemon.live_restore,
+            daemon_started_at=self.daemon.started_at,
+            live_restore=self.daemon.live_restore,
             now=time.time(),
         )
         return end_of(state, context)
 
     async def signal(self, run: Run, signal: Signal) -> None:
-        await self._client.kill(container_name(run.id), signal)
+        await self.client.kill(container_name(run.id), signal)
 
     async def remove(self, run: Run) -> None:
         """Remove it if this installation created it."""
-        found = await self._client.inspect(container_name(run.id))
-        if found is not None and is_ours(found, run.id, self._installation):
-            await self._client.remove(str(found["Id"]))
+        found = await self.client.inspect(container_name(run.id))
+        if found is not None and is_ours(found, run.id, self.installation):
+            await self.client.remove(str(found["Id"]))
 
     async def release(self, run: Run) -> None:
-        await self._launcher.release(run)
+        await self.launcher.release(run)

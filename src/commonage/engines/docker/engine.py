@@ -27,7 +27,7 @@ from commonage.engines.containers.usage import measure, owners_of
 from commonage.engines.docker.client import Client, EventHandlers, watch_events
 from commonage.engines.docker.container_client import DockerContainerClient
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.launcher import Dependencies, Launcher, Networks
+from commonage.engines.docker.launcher import Launcher, Networks
 from commonage.engines.docker.translate import container_name
 from commonage.engines.settings import DockerSettings
 from commonage.files.safe_path import SafePath
@@ -80,10 +80,10 @@ class DockerEngine(ContainerEngine):
             await self._in_thread(lambda: put_in(injected))
         except OSError as error:
             raise EngineFailure(f"the folder {injected} cannot be made: {error.strerror}") from error
-        dependencies = Dependencies(
-            self._client, self._daemon, self._networks, self._devices, self._start_limiter, self._in_thread
+        launcher = Launcher(
+            defaults, injected, settings, self._client, self._daemon, self._networks, self._devices,
+            self._start_limiter, self._in_thread,
         )  # fmt: skip
-        launcher = Launcher(defaults, injected, settings, dependencies)
         await self._networks.open()
         container_client = DockerContainerClient(
             self._client, self._daemon, self._images, launcher, self._in_thread, name

@@ -24,7 +24,7 @@ from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
-from commonage.domain.reasons.attempts import RetryingStart, UnpackingFiles
+from commonage.domain.reasons.attempts import UnpackingFiles
 from commonage.domain.statuses import Capabilities, Measurement, Phase, ProcessOwner, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.environments import Environments, PythonEnvironment
@@ -41,6 +41,7 @@ from commonage.engines.process.uv import read_pip_settings, uv_environment
 from commonage.engines.rundir.node_report import node_name
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.runs_engine import RunsEngine
+from commonage.engines.rundir.tasks import retry_start
 from commonage.engines.rundir.unpacking import check_bundle_exists
 from commonage.engines.settings import ProcessSettings
 from commonage.ports.agents import OnProgress, ignore_progress
@@ -217,16 +218,7 @@ class ProcessEngine(RunsEngine[Run]):
         if run.request.bundle_path is None:
             return
         on_progress(UnpackingFiles(), None)
-        for pause_s in _UNPACK_PAUSES_S:
-            try:
-                await self._launcher.unpack(run.request, run.folder)
-                return
-            except EngineFailure as error:
-                if not error.is_retryable:
-                    raise
-                on_progress(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
-            await asyncio.sleep(pause_s)
-        await self._launcher.unpack(run.request, run.folder)
+        await retry_start(lambda: self._launcher.unpack(run.request, run.folder), _UNPACK_PAUSES_S, on_progress)
 
     async def _launch(self, run: Run, python: PythonEnvironment) -> None:
         pid = await self._in_thread(lambda: self._launcher.launch(run.request, run.folder, run.port, python))

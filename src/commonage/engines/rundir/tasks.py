@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
+from commonage.domain.errors import EngineFailure, start_failure
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.attempts import RetryingStart
 from commonage.ports.agents import OnProgress
 
 _T = TypeVar("_T")
@@ -157,3 +159,22 @@ async def make_or_end(work: Coroutine[None, None, _E]) -> _E:
     except asyncio.CancelledError:
         making.add_done_callback(end)
         raise
+
+
+async def retry_start(
+    work: Callable[[], Awaitable[None]],
+    pauses_s: Iterable[float],
+    on_progress: OnProgress,
+    not_for: type[EngineFailure] | tuple[()] = (),
+) -> None:
+    """Do the work, again after each pause. Raises permanent errors and `not_for` at once, others after the last try."""
+    for pause_s in pauses_s:
+        try:
+            return await work()
+        except EngineFailure as error:
+            if isinstance(error, not_for) or not error.is_retryable:
+                raise
+            _log.info("cannot start, will try again: %s", error)
+            on_progress(RetryingStart(pause_s=pause_s, cause=start_failure(error)), None)
+        await asyncio.sleep(pause_s)
+    await work()

@@ -35,7 +35,7 @@ from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
 from commonage.engines.swarm.doctor import notes_of
-from commonage.engines.swarm.launcher import Dependencies, Launcher, Networks
+from commonage.engines.swarm.launcher import Launcher, Networks
 from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.engines.swarm.statuses import Tasks
@@ -145,12 +145,10 @@ class SwarmEngine(ContainerEngine):
         self._networks = Networks(self._client, name, settings, address)
         workspaces = SafePath(self._shared) / "workspaces"
         defaults = ContainerDefaults(name, workspaces, shared_variables(os.environ), self._unpacker, is_local=False)
-        dependencies = Dependencies(
-            self._client, self._nodes, SwarmFiles(self._client, name), self._images, self._networks,
-            self._start_limiter,
-            self._in_thread,
+        launcher = Launcher(
+            defaults, settings, self._client, self._nodes, SwarmFiles(self._client, name), self._images,
+            self._networks, self._start_limiter, self._in_thread,
         )  # fmt: skip
-        launcher = Launcher(defaults, settings, dependencies)
         await launcher.open()
         await self._networks.open()
         self._launcher = launcher

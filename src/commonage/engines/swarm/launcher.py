@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network
 from typing import Any
@@ -27,6 +27,7 @@ from commonage.engines.containers.daemon.descriptions import LABEL, AttemptFolde
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import TenantNetworks
 from commonage.engines.containers.files import control_folder
+from commonage.engines.containers.files.control_folder import Owner
 from commonage.engines.containers.files.mounts import check_mount_sources
 from commonage.engines.containers.files.prepare import ContainerDefaults, ourselves, prepare_files, prepare_folders
 from commonage.engines.containers.lifecycle import StartLimiter
@@ -79,67 +80,56 @@ _AT_ONCE = 32
 _GONE = re.compile(r"(network \S+|configs?|secrets?) not found")
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+@dataclass(eq=False)
+class Launcher:
+    defaults: ContainerDefaults
+    settings: SwarmSettings
     client: Client
-    node_tracker: NodeTracker
+    nodes: NodeTracker
     deliveries: SwarmFiles
     images: Images
     networks: Networks
     start_limiter: StartLimiter
     in_thread: InThread
-
-
-class Launcher:
-    def __init__(self, defaults: ContainerDefaults, settings: SwarmSettings, dependencies: Dependencies) -> None:
-        self._defaults = defaults
-        self._settings = settings
-        self._client, self._nodes, self._deliveries = (
-            dependencies.client,
-            dependencies.node_tracker,
-            dependencies.deliveries,
-        )
-        self._images, self._networks = dependencies.images, dependencies.networks
-        self._start_limiter, self._in_thread = dependencies.start_limiter, dependencies.in_thread
-        self._at_once = asyncio.Semaphore(_AT_ONCE)
-        self._owner = ourselves()
-        self._creating: dict[str, asyncio.Task[str]] = {}
+    _at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    _owner: Owner = field(default_factory=ourselves)
+    _creating: dict[str, asyncio.Task[str]] = field(default_factory=dict)
 
     async def open(self) -> None:
         try:
-            await self._in_thread(partial(self._defaults.workspaces.make_folder, parents=True))
+            await self.in_thread(partial(self.defaults.workspaces.make_folder, parents=True))
         except OSError as error:
-            raise EngineFailure(f"the folder {self._defaults.workspaces} cannot be made: {error.strerror}") from error
-        await self._deliveries.entry()
+            raise EngineFailure(f"the folder {self.defaults.workspaces} cannot be made: {error.strerror}") from error
+        await self.deliveries.entry()
 
     # --- images -------------------------------------------------------------------------------------------------
 
     async def ensure_image(self, environment: Environment, node: str | None, on_progress: OnProgress) -> None:
         """Pull the image to one node, or (None) to all that take work. Raises EngineFailure."""
-        names = self._nodes.nodes_with_agents() if node is None else [node]
-        swarm_nodes = [self._nodes.swarm_node(name) for name in names]
+        names = self.nodes.nodes_with_agents() if node is None else [node]
+        swarm_nodes = [self.nodes.swarm_node(name) for name in names]
 
         async def have(image: str, on_progress: OnProgress) -> None:
             if not swarm_nodes:
-                await self._images.ensure_local(image, on_progress)
+                await self.images.ensure_local(image, on_progress)
             await asyncio.gather(*(self._fetch(swarm_node, image, on_progress) for swarm_node in swarm_nodes))
 
-        await self._images.ensure(environment, on_progress, have)
+        await self.images.ensure(environment, on_progress, have)
 
     async def _fetch(self, swarm_node: SwarmNode, image: str, on_progress: OnProgress) -> None:
-        agents = self._nodes.agent_of(swarm_node.name)
+        agents = self.nodes.agent_of(swarm_node.name)
         if agents is not None:
             # Checked each time: an image may have been removed since.
             with self._talking_to(swarm_node):
                 await agents.pull(swarm_node.id, image, on_progress)
             return
-        account = self._settings.account
-        if swarm_node.name in self._nodes.agent_reports and account is not None and account.is_for(image):
+        account = self.settings.account
+        if swarm_node.name in self.nodes.agent_reports and account is not None and account.is_for(image):
             raise AgentUnreachable(
                 f"the agent of {swarm_node.name}, which may fetch images of the site's, does not answer"
             )
         # Its daemon pulls it when the container is created. An invalid image name is detected here.
-        await self._client.image(image)
+        await self.client.image(image)
 
     @contextmanager
     def _talking_to(self, swarm_node: SwarmNode) -> Iterator[None]:
@@ -147,7 +137,7 @@ class Launcher:
         try:
             yield
         except EngineFailure as error:
-            agents = self._nodes.agents
+            agents = self.nodes.agents
             linked = agents is not None and any(
                 one.node_id == swarm_node.id and one.connected for one in agents.agent_reports()
             )
@@ -163,10 +153,10 @@ class Launcher:
         After a DaemonUnreachable the result is unknown: ask again.
         """
         request = run.request
-        swarm_node = self._nodes.swarm_node(request.allocation.node)
+        swarm_node = self.nodes.swarm_node(request.allocation.node)
         await self.ensure_image(request.environment, swarm_node.name, on_progress)
-        await prepare_files(run, self._defaults, self._owner, on_progress)
-        await self._start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, on_progress)
+        await prepare_files(run, self.defaults, self._owner, on_progress)
+        await self.start_limiter.take(run, swarm_node.name, swarm_node.cpus_milli // 1000, on_progress)
         async with self._at_once:
             try:
                 return await self._prepare_and_create(run, swarm_node, on_progress)
@@ -174,34 +164,34 @@ class Launcher:
                 if not _GONE.search(str(error)):
                     raise
             # Somebody removed the tenant's network, or a config.
-            self._networks.forget(request.tenant)
-            self._deliveries.forget_configs()
+            self.networks.forget(request.tenant)
+            self.deliveries.forget_configs()
             return await self._prepare_and_create(run, swarm_node, on_progress)
 
     async def _prepare_and_create(self, run: Run, swarm_node: SwarmNode, on_progress: OnProgress) -> str:
-        network = await self._networks.of(run.request.tenant)
+        network = await self.networks.of(run.request.tenant)
         held = await self._enforce(run.request, swarm_node)
-        gateway = self._nodes.gateway_of(swarm_node.name) or network.gateway
-        inside = ContainerNetwork(gateway, frozenset(self._settings.reaches), run.port or PORT)
-        program = program_of(run.request, inside, self._defaults.shared, held)
-        workspace = await self._in_thread(partial(self._prepare_folders, run, program))
+        gateway = self.nodes.gateway_of(swarm_node.name) or network.gateway
+        inside = ContainerNetwork(gateway, frozenset(self.settings.reaches), run.port or PORT)
+        program = program_of(run.request, inside, self.defaults.shared, held)
+        workspace = await self.in_thread(partial(self._prepare_folders, run, program))
         context = ContainerContext(
-            installation=self._defaults.installation,
+            installation=self.defaults.installation,
             # By its name, which shows that it is ours: a caller that may pass any id could pass the node's own network.
             network=network.name,
             folders=AttemptFolders(workspace, str(run.control_folder.path), str(run.folder.log)),
-            entry=await self._deliveries.entry(),
-            injected=await self._deliveries.injected(run.request),
-            secrets=await self._deliveries.secrets(run.id, program.secrets),
+            entry=await self.deliveries.entry(),
+            injected=await self.deliveries.injected(run.request),
+            secrets=await self.deliveries.secrets(run.id, program.secrets),
             user=(self._owner.uid, self._owner.gid),
             node=swarm_node.id,
             declares_vram=swarm_node.vram_mib is not None,
-            volume_quota=self._nodes.bounds_volumes(swarm_node.name),
+            volume_quota=self.nodes.bounds_volumes(swarm_node.name),
             port=run.port,
         )
-        spec: Json = service_spec(run.request, program, context, self._settings)
+        spec: Json = service_spec(run.request, program, context, self.settings)
         with self._talking_to(swarm_node):
-            spec = await mount_through_agent(spec, run.id, program, self._nodes, swarm_node)
+            spec = await mount_through_agent(spec, run.id, program, self.nodes, swarm_node)
         on_progress(AssignedToNode(node=swarm_node.name), None)
         creating = self._creating[run.id] = asyncio.create_task(self._create_service(run.request, spec))
         creating.add_done_callback(lambda _: self._creating.pop(run.id, None))
@@ -210,7 +200,7 @@ class Launcher:
 
     async def _create_service(self, request: StartRequest, spec: Json) -> str:
         for name in service_names(request):
-            created = await self._client.create_service({**spec, "Name": name})
+            created = await self.client.create_service({**spec, "Name": name})
             if created is not None:
                 return created
             if known := await self._services_of(request.attempt_id):
@@ -218,29 +208,29 @@ class Launcher:
         raise EngineFailure(f"the services {' and '.join(service_names(request))} are there already, and not ours")
 
     async def _services_of(self, attempt_id: str) -> Sequence[str]:
-        labels = installation_filter(self._defaults.installation), f"{LABEL}.attempt={attempt_id}"
-        return [str(one["ID"]) for one in await self._client.services(*labels)]
+        labels = installation_filter(self.defaults.installation), f"{LABEL}.attempt={attempt_id}"
+        return [str(one["ID"]) for one in await self.client.services(*labels)]
 
     async def clear(self, is_live: Callable[[str], bool]) -> None:
-        await self._deliveries.clear(is_live)
+        await self.deliveries.clear(is_live)
 
     async def remove_secrets(self, run: Run) -> None:
         """Remove the secrets of an attempt whose service is gone; a failure is left for `clear`."""
         if run.request.secrets:
             with suppress(EngineFailure):
-                await self._deliveries.remove_secrets(run.id)
+                await self.deliveries.remove_secrets(run.id)
 
     async def remove(self, attempt_id: str) -> None:
         """Remove every service of the attempt, also one in creation. Raises EngineFailure."""
         if (creating := self._creating.get(attempt_id)) is not None:
             await asyncio.wait([creating])
         for service in await self._services_of(attempt_id):
-            await self._client.remove_service(service)
+            await self.client.remove_service(service)
 
     async def _enforce(self, request: StartRequest, swarm_node: SwarmNode) -> Mapping[str, str]:
         if not request.allocation.shares:
             return {}
-        agents = self._nodes.agent_of(swarm_node.name)
+        agents = self.nodes.agent_of(swarm_node.name)
         if agents is not None:
             with self._talking_to(swarm_node):
                 return await agents.enforce(
@@ -251,8 +241,8 @@ class Launcher:
         raise AgentUnreachable(f"the agent of {swarm_node.name}, which holds shares of GPUs, does not answer")
 
     def _prepare_folders(self, run: Run, program: Program) -> str:
-        check_mount_sources(run.request, self._settings.mounts)
-        return str(prepare_folders(run, program, self._defaults, self._owner))
+        check_mount_sources(run.request, self.settings.mounts)
+        return str(prepare_folders(run, program, self.defaults, self._owner))
 
 
 async def mount_through_agent(

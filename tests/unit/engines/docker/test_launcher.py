@@ -13,7 +13,7 @@ from commonage.engines.containers.attempt_backend import Run
 from commonage.engines.containers.daemon.networks import Network
 from commonage.engines.containers.files.prepare import ContainerDefaults
 from commonage.engines.docker.daemon import Daemon
-from commonage.engines.docker.launcher import Dependencies, Launcher
+from commonage.engines.docker.launcher import Launcher
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.settings import DockerSettings
 from commonage.files.safe_path import SafePath
@@ -52,7 +52,7 @@ async def test_stop_during_preparation_releases_share(tmp_path: Path, stopped: b
     devices.stopped = run if stopped else None
     defaults = ContainerDefaults("0123456789abcdef", SafePath(tmp_path) / "workspaces", {}, 1, is_local=True)
     settings = DockerSettings()
-    dependencies = Dependencies(nobody, Daemon(nobody, settings, nobody), nobody, devices, nobody, nobody)
-    launcher = Launcher(defaults, tmp_path / "injected", settings, dependencies)
+    daemon = Daemon(nobody, settings, nobody)
+    launcher = Launcher(defaults, tmp_path / "injected", settings, nobody, daemon, nobody, devices, nobody, nobody)
     launcher._prepare(run, Network("net-id", "commonage-net", "10.0.0.1"), volume_quota=False)
     assert devices.held == held

@@ -34,7 +34,7 @@ from commonage.engines.rundir.runs import Runs
 from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
-from commonage.engines.swarm.launcher import Dependencies, Launcher
+from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
@@ -186,11 +186,10 @@ class Scene:
         self.hear()
         defaults = ContainerDefaults("0123456789abcdef", SafePath(folder) / "workspaces", {}, 1, is_local=False)
         settings = SwarmSettings(account=account, reaches=(8081,))
-        dependencies = Dependencies(
-            client, self.node_tracker, SwarmFiles(client, "0123456789abcdef"), Images(client, "site", "missing", account),  # noqa: E501
-            networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
+        self.launcher = Launcher(
+            defaults, settings, client, self.node_tracker, SwarmFiles(client, "0123456789abcdef"),
+            Images(client, "site", "missing", account), networks, StartLimiter(asyncio.create_task), asyncio.to_thread,
         )  # fmt: skip
-        self.launcher = Launcher(defaults, settings, dependencies)
         self.tasks = Tasks(client, "0123456789abcdef")
         self.fencing = Fencing(self.node_tracker, asyncio.to_thread)
         self.container_client = SwarmContainerClient(

@@ -51,6 +51,7 @@ _WORDS: tuple[tuple[str, str, bool], ...] = (
     (r"Pool overlaps with other one", "its node has not yet removed a network that had the same addresses", True),
     (r"[Mm]inimum memory limit", "a container needs 6 MiB of memory at least", False),
 )  # fmt: skip
+GONE, CONFLICT = 404, 409
 _UNREACHABLE = 900  # the client library's own number for it
 _MAX = 300
 _REFUSED = "the Docker daemon refuses it; the server's log has its message"
@@ -91,6 +92,18 @@ def translated(url: str, image: str = "") -> Iterator[None]:
     except (ValueError, HttpProcessingError) as error:
         native = f"{url}: {_short(str(error))}"
         raise DaemonUnreachable("the answer of the Docker daemon cannot be read", native=native) from error
+
+
+class unless_refused:
+    """Pass over a refusal with one of these statuses: what follows the block runs then."""
+
+    def __init__(self, *statuses: int) -> None:
+        self._statuses = statuses
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        return isinstance(error, DaemonRefused) and error.http_status in self._statuses
 
 
 def failure_of(status: int, message: str, url: str = "") -> EngineFailure:
@@ -183,13 +196,9 @@ class Connection:
 
     async def image(self, name: str) -> Json | None:
         """Description of a local image; None if it is not here."""
-        try:
-            with translated(self.url):
-                return await (await self._daemon()).images.inspect(name)
-        except DaemonRefused as error:
-            if error.http_status == 404:
-                return None
-            raise
+        with unless_refused(GONE), translated(self.url):
+            return await (await self._daemon()).images.inspect(name)
+        return None
 
     async def pull(self, name: str, account: RegistryAccount | None = None) -> AsyncIterator[Json]:
         """Pull an image, with the account if that applies; yield the daemon's progress messages.
@@ -210,14 +219,9 @@ class Connection:
 
     async def network(self, network: str) -> Json | None:
         """Full description, attached containers included; None if it does not exist."""
-        try:
-            with translated(self.url):
-                found = await (await self._daemon()).networks.get(network)
-                return await found.show()
-        except DaemonRefused as error:
-            if error.http_status == 404:
-                return None
-            raise
+        with unless_refused(GONE), translated(self.url):
+            return await (await (await self._daemon()).networks.get(network)).show()
+        return None
 
     async def create_network(self, config: Json) -> str:
         with translated(self.url):
@@ -226,11 +230,9 @@ class Connection:
     async def remove_network(self, network: str) -> bool:
         """False if a container is attached to it."""
         try:
-            with translated(self.url):
+            with unless_refused(GONE), translated(self.url):
                 await (await (await self._daemon()).networks.get(network)).delete()
         except DaemonRefused as error:
-            if error.http_status == 404:
-                return True
             if error.http_status == 403 or "active endpoints" in str(error) or "is in use" in str(error):
                 return False
             raise
