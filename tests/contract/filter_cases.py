@@ -7,7 +7,7 @@ import json
 from functools import reduce
 from typing import Any
 
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.volumes import Mount as Volume

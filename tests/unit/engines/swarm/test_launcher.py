@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 from tests.unit.engines.swarm.test_statuses import task
 
 from commonage.domain.environments import Environment
@@ -24,6 +24,7 @@ from commonage.domain.reasons.nodes import AgentTooOld, NoAgent, NodeTakesNoWork
 from commonage.domain.statuses import Phase, StartRequest, Status
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.attempt_backend import Run, Running
+from commonage.engines.containers.daemon import networks
 from commonage.engines.containers.daemon.connection import DaemonRefused, DaemonUnreachable, Json
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import Network
@@ -34,7 +35,7 @@ from commonage.engines.rundir.runs import Runs
 from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.container_client import SwarmContainerClient
-from commonage.engines.swarm.launcher import Launcher
+from commonage.engines.swarm.launcher import Launcher, Networks
 from commonage.engines.swarm.nodes.fencing import Fencing
 from commonage.engines.swarm.nodes.node_tracker import AgentUnreachable, NodeTracker
 from commonage.engines.swarm.nodes.swarm_nodes import swarm_nodes_of
@@ -476,3 +477,30 @@ async def test_an_agent_of_an_older_version_is_named(scene: Scene) -> None:
     }
     [report] = scene.node_tracker.reports()
     assert report.faults[0] == AgentTooOld()
+
+
+class FakeNetworkManager:
+    """Makes networks, and does not say yet what addresses they have."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+
+    async def create_network(self, config: Mapping[str, Any]) -> str:
+        self.made.append({**config, "Id": f"id-{len(self.made)}", "IPAM": {"Driver": "default", "Config": None}})
+        return str(self.made[-1]["Id"])
+
+    async def network(self, network: str) -> Mapping[str, Any] | None:
+        return next((one for one in self.made if one["Id"] == network), None)
+
+    async def networks(self, label: str) -> Sequence[Mapping[str, Any]]:
+        return self.made
+
+    async def overlays(self) -> Sequence[Mapping[str, Any]]:
+        return []
+
+
+async def test_a_network_that_has_no_addresses_yet_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "networks_here", list)
+    swarm: Any = FakeNetworkManager()
+    found = await Networks(swarm, "0123456789abcdef", SwarmSettings(), "10.0.0.1").of("lab")
+    assert (found.id, found.gateway) == ("id-0", "10.0.0.1")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.engines.containers.program.test_program import request
+from tests.unit.engines.containers.test_program import request
 
 from commonage.agent.containers.containers import CPUS_LABEL
 from commonage.domain.nodes import Allocation, Share
