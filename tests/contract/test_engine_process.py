@@ -171,7 +171,7 @@ async def test_what_ends_at_once_has_its_use_read_from_its_groups(tmp_path: Path
 async def test_its_loops_are_named(tmp_path: Path) -> None:
     async with process_rig(tmp_path, ProcessSettings(node_name="here", cgroups=False)) as rig:
         names = [iterations.name for iterations in (await rig.engine()).loops()]
-    assert names == ["process: limit logs", "process: watch memory", "process: clean up"]
+    assert names == ["process: watch memory", "process: limit logs", "process: clean up"]
 
 
 @pytest.mark.anyio

@@ -96,10 +96,7 @@ Signal = Literal["SIGTERM", "SIGKILL"]
 
 
 class AttemptBackend(Protocol):
-    """Every method may raise EngineFailure; Away if the result is unknown."""
-
-    def check(self, request: StartRequest) -> None:
-        """Raises EngineFailure for a request that can never run."""
+    """Every method may raise EngineFailure; Unreachable if the result is unknown."""
 
     def node_of(self, request: StartRequest) -> str: ...
 
@@ -112,7 +109,7 @@ class AttemptBackend(Protocol):
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
         """Pull its image and start its container.
 
-        Idempotent: called again after a crash, after Away, and after any temporary failure (`is_retryable`).
+        Idempotent: called again after a crash, after Unreachable, and after any temporary failure (`is_retryable`).
         """
 
     async def inspect(self, run: Run) -> ContainerState: ...

@@ -25,6 +25,7 @@ from commonage.engines.containers.attempt_backend import AttemptBackend, NodeGon
 from commonage.engines.containers.daemon.connection import Connection
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.daemon.networks import Relays
+from commonage.engines.containers.files.prepare import check
 from commonage.engines.containers.lifecycle import StartLimiter, end_run, launch_with_retries
 from commonage.engines.containers.status_reader import StatusReader, Unclear, Unstarted, write_end
 from commonage.engines.rundir.runs import Exit
@@ -113,7 +114,7 @@ class ContainerEngine(RunsEngine[Run]):
     # --- the port: starting -------------------------------------------------------------------------------
 
     def _accept(self, request: StartRequest) -> Run:
-        self._container_client.check(request)
+        check(request)
         port = self._container_client.port_for(request, self._ports_at(self._container_client.node_of(request)))
         run = self._note(request)
         run.port = port

@@ -28,7 +28,6 @@ from commonage.engines.containers.daemon.connection import Json
 from commonage.engines.containers.daemon.descriptions import instant
 from commonage.engines.containers.daemon.images import Images
 from commonage.engines.containers.files.control_folder import StartDecision
-from commonage.engines.containers.files.prepare import check
 from commonage.engines.containers.program import PORT
 from commonage.engines.containers.status_reader import STOPPED_EARLY, TERMINATED
 from commonage.engines.docker.client import Client
@@ -144,9 +143,6 @@ class DockerContainerClient:
     launcher: Launcher
     in_thread: InThread
     installation: str
-
-    def check(self, request: StartRequest) -> None:
-        check(request)
 
     def node_of(self, request: StartRequest) -> str:
         return self.daemon.node

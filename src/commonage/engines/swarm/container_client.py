@@ -1,8 +1,7 @@
 """Implements `AttemptBackend` for services of a Swarm. `launcher.py` creates them.
 
 A stop is requested through the control folder, which the entry in the container polls (`entry.sh`): a Swarm cannot send
-a signal
-to a task. Only a command that does not react is ended through Swarm and the node agent.
+a signal to a task. Only a command that does not react is ended through Swarm and the node agent.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.containers.attempt_backend import Absent, ContainerState, Ended, Run, Running, Signal, Waiting
 from commonage.engines.containers.daemon.connection import Json
-from commonage.engines.containers.files.prepare import check
 from commonage.engines.rundir.runs import Exit
 from commonage.engines.rundir.tasks import InThread
 from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.client import Client
 from commonage.engines.swarm.launcher import Launcher
 from commonage.engines.swarm.nodes.fencing import Fencing
+from commonage.engines.swarm.nodes.node_tracker import NodeTracker
 from commonage.engines.swarm.statuses import (
     EndContext,
     Tasks,
@@ -63,28 +62,21 @@ class Service:
     run: Run | None = None
 
 
+@dataclass(eq=False)
 class SwarmContainerClient:
-    def __init__(
-        self,
-        client: Client,
-        fencing: Fencing,
-        tasks: Tasks,
-        launcher: Launcher,
-        settings: SwarmSettings,
-        in_thread: InThread,
-    ) -> None:
-        self._client = client
-        self._fencing, self._nodes = fencing, fencing.nodes
-        self._tasks = tasks
-        self._launcher = launcher
-        self._in_thread = in_thread
-        self._room_timeout_s, self._ports = settings.room_timeout_s, settings.ports
-        self._services: dict[str, Service] = {}
-        self._ended: dict[str, Service] = {}
-        self._sweeping = asyncio.Semaphore(_SWEEP_AT_ONCE)
+    client: Client
+    fencing: Fencing
+    tasks: Tasks
+    launcher: Launcher
+    settings: SwarmSettings
+    in_thread: InThread
+    _services: dict[str, Service] = field(default_factory=dict)
+    _ended: dict[str, Service] = field(default_factory=dict)
+    _sweeping: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_SWEEP_AT_ONCE))
 
-    def check(self, request: StartRequest) -> None:
-        check(request)
+    @property
+    def _nodes(self) -> NodeTracker:
+        return self.fencing.nodes
 
     def node_of(self, request: StartRequest) -> str:
         return request.allocation.node
@@ -93,7 +85,7 @@ class SwarmContainerClient:
         """A port of the settings' range that is not known to be taken; the search begins at a hash of the attempt."""
         if not request.wants_port:
             return None
-        first, last = self._ports
+        first, last = self.settings.ports
         count = last - first + 1
         begin = zlib.crc32(request.attempt_id.encode())
         for offset in range(count):
@@ -111,24 +103,24 @@ class SwarmContainerClient:
     async def launch(self, run: Run, on_progress: OnProgress) -> None:
         if run.id in self._services:
             return
-        self.note(run.id, await self._launcher.launch(run, on_progress))
-        self._tasks.refresh_soon()
+        self.note(run.id, await self.launcher.launch(run, on_progress))
+        self.tasks.refresh_soon()
 
     # --- status ---------------------------------------------------------------------------------------------------
 
     async def inspect(self, run: Run) -> ContainerState:
         """Return the state as of the last query to Swarm."""
-        task = self._tasks.of(run.id)
+        task = self.tasks.of(run.id)
         if task is None:
             return await self._without_task(run)
         self.note(run.id, str(task["ServiceID"]))  # the response to its creation may have been lost
         node, node_id = run.request.allocation.node, str(task.get("NodeID", ""))
-        ran_at = await self._in_thread(run.control_folder.ran_at)
+        ran_at = await self.in_thread(run.control_folder.ran_at)
         forgotten = is_orphaned(task) and self._nodes.is_down(node_id)
-        if has_ended(task) and not forgotten and not self._fencing.was_fenced(run.id, node):
+        if has_ended(task) and not forgotten and not self.fencing.was_fenced(run.id, node):
             return Ended(ran_at, partial(self._end, run, task))
-        if why := self._fencing.why_lost(run.id, node_id, node):
-            return Ended(ran_at, partial(self._fencing.give_up, run, why))
+        if why := self.fencing.why_lost(run.id, node_id, node):
+            return Ended(ran_at, partial(self.fencing.give_up, run, why))
         if runs(task) or ran_at is not None:  # the control folder shows it before Swarm does
             return self._running(run, task, ran_at)
         return await self._waiting(run, task)
@@ -136,7 +128,7 @@ class SwarmContainerClient:
     async def _without_task(self, run: Run) -> ContainerState:
         service = self._services.get(run.id)
         if service is not None:
-            if not self._tasks.is_newer_than(service.since + _SURELY_S) or await self._client.has_service(service.id):
+            if not self.tasks.is_newer_than(service.since + _SURELY_S) or await self.client.has_service(service.id):
                 return Waiting(WaitingForSwarm())
             if service.force_at is not None:
                 return Ended(None, partial(self._forced, run))
@@ -144,7 +136,7 @@ class SwarmContainerClient:
         return Absent(RemovedFromOutside())
 
     async def _forced(self, run: Run) -> Exit:
-        end = await self._in_thread(run.control_folder.end)
+        end = await self.in_thread(run.control_folder.end)
         return (
             Exit(_KILLED, None, time.time()) if end is None else Exit(end.code, None, end.at, end.oom and end.code != 0)
         )
@@ -167,7 +159,9 @@ class SwarmContainerClient:
         if is_refused_room(task) and service is not None:
             down = swarm_node is None or swarm_node.is_down
             waited = asyncio.get_running_loop().time() - service.since
-            if (down or waited > self._room_timeout_s) and await self._in_thread(run.control_folder.forbid_start):
+            if (down or waited > self.settings.room_timeout_s) and await self.in_thread(
+                run.control_folder.forbid_start
+            ):
                 return Ended(None, partial(_unplaced, reason))
         return Waiting(reason)
 
@@ -175,7 +169,7 @@ class SwarmContainerClient:
 
     async def _end(self, run: Run, task: Json) -> Exit:
         control_folder, service = run.control_folder, self._services.get(run.id)
-        decision, again, end, could_not = await self._in_thread(
+        decision, again, end, could_not = await self.in_thread(
             lambda: (
                 control_folder.decision(),
                 control_folder.was_restarted(),
@@ -197,12 +191,12 @@ class SwarmContainerClient:
             return
         service.asked.add(signal)
         try:
-            await self._in_thread(partial(run.control_folder.stop, "term" if signal == "SIGTERM" else "kill"))
+            await self.in_thread(partial(run.control_folder.stop, "term" if signal == "SIGTERM" else "kill"))
         except OSError as error:
             if signal == "SIGTERM":
                 raise EngineFailure(f"its control folder cannot be written: {error}", retryable=True) from error
             service.force_at = service.force_at or loop.time()
-        self._tasks.refresh_soon()
+        self.tasks.refresh_soon()
         if signal == "SIGKILL":
             await self._force(run, service, loop.time())
 
@@ -215,7 +209,7 @@ class SwarmContainerClient:
         if (agents := self._nodes.agent_of(node)) is not None:
             with suppress(EngineFailure):
                 await agents.fence(self._nodes.id_of(node), [run.id])
-        await self._client.remove_service(service.id)
+        await self.client.remove_service(service.id)
 
     async def remove(self, run: Run) -> None:
         """Remove its service, and with it the task and the container, also on a node that returns.
@@ -223,18 +217,18 @@ class SwarmContainerClient:
         The service of a job whose container ended is removed when nothing is about to start (`sweep`): removal takes as
         long as a start.
         """
-        service, task = self._services.get(run.id), self._tasks.of(run.id)
+        service, task = self._services.get(run.id), self.tasks.of(run.id)
         if service is None:  # it may have been stopped, or have failed, during creation
-            await self._launcher.remove(run.id)
+            await self.launcher.remove(run.id)
         elif run.request.kind is Kind.JOB and task is not None and ended_by_itself(task):
             self._ended[run.id] = replace(service, run=run)
             self._ended[run.id].since = asyncio.get_running_loop().time()
         else:
-            await self._client.remove_service(service.id)
+            await self.client.remove_service(service.id)
         self._services.pop(run.id, None)
-        self._tasks.forget(run.id)
+        self.tasks.forget(run.id)
         if run.id not in self._ended:
-            await self._launcher.remove_secrets(run)
+            await self.launcher.remove_secrets(run)
 
     def is_swept(self, attempt_id: str) -> bool:
         """True if its service is waiting for removal by us."""
@@ -247,9 +241,9 @@ class SwarmContainerClient:
 
         async def remove(attempt_id: str, service: Service) -> None:
             async with self._sweeping:
-                await self._client.remove_service(service.id)
+                await self.client.remove_service(service.id)
                 if service.run is not None:
-                    await self._launcher.remove_secrets(service.run)
+                    await self.launcher.remove_secrets(service.run)
             self._ended.pop(attempt_id, None)
 
         await asyncio.gather(*(remove(attempt_id, service) for attempt_id, service in due.items()))

@@ -214,7 +214,7 @@ class SwarmEngine(ContainerEngine):
                 _log.warning("removing a service of %s, which is not known any more", attempt)
                 await self._client.remove_service(str(service["ID"]))
         await self._networks.clear_unused(self._has_runs_of)
-        await self._launcher.clear(lambda attempt_id: attempt_id in self._live_ids())
+        await self._launcher.deliveries.clear(lambda attempt_id: attempt_id in self._live_ids())
 
     def _live_ids(self) -> set[str]:
         return {run.id for run in self._table.live()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -210,9 +210,6 @@ class Launcher:
     async def _services_of(self, attempt_id: str) -> Sequence[str]:
         labels = installation_filter(self.defaults.installation), f"{LABEL}.attempt={attempt_id}"
         return [str(one["ID"]) for one in await self.client.services(*labels)]
-
-    async def clear(self, is_live: Callable[[str], bool]) -> None:
-        await self.deliveries.clear(is_live)
 
     async def remove_secrets(self, run: Run) -> None:
         """Remove the secrets of an attempt whose service is gone; a failure is left for `clear`."""

@@ -51,9 +51,6 @@ class FakeContainerClient:
         self.started_at: float | None = None
         self.over: Exit | None = None
 
-    def check(self, request: StartRequest) -> None:
-        """Anything may run."""
-
     def node_of(self, request: StartRequest) -> str:
         return request.allocation.node
 

@@ -297,7 +297,7 @@ async def test_unplaceable_service_is_given_back(scene: Scene, monkeypatch: pyte
     waits = await status_reader.inspect(run)
     assert isinstance(waits, Status)
     assert (waits.phase, type(waits.reason)) == (Phase.STARTING, SwarmSeesNoGpuMemory)
-    monkeypatch.setattr(scene.container_client, "_room_timeout_s", -1.0)
+    monkeypatch.setattr(scene.container_client, "settings", SwarmSettings(room_timeout_s=-1.0))
     end = await status_reader.inspect(run)
     assert isinstance(end, Status)
     assert (end.phase, end.exit_code, end.reason, end.started_at) == (Phase.ENDED, None, waits.reason, None)
@@ -423,7 +423,7 @@ async def test_leftovers_of_a_crash_are_removed(scene: Scene) -> None:
     labels = {"commonage.installation": "0123456789abcdef"}
     await scene.swarm.create_delivery("configs", {"Name": "of an older version", "Labels": labels, "Data": ""})
     await scene.swarm.create_delivery("secrets", {"Name": "another's", "Labels": {}, "Data": ""})
-    await scene.launcher.clear(lambda attempt: attempt == "w-2")
+    await scene.launcher.deliveries.clear(lambda attempt: attempt == "w-2")
     assert list(delivered(scene, "configs")) == [entry.id]
     left = [spec["Labels"].get("commonage.attempt") for spec in delivered(scene, "secrets").values()]
     assert left == ["w-2", None]

@@ -144,15 +144,12 @@ class TenantNetworks:
         there = {str(found["Id"]) for found in await self._client.networks(installation_filter(self._installation))}
         for tenant, network in list(self._known.items()):
             if network.id not in there:
-                self._drop(tenant)
+                self.forget(tenant)
             else:
                 await self._on_added(network)
 
     def forget(self, tenant: str) -> None:
-        """Forget a network that was reported removed: it is created again when it is next needed."""
-        self._drop(tenant)
-
-    def _drop(self, tenant: str) -> None:
+        """Forget a network that no longer exists: it is created again when it is next needed."""
         network = self._known.pop(tenant, None)
         if network is not None:
             self._on_removed(network)
@@ -168,7 +165,7 @@ class TenantNetworks:
             tenant = _tenant_of(found)
             async with self._making[tenant]:
                 if not is_used(tenant) and await self._client.remove_network(str(found["Id"])):
-                    self._drop(tenant)
+                    self.forget(tenant)
                     removed += 1
         return removed
 

@@ -59,10 +59,7 @@ class NodeTracker:
         """Why the Swarm does not answer its watcher; empty while it does."""
         return self._fault
 
-    def mark_reachable(self) -> None:
-        self._fault = ""
-
-    def mark_unreachable(self, why: str) -> None:
+    def note_fault(self, why: str) -> None:
         self._fault = why
 
     async def poll(self) -> bool:
