@@ -18,7 +18,7 @@ from statistics import median
 import click
 
 from benchmarks.report import BenchmarkError, Figure, as_json, percentile, progress, show
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind

@@ -16,8 +16,7 @@ from typing import Literal
 import click
 
 from benchmarks.report import Figure, as_json, progress, show
-from commonage.domain.events import Event
-from commonage.domain.workloads import Kind, State, Workload
+from commonage.domain.workloads import Event, Kind, State, Workload
 from commonage.ports.store import Batch, Filter
 from commonage.store.sql_store import SqlStore
 from commonage.store.upgrade import upgrade

@@ -9,10 +9,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from commonage.domain.ids import IdSequence, attempt_id
 from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeState
 from commonage.domain.requests import Request, parse_gpus
-from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
+from commonage.domain.workloads import Attempt, IdSequence, Kind, Spec, State, Workload, attempt_id
 
 NOW = 1_700_000_000.0
 DEVICES = 8

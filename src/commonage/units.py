@@ -33,10 +33,10 @@ class UnitError(ValueError):
     """Text that is not a quantity, or one out of bounds. The message names the field and says what to write."""
 
 
-def quoted(text: object) -> str:
-    """The text in quotes, cut to 60 characters."""
+def quoted(text: object, limit: int = 60) -> str:
+    """The text in quotes, cut to `limit` characters."""
     shown = str(text)
-    return repr(shown if len(shown) <= 60 else shown[:57] + "...")
+    return repr(shown if len(shown) <= limit else shown[: limit - 3] + "...")
 
 
 def parse_duration(text: str, field: str, *, zero: bool = False) -> int:

@@ -8,6 +8,7 @@ from tests.acceptance.served import Served, served, until
 from tests.fakes.nvml.harness import FakeDriver, build_library
 
 from commonage.sdk import Client
+from commonage.wire.reasons import ReasonOut
 
 pytestmark = pytest.mark.needs("gcc")
 DEVICE = (
@@ -38,7 +39,7 @@ def server(tmp_path: Path, driver: FakeDriver) -> Iterator[Served]:
         yield running
 
 
-def faults(client: Client) -> list[str]:
+def faults(client: Client) -> list[ReasonOut]:
     (node,) = client.nodes()
     (device,) = node.devices
     return device.faults
@@ -58,7 +59,8 @@ def test_a_device_fails_and_comes_back(server: Served, driver: FakeDriver) -> No
     until(lambda: faults(client))
     told = next(one.reason for one in client.events(workload.id, after=0) if one.kind == "warning")
     assert (told.code, told.params["is_held"]) == ("GpuFault", True)
-    assert "Xid 95 (uncontained memory error)" in told.params["detail"]
+    assert [(fault["code"], fault["params"]["number"]) for fault in told.params["faults"]] == [("FatalXid", 95)]
+    assert "Xid 95 (uncontained memory error)" in told.message
     assert client.workload(workload.id).state == "running"
     refused = server.cli("run", "--detach", "--gpus", "1GiB", "--", "true", token=ann)
     assert refused.returncode != 0

@@ -11,8 +11,8 @@ from tests.unit.scheduler.clusters import REQUESTS, clusters
 from benchmarks.placement.fragmentation import Fragmentation
 from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.policies.devices import first_fitting
 from commonage.scheduler.policies.mix import WorkloadMix
+from commonage.scheduler.policies.scored import first_fitting
 from commonage.testing import factories
 
 HALF = Request(1000, 0, parse_gpus("0.5"))

@@ -18,7 +18,7 @@ import pytest
 from tests.contract.dockerd import Dockerd, minimal_image, new_folder
 from tests.fakes.gpus.harness import LOOK, A, B, Gpus, seen, share_of
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Device, Isolation, Share
 from commonage.domain.statuses import StartRequest
 from commonage.domain.workloads import Kind

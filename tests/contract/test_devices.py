@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.nodes import Device
+from commonage.domain.reasons.devices import GpuDriverFailed, GpuMemoryUnknown, GpuNotListed, MigWithoutInstances
 from commonage.gpu.detect import share_devices
 from commonage.gpu.isolation.devices import Sharing
 from commonage.gpu.simulated import SimulatedDevices, parse_simulated
@@ -138,7 +139,7 @@ def test_nvml_gpu_without_figures(nvml: NvmlProcess, driver: FakeDriver) -> None
     assert (sample.memory_used_mib, sample.utilisation, sample.power_w, sample.temperature_c) == (None,) * 4
     (gpu,) = nvml.inventory()
     assert (gpu.model, gpu.memory_mib) == ("unnamed GPU", 0)
-    assert "does not say how much memory" in gpu.faults[0]
+    assert gpu.faults == (GpuMemoryUnknown(),)
 
 
 @needs_gcc
@@ -153,7 +154,7 @@ def test_nvml_older_driver_counts_by_the_older_calls(nvml: NvmlProcess, driver: 
 def test_nvml_gpu_in_mig_mode_takes_no_work(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*NODE, *(line.replace("mig 0", "mig 1") for line in A100), *T4)
     a100, t4 = nvml.inventory()
-    assert "MIG mode" in a100.faults[0]
+    assert a100.faults == (MigWithoutInstances(index=a100.index),)
     assert not t4.faults
 
 
@@ -175,10 +176,16 @@ def test_nvml_gpu_that_is_no_longer_listed(nvml: NvmlProcess, driver: FakeDriver
     nvml.inventory()
     driver.says(*NODE, *T4)
     gone = named(nvml)["NVIDIA A100-SXM4-80GB"]
-    assert "no longer listed" in gone.faults[0]
+    assert gone.faults == (GpuNotListed(search="Xid"),)
     assert not named(nvml)["Tesla T4"].faults
     driver.says(*NODE, *A100, *T4)
     assert not named(nvml)["NVIDIA A100-SXM4-80GB"].faults
+
+
+def driver_error(gpu: Device) -> str:
+    (fault,) = gpu.faults
+    assert isinstance(fault, GpuDriverFailed)
+    return fault.error
 
 
 @needs_gcc
@@ -186,11 +193,9 @@ def test_nvml_driver_that_goes_in_the_middle_and_comes_back(nvml: NvmlProcess, d
     before = list(nvml.inventory())
     driver.path.unlink()
     assert list(nvml.measure()) == []
-    assert all(
-        "cannot be used: the NVIDIA driver is installed but not loaded" in gpu.faults[0] for gpu in nvml.inventory()
-    )
+    assert all(driver_error(gpu).startswith("the NVIDIA driver is installed but not") for gpu in nvml.inventory())
     driver.says(*NODE, "fail nvmlInitWithFlags 18", "fail nvmlDeviceGetCount_v2 1", *A100, *T4)
-    assert all("version mismatch" in gpu.faults[0] for gpu in nvml.inventory())
+    assert all("version mismatch" in driver_error(gpu) for gpu in nvml.inventory())
     driver.says(*NODE, *A100, *T4)
     assert list(nvml.inventory()) == before
 

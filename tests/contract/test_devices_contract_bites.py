@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from commonage.domain.nodes import Allocation, Device, Share
+from commonage.domain.reasons import Reason
 from commonage.gpu.simulated import SimulatedDevices, SimulatedSpec
 from commonage.ports.devices import DeviceSample, ProcessMemory, ShareAssignment
 from commonage.testing.devices_contract import DevicesContract
@@ -73,9 +74,13 @@ class Lonely(Sound):
         return [replace(device, peers=((device.uuid, 2),)) for device in super().inventory()]
 
 
+class Silent(Reason, abstract=True):
+    """A reason without a text."""
+
+
 class Terse(Sound):
     def inventory(self) -> Sequence[Device]:
-        return [replace(device, notices=("79",)) for device in super().inventory()]
+        return [replace(device, notices=(Silent(),)) for device in super().inventory()]
 
 
 class Hasty(Sound):
@@ -193,7 +198,7 @@ class Repeating(Remembering):
         (Namesakes, suite.test_people_can_tell_devices_apart),
         (Double, suite.test_instances_stand_in_the_place_of_their_device),
         (Lonely, suite.test_peers_are_others),
-        (Terse, suite.test_what_is_wrong_is_said_in_words),
+        (Terse, suite.test_faults_and_notices_are_reasons_with_a_text),
         (Hasty, suite.test_resuming_harms_no_healthy_device),
         (Tiring, suite.test_energy_only_rises),
         (Bits, suite.test_figures_are_possible),

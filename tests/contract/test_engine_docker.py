@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.contract.dockerd import IMAGE, NO_RULES, Dockerd, minimal_image, new_folder
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase
 from commonage.engines.docker.engine import DockerEngine
 from commonage.engines.settings import DockerSettings

@@ -13,7 +13,7 @@ from tests.contract.dockerd import Dockerd, minimal_image
 from tests.contract.firewall_tries import tries_of
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.settings import Mount

@@ -11,9 +11,8 @@ import pytest
 from tests.contract.dockerd import Dockerd, minimal_image
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
-from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
-from commonage.domain.images import Image, Kernel, environments_of
+from commonage.domain.images import Environment, EnvironmentState, Image, Kernel, environments_of
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.workloads import Kind

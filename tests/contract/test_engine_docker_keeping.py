@@ -11,8 +11,8 @@ import pytest
 from tests.contract.dockerd import NO_RULES, Dockerd
 from tests.contract.test_engine_docker import DockerRig, docker_rig, dockerd_with_image
 
-from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment, EnvironmentState
 from commonage.domain.reasons import attempts
 from commonage.domain.reasons.nodes import EngineNotAnswering
 from commonage.domain.statuses import Phase, StartRequest

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError, EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import LogLine, Measurement, Phase, StartRequest, Status

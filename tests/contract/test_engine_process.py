@@ -15,8 +15,8 @@ from random import Random
 import pytest
 
 from commonage.catalogue import builtin_environments
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import ExitCodeLoss, ExitCodeLost, NodeRestarted
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.engine import ProcessEngine

@@ -18,7 +18,7 @@ from commonage.domain.statuses import Phase, StartRequest
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.rundir.runs import Runs
 from commonage.engines.settings import ProcessSettings
-from commonage.gpu.isolation.holds import Holds
+from commonage.gpu.isolation.assignment_files import AssignmentFiles
 from commonage.gpu.none import NoDevices
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 from commonage.testing.behaviour import Behaviour, shell_command
@@ -32,7 +32,7 @@ class Devices(NoDevices):
     """Keeps holds on disk and says what it was asked, and what of the attempt was there meanwhile."""
 
     def __init__(self, folder: Path) -> None:
-        self.holds = Holds(folder / "holds")
+        self.holds = AssignmentFiles(folder / "holds")
         self.calls: list[str] = []
         self.fails = ""
 

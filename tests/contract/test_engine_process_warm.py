@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.contract.test_engine_process import ProcessRig, process_rig
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase, StartRequest
 from commonage.domain.workloads import Kind
 from commonage.engines.process.translate import Program

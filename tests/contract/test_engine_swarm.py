@@ -11,7 +11,7 @@ from tests.contract.dockerd import IMAGE
 from tests.contract.local_agents import LocalAgents, processes_of
 from tests.contract.swarm import Swarm, swarm_of
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.statuses import Phase
 from commonage.engines.settings import SwarmSettings
 from commonage.engines.swarm.engine import SwarmEngine

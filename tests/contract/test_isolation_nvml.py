@@ -53,7 +53,8 @@ for word in sys.argv[4:]:
         devices.release("a-1")
     elif word == "settle":
         devices.settle([])
-said |= {"isolation": device.isolation, "unavailable": dict(device.unavailable), "enforced": list(devices.enforced())}
+unavailable = {level: why.code for level, why in device.unavailable}
+said |= {"isolation": device.isolation, "unavailable": unavailable, "enforced": list(devices.enforced())}
 print(json.dumps(said))
 sys.stdout.flush()
 os._exit(9)  # as kill -9 would end it
@@ -126,7 +127,7 @@ def test_an_older_driver_has_mps_with_exclusive_mode_while_it_is_needed(world: W
     world.node.driver.says("driver 580.65", "nvml 13", "cuda 13000", *A100)
     said = world.server("enforce")
     assert said["isolation"] == "mps"
-    assert "needs driver 615" in said["unavailable"]["driver-limit"]
+    assert said["unavailable"]["driver-limit"] == "DriverTooOld"
     assert said["variables"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
     assert world.daemon.exists()
     assert world.node.modes() == [f"{UUID} 3"]
@@ -139,4 +140,4 @@ def test_a_library_without_the_call_is_the_reason(world: World) -> None:
     world.node.driver.says("fail nvmlDeviceGetMemoryLimits_v1 13", "driver 615.10", "nvml 13", "cuda 13040", *A100)
     said = world.server("look")
     assert said["isolation"] == "mps"
-    assert "Function Not Found" in said["unavailable"]["driver-limit"]
+    assert said["unavailable"]["driver-limit"] == "DriverRefusesLimits"

@@ -8,6 +8,8 @@ import pytest
 from tests.fakes.nvml.harness import FakeDriver, NvmlProcess, build_library
 
 from commonage.domain.nodes import Allocation, Device, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons import devices as r
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.devices_contract import DevicesContract
 
@@ -123,7 +125,7 @@ def test_instances_stand_in_the_place_of_their_device(nvml: NvmlProcess, driver:
 
 def test_a_device_in_mig_mode_without_instances_says_what_to_do(nvml: NvmlProcess, driver: FakeDriver) -> None:
     driver.says(*NODE, *H100, "mig 1")
-    assert "nvidia-smi mig -i 0 -cgi" in device(nvml).faults[0]
+    assert device(nvml).faults == (r.MigWithoutInstances(index=0),)
 
 
 def test_a_device_is_partitioned_anew_without_a_restart(nvml: NvmlProcess, driver: FakeDriver) -> None:
@@ -146,9 +148,9 @@ def test_a_device_that_is_partitioned_anew_under_work_gives_out_nothing_new(
     for _ in range(2):
         faults = {device.label: (device.uuid, device.faults) for device in nvml.inventory()}
         assert faults["0:0"][0] == "MIG-7"
-        assert "takes none until that has ended" in faults["0:0"][1][0]
+        assert faults["0:0"][1] == (r.MigChangedInUse(),)
         assert faults["0:1"][0] == "MIG-1"
-        assert "split anew while it was held" in faults["0:1"][1][0]
+        assert faults["0:1"][1] == (r.MigInstanceRemoved(),)
     nvml.note_allocations([])
     assert [(device.uuid, device.faults) for device in nvml.inventory()] == [("MIG-7", ())]
 
@@ -173,37 +175,36 @@ def test_processes_of_an_instance_are_its_own(nvml: NvmlProcess, driver: FakeDri
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "fault"),
     [
-        ("remapped 0 9 0 1", "have the GPU exchanged"),
-        ("recovery 1", "nvidia-smi --gpu-reset -i 0"),
-        ("recovery 2", "reboot the node"),
-        ("compute_mode 2", "nvidia-smi -i 0 -c DEFAULT"),
+        ("remapped 0 9 0 1", r.GpuMemoryBroken()),
+        ("recovery 1", r.GpuNeedsReset(index=0)),
+        ("recovery 2", r.GpuNeedsReboot()),
+        ("compute_mode 2", r.ComputeModeProhibited(index=0)),
     ],
 )
-def test_what_keeps_a_device_from_work(nvml: NvmlProcess, driver: FakeDriver, line: str, words: str) -> None:
+def test_a_broken_device_takes_no_work(nvml: NvmlProcess, driver: FakeDriver, line: str, fault: Reason) -> None:
     driver.says(*NODE, *H100, line)
-    (fault,) = device(nvml).faults
-    assert words in fault
+    assert device(nvml).faults == (fault,)
     driver.says(*NODE, *H100)
     assert not device(nvml).faults
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "notice"),
     [
-        ("remapped 0 1 1 0", "waits to be replaced by spare rows"),
-        ("retired 2 0 1", "wait to be retired"),
-        ("ecc 1 0", "ECC is switched off at the next reset"),
-        ("mig 0 1", "MIG is switched on at the next reset"),
-        ("persistence 0", "nvidia-smi -i 0 -pm 1"),
-        ("throttle 0x48", "its clocks are low: hardware slowdown, temperature, by hardware"),
+        ("remapped 0 1 1 0", r.MemoryRowsPending(index=0)),
+        ("retired 2 0 1", r.MemoryPagesPending(index=0)),
+        ("ecc 1 0", r.ModeChangesAtReset(mode="ECC", is_on=False)),
+        ("mig 0 1", r.ModeChangesAtReset(mode="MIG", is_on=True)),
+        ("persistence 0", r.PersistenceModeOff(index=0)),
+        ("throttle 0x48", r.ClocksLow(causes=("hardware slowdown", "temperature, by hardware"))),
     ],
 )
-def test_what_is_worth_knowing_stops_nothing(nvml: NvmlProcess, driver: FakeDriver, line: str, words: str) -> None:
+def test_a_notice_keeps_no_device_from_work(nvml: NvmlProcess, driver: FakeDriver, line: str, notice: Reason) -> None:
     driver.says(*NODE, *H100, line)
     found = device(nvml)
-    assert words in found.notices[0]
+    assert notice in found.notices
     assert not found.faults
 
 
@@ -221,7 +222,7 @@ def test_uncorrectable_errors_stop_devices_that_cannot_contain_them(
     driver.says(*NODE, *old, "ecc 1 1", "ecc_errors 5 2 9 4")
     found = device(nvml)
     assert len(found.faults) == faults
-    assert "2 uncorrectable memory errors" in found.notices[0]
+    assert r.GpuMemoryErrorsSeen(count=2) in found.notices
 
 
 # --- Xids ---------------------------------------------------------------------------------------------------------
@@ -239,15 +240,17 @@ def heard(nvml: NvmlProcess, driver: FakeDriver, *lines: str) -> Device:
 def test_an_applications_own_xid_never_stops_a_device(nvml: NvmlProcess, driver: FakeDriver, number: int) -> None:
     found = heard(nvml, driver, f"xid 2 {number}")
     assert not found.faults
-    assert f"an application had Xid {number}" in found.notices[0]
+    (notice,) = found.notices
+    assert isinstance(notice, r.XidReported)
+    assert (notice.number, notice.by_application) == (number, True)
     assert sample(nvml).xid == number
 
 
 @pytest.mark.parametrize("number", [48, 64, 74, 79, 95, 119, 120, 140])
 def test_a_fatal_xid_stops_a_device_until_it_is_reset(nvml: NvmlProcess, driver: FakeDriver, number: int) -> None:
     (fault,) = heard(nvml, driver, f"xid 2 {number}").faults
-    assert f"Xid {number}" in fault
-    assert "commonage node resume" in fault
+    assert isinstance(fault, r.FatalXid)
+    assert fault.number == number
     reset = [line.replace("energy 5000000", "energy 12") for line in H100]
     driver.says(*NODE, *reset)
     assert not device(nvml).faults
@@ -277,7 +280,7 @@ def test_a_fatal_xid_is_remembered_over_a_restart_until_an_admin_resumes(
 ) -> None:
     heard(nvml, driver, "xid 2 95")
     later = NvmlProcess(library, driver.path, faults=tmp_path / "faults.json")
-    assert "Xid 95" in device(later).faults[0]
+    assert device(later).faults == (r.FatalXid(number=95, index=0, remedy=r.Remedy.RESET),)
     later.resume("GPU-other")
     assert device(later).faults
     later.resume("GPU-aaaa")

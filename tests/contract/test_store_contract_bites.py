@@ -9,8 +9,7 @@ import pytest
 from commonage.domain.errors import CommonageError
 from commonage.domain.images import Image
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import Usage
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import Usage, UsageReport
 from commonage.domain.workloads import Attempt, State, Workload
 from commonage.ports.store import Batch, Filter, Page, Store
 from commonage.testing.fakes.store import MemoryStore, Shelf

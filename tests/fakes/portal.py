@@ -21,8 +21,8 @@ from tests.fakes.bundles import MemoryBundles
 from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
-from commonage.domain.environments import Environment
 from commonage.domain.errors import Unauthenticated, Unavailable
+from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.requests import parse_gpus

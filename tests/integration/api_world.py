@@ -29,8 +29,8 @@ from commonage.control.limits import Limits
 from commonage.control.settings import BundleLimits, ControlSettings
 from commonage.control.workloads.submission import Submission
 from commonage.control.workloads.workloads import HUB
-from commonage.domain.environments import Environment
 from commonage.domain.errors import Unavailable
+from commonage.domain.images import Environment
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import Prices

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from tests.integration.api_world import Api, serving
 
-from commonage.domain.registry import Access
+from commonage.domain.images import Access
 from commonage.domain.tenants import Rules, Tenant
 from commonage.ports.registry import Collected, RegistryAbout, RegistryToken
 

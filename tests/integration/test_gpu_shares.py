@@ -16,7 +16,7 @@ from commonage.api.auth import Auth
 from commonage.cli.output import shares
 from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Isolation
 from commonage.engines.process.engine import ProcessEngine
 from commonage.engines.settings import ProcessSettings

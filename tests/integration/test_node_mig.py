@@ -11,6 +11,7 @@ from tests.contract.test_engine_process import HERE
 
 from commonage.cli import main
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState, Share
+from commonage.domain.reasons.devices import MigWithoutInstances
 from commonage.engines.rundir.runs import Exit, Runs
 from commonage.gpu.none import NoDevices
 from commonage.ports.store import Batch
@@ -105,7 +106,7 @@ def test_a_device_that_is_split_is_made_one_again(node: Site) -> None:
 
 
 def test_a_device_in_mig_mode_without_instances_gets_some(node: Site) -> None:
-    node.devices = [replace(DEVICE, faults=("is in MIG mode and has no instance",))]
+    node.devices = [replace(DEVICE, faults=(MigWithoutInstances(index=0),))]
     assert node.mig("gpu-1", "0", "1g.5gb", "--yes")[0] == 0
     assert node.calls == ["mig -i 0 -cgi 1g.5gb -C"]
 

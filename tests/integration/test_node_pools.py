@@ -17,7 +17,7 @@ from tests.unit.control.nodes.test_node_pools import FakeJoining
 from commonage.cli import main
 from commonage.clouds.libcloud_machines import LibcloudMachines, Rental
 from commonage.control.nodes.node_pools import NodePools, Renting
-from commonage.domain.node_pools import MachineKind, NodePoolPolicy
+from commonage.domain.nodes import MachineKind, NodePoolPolicy
 
 POLICY = NodePoolPolicy("burst", MachineKind(8000, 32768, price_per_h=1.5), least=1, most=3)
 

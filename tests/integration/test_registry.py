@@ -29,8 +29,8 @@ from tests.integration.registry_site import (
 )
 
 from commonage.catalogue import builtin_environments
-from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
+from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import PullingImage
 from commonage.domain.statuses import Phase, Status
 from commonage.engines.docker.client import Client

@@ -29,7 +29,7 @@ from tests.integration.api_world import FakeIdentity, KeptMetrics, WallClock
 from commonage.control.control import Adapters, Control
 from commonage.control.settings import ControlSettings
 from commonage.control.workloads.submission import Submission
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.nodes import MayBeCutOff

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from commonage.scheduler.model.shapes import Floats, Ints, Shape
-from commonage.scheduler.policies.devices import idle_milli, largest, taken_milli
-from commonage.scheduler.policies.scored import Scored
+from commonage.scheduler.policies.scored import Scored, idle_milli, largest, taken_milli
 
 
 class DotProduct(Scored):

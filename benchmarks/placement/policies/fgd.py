@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.placement.fragmentation import Fragmentation
 from commonage.scheduler.model.grid import Grid, Rows
 from commonage.scheduler.model.shapes import Floats, Ints, Shape
-from commonage.scheduler.policies.devices import first_fitting
 from commonage.scheduler.policies.mix import WorkloadMix
+from commonage.scheduler.policies.scored import first_fitting
 
 
 class Fgd:

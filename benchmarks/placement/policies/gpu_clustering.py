@@ -10,9 +10,8 @@ import numpy as np
 
 from commonage.scheduler.model.grid import Grid, Row
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
-from commonage.scheduler.policies.devices import idle_milli, largest
 from commonage.scheduler.policies.mix import WorkloadMix
-from commonage.scheduler.policies.scored import Scored
+from commonage.scheduler.policies.scored import Scored, idle_milli, largest
 
 KINDS = 64
 """Kinds of requests: a part of a GPU, one GPU, two, ...; larger requests count as the last kind."""

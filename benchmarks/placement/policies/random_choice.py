@@ -11,8 +11,8 @@ import numpy as np
 
 from commonage.scheduler.model.grid import Grid, Rows
 from commonage.scheduler.model.shapes import Bools, Floats, Ints, Shape
-from commonage.scheduler.policies.devices import first_fitting
 from commonage.scheduler.policies.mix import WorkloadMix
+from commonage.scheduler.policies.scored import first_fitting
 
 
 class RandomChoice:

@@ -19,6 +19,7 @@ from commonage.agent.config import AgentConfig
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.nodes import Allocation, Device
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import GpuDriverSilent
 from commonage.domain.reasons.nodes import GpuDriverUnavailable
 from commonage.domain.statuses import ProcessOwner
 from commonage.gpu.detect import AMD_DRIVER, Opened, share_devices
@@ -77,10 +78,10 @@ class AgentDevices:
         self._last = DeviceSnapshot()
         self._querying: asyncio.Future[DeviceSnapshot] | None = None
         self._stale: dict[str, float] = {}
-        self._withheld_reason = ""
+        self._withheld_reason: Reason | None = None
 
-    def set_withheld_reason(self, reason: str) -> None:
-        """Set why containers on this node get no NVIDIA GPU; empty if they do."""
+    def set_withheld_reason(self, reason: Reason | None) -> None:
+        """Set why containers on this node get no NVIDIA GPU; None if they do."""
         self._withheld_reason = reason
 
     @property
@@ -97,8 +98,8 @@ class AgentDevices:
             self._querying = asyncio.ensure_future(self._in_driver_thread(lambda: self._query(owners)))
         done, _ = await asyncio.wait({self._querying}, timeout=_DRIVER_TIMEOUT_S)
         if not done:
-            fault = "the driver of its GPUs does not answer"
-            return replace(self._last, devices=tuple(_with_fault(fault, one) for one in self._last.devices), samples=())
+            silent = tuple(_with_fault(GpuDriverSilent(), device) for device in self._last.devices)
+            return replace(self._last, devices=silent, samples=())
         finished, self._querying = self._querying, None
         self._last = finished.result()
         return self._last
@@ -117,8 +118,9 @@ class AgentDevices:
         return DeviceSnapshot(devices, samples, found, self._open_fault)
 
     def _withhold(self, device: Device) -> Device:
-        unreachable = self._withheld_reason and not device.simulated and is_nvidia(device)
-        return _with_fault(self._withheld_reason, device) if unreachable else device
+        if self._withheld_reason is None or device.simulated or not is_nvidia(device):
+            return device
+        return _with_fault(self._withheld_reason, device)
 
     def _open(self) -> None:
         """Open the GPUs. If there are none yet, retry from time to time: a driver may be installed later."""
@@ -194,5 +196,5 @@ class AgentDevices:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _with_fault(fault: str, device: Device) -> Device:
+def _with_fault(fault: Reason, device: Device) -> Device:
     return replace(device, faults=(*device.faults, fault))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.workloads import Kind
 
 _HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from commonage.domain.errors import InvalidInput, Unavailable
-from commonage.domain.node_pools import Machine
+from commonage.domain.nodes import Machine
 
 if TYPE_CHECKING:
     from libcloud.compute.base import Node, NodeDriver

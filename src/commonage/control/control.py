@@ -43,11 +43,11 @@ from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.execs import Execs
 from commonage.control.workloads.start_requests import StartRequests
 from commonage.control.workloads.workloads import Workloads
-from commonage.domain.environments import Environment
 from commonage.domain.errors import CommonageError
-from commonage.domain.ids import IdSequence
+from commonage.domain.images import Environment
 from commonage.domain.iterations import Loop, LoopHealth
-from commonage.domain.node_pools import NodePoolPolicy
+from commonage.domain.nodes import NodePoolPolicy
+from commonage.domain.workloads import IdSequence
 from commonage.ports.agents import RemoteDevices
 from commonage.ports.bundles import Bundles
 from commonage.ports.clock import Clock

@@ -20,8 +20,7 @@ from commonage.domain.errors import InvalidInput
 from commonage.domain.reasons import REASONS, Reason
 
 T = TypeVar("T")
-Json = Any
-"""The JSON values that `json` takes and gives."""
+Json = Any  # the values that the module `json` reads and writes
 
 
 class Unreadable(InvalidInput):
@@ -37,7 +36,7 @@ def to_json(value: object) -> Json:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
-        return [to_json(one) for one in value]
+        return [to_json(item) for item in value]
     if isinstance(value, Reason):
         return {"code": value.code, "params": _fields_to_json(value)}
     if is_dataclass(value):
@@ -66,8 +65,6 @@ def from_json(kind: type[T], data: Json, *, ignore_unknown: bool = False) -> T:
 
 
 class _Wrong(Exception):
-    """A value has the wrong type; `path` leads to it, the last step first."""
-
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
@@ -82,7 +79,9 @@ def _reader(kind: Any, ignore_unknown: bool) -> _Reader:
     """The reader of this type, cached: reports of a site's nodes are large."""
     origin = typing.get_origin(kind)
     if origin is typing.Union or origin is types.UnionType:
-        [only] = [one for one in typing.get_args(kind) if one is not type(None)]  # other unions do not cross the link
+        [only] = [
+            member for member in typing.get_args(kind) if member is not type(None)
+        ]  # other unions do not cross the link
         inner = _reader(only, ignore_unknown)
         return lambda data: None if data is None else inner(data)
     if origin is tuple:
@@ -123,14 +122,14 @@ def _tuple_reader(kinds: tuple[Any, ...], ignore_unknown: bool) -> _Reader:
             raise _Wrong(f"should be a list, and is {_shown(data)}")
         if not of_any_length and len(data) != len(readers):
             raise _Wrong(f"should have {len(readers)} parts, and has {len(data)}")
-        found: list[Any] = []
+        items: list[Any] = []
         try:
-            for read_one, one in zip(itertools.cycle(readers), data, strict=False):
-                found.append(read_one(one))
+            for read_item, item in zip(itertools.cycle(readers), data, strict=False):
+                items.append(read_item(item))
         except _Wrong as wrong:
-            wrong.path.append(f"[{len(found)}]")
+            wrong.path.append(f"[{len(items)}]")
             raise
-        return tuple(found)
+        return tuple(items)
 
     return read
 
@@ -140,7 +139,7 @@ def _enum_reader(kind: type[Enum]) -> _Reader:
         try:
             return kind(data)
         except ValueError:
-            known = ", ".join(str(one.value) for one in kind)
+            known = ", ".join(str(member.value) for member in kind)
             raise _Wrong(f"should be one of {known}, and is {_shown(data)}") from None
 
     return read
@@ -171,11 +170,11 @@ def _dataclass_reader(kind: Any, ignore_unknown: bool) -> _Reader:
             raise _Wrong(f"should be an object, and is {_shown(data)}")
         name = ""
         if ignore_unknown:
-            data = {name: one for name, one in data.items() if name in readers}
+            data = {name: value for name, value in data.items() if name in readers}
         try:
-            found = {}
-            for name, one in data.items():
-                found[name] = readers[name](one)
+            values = {}
+            for name, value in data.items():
+                values[name] = readers[name](value)
         except _Wrong as wrong:
             wrong.path.append(f".{name}")
             raise
@@ -183,9 +182,9 @@ def _dataclass_reader(kind: Any, ignore_unknown: bool) -> _Reader:
             strange = ", ".join(sorted(map(str, data.keys() - readers.keys())))
             raise _Wrong(f"has {strange[:200]}, which is not known here") from None
         for name in needed:
-            if name not in found:
+            if name not in values:
                 raise _Wrong(f"lacks {name}")
-        return kind(**found)
+        return kind(**values)
 
     return read
 

@@ -20,6 +20,9 @@ replaces their pages by its own.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from commonage.domain.reasons import Reason
@@ -27,9 +30,7 @@ from commonage.domain.reasons.attempts import StartFailed
 
 
 class CommonageError(Exception):
-    """Base of all errors of Commonage. `str(error)` is the sentence shown to the user; an error made from a reason has
-    no sentence of its own (`messages.of_error` makes it), and shows code and parameters in logs.
-    """
+    """`str(error)` is the sentence for the user; `messages.of_error` makes that of an error with a reason."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -49,7 +50,6 @@ class CommonageError(Exception):
 
     @property
     def is_retryable(self) -> bool:
-        """True if the same call may succeed later without a change."""
         return type(self).retryable if self._retryable is None else self._retryable
 
 
@@ -59,7 +59,7 @@ def start_failure(error: CommonageError) -> Reason:
 
 
 class InvalidInput(CommonageError):
-    """The request is invalid, whatever the state of the nodes. `field` names the offending field, dotted."""
+    """`field` names the offending field, dotted."""
 
     code = "invalid-input"
     status = 422
@@ -70,52 +70,37 @@ class InvalidInput(CommonageError):
 
 
 class TooLarge(InvalidInput):
-    """A body, file or list beyond its limit; the message names the limit."""
-
     code = "too-large"
     status = 413
 
 
 class Unauthenticated(CommonageError):
-    """No token, or one unknown to the hub."""
-
     code = "unauthenticated"
     status = 401
 
 
 class Forbidden(CommonageError):
-    """Known, but not allowed to do this."""
-
     code = "forbidden"
     status = 403
 
 
 class NotFound(CommonageError):
-    """No such object, or none that the caller may see."""
-
     code = "not-found"
     status = 404
 
 
 class Conflict(CommonageError):
-    """The request conflicts with the current state: a key used twice, a workload that has already ended."""
-
     code = "conflict"
     status = 409
 
 
 class StaleVersion(Conflict):
-    """A concurrent write came first; read again and retry."""
-
     code = "stale-version"
     retryable = True
 
 
 class TooMany(CommonageError):
-    """A limit on how much one user, tenant or address may have at once, or how often it may ask.
-
-    The message names the limit. `retry_after_s` is set if waiting alone makes room.
-    """
+    """The message names the limit. `retry_after_s` is set if waiting alone makes room."""
 
     code = "too-many-requests"
     status = 429
@@ -127,15 +112,11 @@ class TooMany(CommonageError):
 
 
 class Unschedulable(CommonageError):
-    """No node of this installation could ever run it, even if all were free."""
-
     code = "unschedulable"
     status = 422
 
 
 class Unavailable(CommonageError):
-    """A required component (the hub, the database, a site) does not answer now."""
-
     code = "unavailable"
     status = 503
     retryable = True
@@ -158,3 +139,26 @@ class EngineFailure(CommonageError):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.native})" if self.native else self.message
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def file_errors(what: str, where: object) -> Iterator[None]:
+    """Raise Unavailable for an OSError inside; retryable only if the disk was full.
+
+    `what` is the thing to write, as the subject of the message; `where` the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise Unavailable(
+                f"the disk of {where} is full: {what} cannot be kept there; free some space, then ask again"
+            ) from error
+        why = error.strerror or str(error)
+        raise Unavailable(
+            f"{where} cannot be written ({why}): {what} cannot be kept there; have this user write it, then ask again",
+            retryable=False,
+        ) from error

@@ -27,9 +27,7 @@ class Holder:
 
 
 class Precedence(StrEnum):
-    """Why a request stands ahead: a higher priority, a larger fair-share claim, greater age, or the same user's earlier
-    one.
-    """
+    """Why a request stands ahead. `own`: it is an earlier request of the same user."""
 
     PRIORITY = "priority"
     FAIR_SHARE = "fair-share"
@@ -39,9 +37,7 @@ class Precedence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobsAhead:
-    """The number ahead for one reason. `nearest` are the nearest few, each as (kind, owner): nothing else of other
-    people's work is shown.
-    """
+    """`nearest` are the nearest few, as (kind, owner): nothing else of other people's work is shown."""
 
     precedence: Precedence
     count: int
@@ -65,16 +61,13 @@ class Confidence(StrEnum):
 class Explanation:
     """The answer to "why does it wait, and until when?".
 
-    `reasons` are why it waits, the one for the nearest node first; for a workload that does not wait, why it is where
-    it is. `position` counts from 1 in the queue (of `site`, if there are several), None when it is not in it;
-    `is_queued` is False for a request that is only considered. `jobs_ahead` lists the requests ahead with their
-    reasons.
-    `pending_node` is a requested node that could run it. `fits_now` is a smaller request that would start now, in
-    words,
-    `fits_now_request` the same to submit; `fits_now_gpus` is its text for `--gpus` if nothing else differs.
-    `expected_start_at` is unix seconds, None if unknown; `basis` names the evidence or why there is none, `confidence`
-    the confidence. `earliest_start_at` and `latest_start_at` are set if past durations give a range. `at` is when it
-    was made.
+    `reasons` are why it waits, the one for the nearest node first; for a workload that does not wait, why it is in its
+    state. `position` counts from 1 in the queue (of `site`, if there are several), None when it is not in it;
+    `is_queued` is False for a request that is only considered. `pending_node` is a requested node that could run it.
+    `fits_now` is a smaller request that would start now, as text, `fits_now_request` the same to submit;
+    `fits_now_gpus` is its text for `--gpus` if nothing else differs. `expected_start_at` is unix seconds, None if
+    unknown; `basis` is its evidence, or why there is none. `earliest_start_at` and `latest_start_at` are set if past
+    durations give a range. `at` is when it was made.
     """
 
     workload_id: str | None

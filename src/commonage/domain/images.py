@@ -8,11 +8,69 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import InvalidInput
+from commonage.domain.reasons import Reason
 from commonage.domain.workloads import Kind
+from commonage.units import quoted
+
+_SLOW = re.compile(r"rfc3987[-_.]syntax\b", re.IGNORECASE)
+_LEFT_OUT = 'rfc3987-syntax ; python_version < "3"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One entry of the catalogue.
+
+    On a process site it is a Python environment: made by uv from `requirements` (a list in pip's syntax), or an
+    existing one (`python`, the path of its interpreter). Elsewhere it is an `image`. `variables` are set for every
+    workload in it. `kinds` are the kinds of workloads that may use it. `tenant`: only its members may use it (None:
+    everyone). `needs_gpu`: it requires a GPU; `min_vram_mib`: the least VRAM it requires.
+    """
+
+    name: str
+    title: str
+    description: str = ""
+    requirements: tuple[str, ...] = ()
+    python: str | None = None
+    image: str | None = None
+    kinds: tuple[Kind, ...] = (Kind.JOB, Kind.SERVICE)
+    variables: tuple[tuple[str, str], ...] = ()
+    tenant: str | None = None
+    needs_gpu: bool = False
+    min_vram_mib: int = 0
+
+
+class EnvironmentState(StrEnum):
+    ABSENT = "absent"
+    BUILDING = "building"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentStatus:
+    """On one site. `progress` is 0..1, or None if unknown; `reason` the current step, or the failure."""
+
+    name: str
+    site: str
+    state: EnvironmentState
+    reason: Reason | None = None
+    progress: float | None = None
+
+
+def left_out(requirements: Sequence[str]) -> str:
+    """The override for uv (`--override`) that leaves out a package other packages require: a requirement nothing meets.
+
+    Jupyter's packages pull in a package that builds a grammar of addresses at import, which takes half of a session's
+    start time. A list that names the package itself gets it. requirements/left-out.txt does the same for Commonage's
+    own dependencies.
+    """
+    return "" if any(_SLOW.match(requirement.strip()) for requirement in requirements) else _LEFT_OUT
+
 
 PUBLIC = "public"
 LATEST = "latest"
@@ -45,12 +103,10 @@ class ImageName:
 
     @property
     def repository(self) -> str:
-        """Its repository in the registry."""
         return f"{self.scope}/{self.name}"
 
     @property
     def tagged(self) -> str:
-        """Repository and tag; the tag is always included."""
         return f"{self.repository}:{self.tag}"
 
 
@@ -68,8 +124,6 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A source file of an image, and the digest of its content (`sha256:…`)."""
-
     path: str
     digest: str
 
@@ -94,8 +148,6 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The user who removed an image from the catalogue, and when (unix seconds)."""
-
     by: str
     at: float
 
@@ -129,22 +181,20 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """The digest that pins it: `sha256:…`."""
         return self.reference.rpartition("@")[2]
 
 
 def parse_image_name(text: str) -> ImageName:
     """Parse the name of an image. Raises InvalidInput(code="invalid-image"), which explains the syntax."""
-    found = _NAME.fullmatch(text)
-    if found is None or len(text) > LONGEST_NAME:
-        shown = text if len(text) <= 100 else text[:97] + "..."
+    match = _NAME.fullmatch(text)
+    if match is None or len(text) > LONGEST_NAME:
         raise InvalidInput(
-            f"{shown!r} is not the name of an image; write TENANT/NAME or TENANT/NAME:TAG in lower case, "
+            f"{quoted(text, 100)} is not the name of an image; write TENANT/NAME or TENANT/NAME:TAG in lower case, "
             f"like lab/torch:2.4, with at most {LONGEST_NAME} characters",
             field="name",
             code="invalid-image",
         )
-    return ImageName(found["scope"], found["name"], found["tag"] or LATEST)
+    return ImageName(match["scope"], match["name"], match["tag"] or LATEST)
 
 
 def scope_of(tenant: str | None) -> str:
@@ -165,22 +215,25 @@ def repository_of(reference: str) -> str | None:
 
     Raises InvalidInput(code="invalid-image") if no digest pins it.
     """
-    found = _PINNED.fullmatch(reference)
-    if found is None:
+    match = _PINNED.fullmatch(reference)
+    if match is None:
         raise InvalidInput(
             f"{reference[:100]!r} does not say which image for ever; write HOST/REPOSITORY@sha256:…, as "
             "`commonage image push` and `skopeo inspect` show it",
             field="reference",
             code="invalid-image",
         )
-    repository: str | None = found["repository"]
+    repository: str | None = match["repository"]
     return repository
 
 
 def check(image: Image) -> None:
     """Raise InvalidInput(code="invalid-image") for an image that contradicts itself or could not be run."""
     names = [kernel.name for kernel in image.kernels]
-    for field, folder in [("server_prefix", image.server_prefix), *(("kernels", one.prefix) for one in image.kernels)]:
+    for field, folder in [
+        ("server_prefix", image.server_prefix),
+        *(("kernels", kernel.prefix) for kernel in image.kernels),
+    ]:
         if folder and (not _FOLDER.fullmatch(folder) or ".." in folder.split("/")):
             raise _wrong(field, f"{folder[:100]!r} is not a folder in an image; write it like /opt/kernels/torch")
     for name in names:
@@ -206,14 +259,16 @@ def environments_of(image: Image) -> tuple[Environment, ...]:
     if len(image.kernels) < 2:
         first = [kernel.prefix for kernel in image.kernels]
         return (_environment(image, image.name, title, image.kinds, first),)
-    found = []
+    environments = []
     if Kind.SESSION in image.kinds:
-        found.append(_environment(image, image.name, title, (Kind.SESSION,), []))
+        environments.append(_environment(image, image.name, title, (Kind.SESSION,), []))
     others = tuple(kind for kind in image.kinds if kind is not Kind.SESSION)
     for kernel in image.kernels if others else ():
         name = f"{image.name}/{kernel.name}"
-        found.append(_environment(image, name, f"{title}: {kernel.title or kernel.name}", others, [kernel.prefix]))
-    return tuple(found)
+        environments.append(
+            _environment(image, name, f"{title}: {kernel.title or kernel.name}", others, [kernel.prefix])
+        )
+    return tuple(environments)
 
 
 def _environment(image: Image, name: str, title: str, kinds: tuple[Kind, ...], prefixes: list[str]) -> Environment:
@@ -234,3 +289,74 @@ def _environment(image: Image, name: str, title: str, kinds: tuple[Kind, ...], p
         needs_gpu=image.needs_gpu,
         min_vram_mib=image.min_vram_mib,
     )
+
+
+PULL, PUSH, DELETE = "pull", "push", "delete"
+_ACCESS = re.compile(r"(?P<kind>[a-z]+)(?:\([a-z]+\))?:(?P<name>[^\s]+):(?P<actions>[a-z,*]*)", re.ASCII)
+_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Actions on one object: pull, push, delete on a `repository`; all (`*`) on the `registry`'s `catalog`."""
+
+    kind: str
+    name: str
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The permissions of a caller. `pulls` and `pushes` are scopes, the first parts of repositories' names.
+
+    `everything`: an admin. `pulls_all`: a node of the site, which runs the work of all tenants.
+    """
+
+    pulls: frozenset[str] = frozenset()
+    pushes: frozenset[str] = frozenset()
+    everything: bool = False
+    pulls_all: bool = False
+
+
+def rights_of_member(scopes: Iterable[str], *, reads: bool = True, writes: bool = True) -> Rights:
+    """The rights of a member of the tenants with these scopes, by a token that may read and write."""
+    own = frozenset(scopes)
+    return Rights(own | {PUBLIC} if reads else frozenset(), own - {PUBLIC} if writes else frozenset())
+
+
+def parse_access(scopes: Sequence[str]) -> tuple[Access, ...]:
+    """`repository:lab/torch:pull,push`, several separated by spaces. Raises InvalidInput."""
+    words = [word for scope in scopes for word in scope.split()]
+    if len(words) > _MAX:
+        raise InvalidInput(f"{len(words)} scopes are asked for at once; at most {_MAX} are allowed", field="scope")
+    return tuple(_parsed(word) for word in words)
+
+
+def _parsed(word: str) -> Access:
+    match = _ACCESS.fullmatch(word)
+    if match is None:
+        raise InvalidInput(
+            f"{word[:100]!r} is not a scope of a registry; one is written repository:TENANT/NAME:pull,push",
+            field="scope",
+        )
+    actions = dict.fromkeys(action for action in match["actions"].split(",") if action)
+    return Access(match["kind"], match["name"], tuple(actions))
+
+
+def granted(requested: Iterable[Access], rights: Rights) -> tuple[Access, ...]:
+    allowed = (
+        replace(access, actions=tuple(action for action in access.actions if _may(access, action, rights)))
+        for access in requested
+    )
+    return tuple(access for access in allowed if access.actions)
+
+
+def _may(access: Access, action: str, rights: Rights) -> bool:
+    if rights.everything:
+        return True
+    scope, slash, _ = access.name.partition("/")
+    if access.kind != "repository" or not slash:
+        return False
+    if action == PULL:
+        return rights.pulls_all or scope in rights.pulls
+    return action == PUSH and scope in rights.pushes

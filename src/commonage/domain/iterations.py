@@ -10,14 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-USUAL_ITERATION_S = 60.0
-"""An iteration that takes longer than this is stuck, unless its loop allows more."""
+USUAL_ITERATION_S = 60.0  # an iteration that takes longer than this is stuck, unless its loop allows more
 
 
 class Iterations:
-    """`name` is the loop's in `/health`, metrics and logs. `now` gives unix seconds. An iteration may take
-    `within_s`.
-    """
+    """`name` is shown in `/health`, metrics and logs. `now` gives unix seconds. An iteration may take `within_s`."""
 
     def __init__(self, name: str, now: Callable[[], float], within_s: float = USUAL_ITERATION_S) -> None:
         self.name = name
@@ -27,15 +24,12 @@ class Iterations:
         self._breaks = 0
 
     def begin(self) -> None:
-        """An iteration begins."""
         self._began_at = self._now()
 
     def end(self) -> None:
-        """An iteration has ended: the loop waits for the next."""
         self._ended_at, self._began_at = self._now(), None
 
     def note_break(self) -> None:
-        """An error ended the iteration, and the loop starts again."""
         self._breaks += 1
         self.end()
 
@@ -47,7 +41,6 @@ class Iterations:
         self.begin()
 
     def health(self) -> LoopHealth:
-        """The present health."""
         now = self._now()
         busy_s = 0.0 if self._began_at is None else now - self._began_at
         return LoopHealth(
@@ -60,10 +53,8 @@ class Iterations:
 
 @dataclass(frozen=True, slots=True)
 class LoopHealth:
-    """`age_s`: seconds since the end of the last iteration, None before the first. `stuck`: the present one takes too
-    long.
-
-    `breaks`: the number of unexpected errors that ended an iteration and restarted the loop.
+    """`age_s`: seconds since the end of the last iteration, None before the first. `stuck`: the current one takes too
+    long. `breaks`: the number of unexpected errors that ended an iteration and restarted the loop.
     """
 
     name: str
@@ -76,9 +67,7 @@ class Loop(Protocol):
     """Runs until it is cancelled, and reports the begin and end of its iterations."""
 
     @property
-    def iterations(self) -> Iterations:
-        """The iterations of this loop."""
-        ...
+    def iterations(self) -> Iterations: ...
 
     def run(self) -> Coroutine[Any, Any, None]:
         """Run forever. An error that it raises ends the server."""

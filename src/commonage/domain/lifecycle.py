@@ -9,12 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from commonage.domain.events import EventKind
-from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MAX_LOSSES, Attempt, Kind, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import (
+    MAX_LOSSES,
+    Attempt,
+    EventKind,
+    Kind,
+    State,
+    StopCause,
+    StopRequest,
+    Workload,
+    attempt_id,
+)
 
 # --- what can happen ----------------------------------------------------------------------------------------------
 
@@ -26,52 +34,38 @@ class PreconditionsMet:
 
 @dataclass(frozen=True, slots=True)
 class PreconditionMissing:
-    """A precondition of its start is missing, or has gone. It waits until the precondition is met."""
-
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationAssigned:
-    """The schedule loop gave its next attempt an allocation."""
-
     allocation: Allocation
 
 
 @dataclass(frozen=True, slots=True)
 class StatusReported:
-    """An engine reported the status of its attempt."""
-
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
 class StartRefused:
-    """The engine refused to start its attempt."""
-
     attempt_id: str
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptLost:
-    """No engine reports its attempt any more, and none will say how it ended."""
-
     attempt_id: str
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """A user or a rule requests its end."""
-
     stop: StopRequest
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimitNear:
-    """Its time limit is near: `left_s` seconds remain."""
-
     left_s: float
 
 
@@ -91,23 +85,17 @@ Trigger = (
 
 @dataclass(frozen=True, slots=True)
 class StartRun:
-    """Have the engine start this attempt."""
-
     attempt_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopRun:
-    """Have the engine end this attempt, giving it `grace_s` seconds to do so itself."""
-
     attempt_id: str
     grace_s: int
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write an event."""
-
     kind: EventKind
     reason: Reason
 
@@ -117,9 +105,7 @@ Effect = StartRun | StopRun | Record
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The workload after an event, and the effects to carry out. Unchanged and without effects for a
-    meaningless event.
-    """
+    """The workload after an event, and the effects to carry out once it is written."""
 
     workload: Workload
     effects: tuple[Effect, ...] = ()
@@ -129,7 +115,6 @@ class Step:
 
 
 def step(workload: Workload, trigger: Trigger, now: float) -> Step:
-    """The workload after `trigger` at `now` (unix seconds), and the effects to carry out once it is written."""
     match trigger:
         case PreconditionsMet():
             return _preconditions_met(workload, now)
@@ -213,7 +198,6 @@ def _runs(workload: Workload, attempt: Attempt, status: Status, now: float) -> S
 
 
 def _warned(workload: Workload, status: Status) -> Step:
-    """A warning for the owner of a running workload, once."""
     if workload.stop is not None or status.reason is None or status.reason == workload.reason:
         return Step(workload)
     return Step(replace(workload, reason=status.reason), (Record(EventKind.WARNING, status.reason),))
@@ -234,7 +218,6 @@ def _ended(workload: Workload, attempt: Attempt, status: Status, now: float) -> 
 
 
 def reason_of_exit(code: int, oom: bool = False) -> Reason:
-    """The meaning of an exit code other than 0."""
     if oom:
         return attempts.OutOfMemory()
     if code == 126:
@@ -272,7 +255,6 @@ def _ended_without_code(workload: Workload, attempt: str, state: State, reason: 
 
 
 def _ended_by_stop(workload: Workload, attempt: Attempt, stop: StopRequest, now: float) -> Step:
-    """The end after a stop request: final, or back in the queue if it was only evicted."""
     if _ended_by_itself(workload, attempt, stop):
         return _finish(workload, attempt, State.SUCCEEDED, attempts.Completed(), now)
     reason = _reason_of(stop)
@@ -283,7 +265,6 @@ def _ended_by_stop(workload: Workload, attempt: Attempt, stop: StopRequest, now:
 
 
 def _requeued(workload: Workload, attempt: Attempt, cause: Reason, now: float) -> Step:
-    """Requeue it at once for another attempt, because the last one's end was not its fault."""
     attempt, reason = replace(attempt, reason=cause), waiting.Requeued(cause=cause)
     after = replace(workload, state=State.QUEUED, since=now, reason=reason, attempt=attempt, stop=None, warned=False)
     return Step(after, (Record(EventKind.QUEUED, reason),))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from commonage.domain.errors import InvalidInput
 from commonage.domain.reasons import Reason
 
-INSTANCE_INDEX = 100
-"""The index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU."""
+INSTANCE_INDEX = 100  # the index of a MIG instance: this times (its GPU's index + 1), plus its place on the GPU
 
 
 class Isolation(StrEnum):
@@ -37,7 +38,7 @@ class Device:
     memory_mib: int
     simulated: bool = False
     isolation: Isolation = Isolation.COOPERATIVE
-    faults: tuple[str, ...] = ()  # why it takes no new work; empty when healthy
+    faults: tuple[Reason, ...] = ()  # why it takes no new work; empty when healthy
     driver: str = ""
     cuda: str = ""
     compute_capability: str = ""
@@ -48,8 +49,8 @@ class Device:
     parent_uuid: str | None = None
     parent_memory_mib: int = 0
     peers: tuple[tuple[str, int], ...] = ()
-    notices: tuple[str, ...] = ()  # worth knowing, but no reason to refuse work: throttled, an application's Xid, ECC
-    unavailable: tuple[tuple[Isolation, str], ...] = ()
+    notices: tuple[Reason, ...] = ()  # it takes work: throttled, an application's Xid, ECC
+    unavailable: tuple[tuple[Isolation, Reason], ...] = ()
     context_mib: int = 0
 
     @property
@@ -74,7 +75,6 @@ class Share:
 
     @property
     def label(self) -> str:
-        """The name of its device, as `Device.label`: the uuid of a MIG instance begins with MIG-."""
         return _label(self.device_index, is_instance=self.device_uuid.startswith("MIG-"))
 
 
@@ -113,9 +113,8 @@ class NodeReport:
     """The report of an engine or agent on a node's present state. CPUs in thousandths, memory and disk in MiB.
 
     `disk_pressure`: its disk is nearly full, so it takes only sessions, in which users can delete files. `gone`: the
-    engine
-    knows the node and has given it up; the faults give the reason. `awaits_admin`: why its workloads may still run, so
-    that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
+    engine knows the node and has given it up; the faults give the reason. `awaits_admin`: why its workloads may still
+    run, so that they start elsewhere only once the node is back or an admin removes it; None if they cannot.
     """
 
     name: str
@@ -149,5 +148,107 @@ class Node:
 
     @property
     def drain(self) -> bool:
-        """True if a user drained it."""
         return bool(self.drained_by)
+
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,28}[a-z0-9])?", re.ASCII)
+_NUMBER = re.compile(r"[0-9a-f]{6}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineKind:
+    """The resources of one node of a pool: CPUs in thousandths, memory and VRAM in MiB, its GPUs, and its price."""
+
+    cpus_milli: int
+    memory_mib: int
+    gpus: int = 0
+    gpu_model: str = ""
+    gpu_memory_mib: int = 0
+    price_per_h: float = 0.0
+    labels: tuple[tuple[str, str], ...] = ()
+
+    def node(self, name: str, site: str, engine: str) -> Node:
+        devices = tuple(
+            Device(f"{name}-{index}", index, self.gpu_model, self.gpu_memory_mib, isolation=Isolation.COOPERATIVE)
+            for index in range(self.gpus)
+        )
+        report = NodeReport(name, self.cpus_milli, self.memory_mib, devices, labels=self.labels)
+        return Node(name, site, engine, NodeState.READY, report, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePoolPolicy:
+    """The rules for the number of nodes of a kind.
+
+    Never fewer than `least`, never more than `most`. One is added for work that waited `wait_s` and does not fit on the
+    existing or coming nodes; one is removed after it ran nothing for `idle_s`. One that has not joined after
+    `join_s` is given back. `join_options` are options of the join script.
+    """
+
+    name: str
+    kind: MachineKind
+    site: str = "local"
+    engine: str = "swarm"
+    least: int = 0
+    most: int = 1
+    idle_s: int = 900
+    wait_s: int = 60
+    join_s: int = 900
+    join_options: tuple[str, ...] = ()
+
+    def check(self) -> NodePoolPolicy:
+        """Returns itself. Raises InvalidInput."""
+        if not _NAME.fullmatch(self.name):
+            raise InvalidInput(
+                f"{self.name[:60]!r} cannot be the name of a node pool: its nodes are called after it, so it takes "
+                "1 to 30 lower-case letters, digits and hyphens, a letter first",
+                field="name",
+            )
+        if not 0 <= self.least <= self.most or self.most == 0:
+            raise InvalidInput(
+                f"the node pool {self.name} has min {self.least} and max {self.most}; write 0 or more as min, and at "
+                "least 1 and no less than min as max"
+            )
+        return self
+
+    def owns(self, machine: str) -> bool:
+        node_pool, _, number = machine.rpartition("-")
+        return node_pool == self.name and _NUMBER.fullmatch(number) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`created_at` (unix seconds) is None if the cloud does not tell; `failed`: it was not created, or is broken."""
+
+    id: str
+    name: str
+    created_at: float | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PendingNode:
+    """Requested at `since`, and not joined yet. `took_s`: the last join time in its pool, None before the first."""
+
+    policy: NodePoolPolicy
+    name: str
+    since: float
+    took_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePoolView:
+    """A pool now, and the next decision of its policy: `adding`, `removing`, and `why`.
+
+    `machines` are (name, state as text). `last_error` is that of the cloud. `cost_per_h` excludes nodes given back.
+    """
+
+    policy: NodePoolPolicy
+    provider: str
+    machines: tuple[tuple[str, str], ...]
+    adding: int
+    removing: tuple[str, ...]
+    why: Reason
+    cost_per_h: float
+    cost_after_per_h: float
+    last_error: str = ""

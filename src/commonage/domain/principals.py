@@ -31,7 +31,6 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """True if it may manage all users' work and the nodes."""
         return Scope.ADMIN in self.scopes
 
     def need(self, scope: Scope) -> None:
@@ -44,5 +43,4 @@ class Principal:
             )
 
     def may_see(self, owner: str) -> bool:
-        """True if it may see work of `owner`: its own, or any for an admin."""
         return self.is_admin or owner == self.name

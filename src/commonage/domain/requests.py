@@ -7,13 +7,86 @@ restricted to a model (`A100:2`, `A100:6GiB`) or to one of several (`A100|H100:2
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 
+from commonage import units
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import format_cpus, format_memory, parse_memory
+from commonage.domain.nodes import Device
+from commonage.units import quoted
+
+_CPUS = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<milli>m?)", re.ASCII)
+MAX_CPUS_MILLI = 10_000_000
+
+
+def parse_memory(text: str | int, *, field: str = "memory") -> int:
+    """MiB, as `units.parse_memory` reads it. Raises InvalidInput(code="invalid-memory")."""
+    try:
+        return units.parse_memory(text, field)
+    except units.UnitError as error:
+        raise InvalidInput(str(error), field=field, code="invalid-memory") from error
+
+
+def parse_duration(text: str, *, field: str = "time", zero: bool = False) -> int:
+    """Seconds, as `units.parse_duration` reads it. Raises InvalidInput(code="invalid-time")."""
+    try:
+        return units.parse_duration(text, field, zero=zero)
+    except units.UnitError as error:
+        raise InvalidInput(str(error), field=field, code="invalid-time") from error
+
+
+def format_memory(mib: int) -> str:
+    """`6 GiB`, `1.5 GiB`, `512 MiB`; from 10 GiB on one decimal, rounded down so that it never overstates."""
+    if mib >= 10 * 1024 or (mib >= 1024 and mib * 10 % 1024 == 0):
+        gib = (Decimal(mib) / 1024).quantize(Decimal("0.1"), ROUND_FLOOR)
+        return f"{gib.normalize():f} GiB"
+    return f"{mib} MiB"
+
+
+def parse_cpus(text: str | float, *, field: str = "cpus") -> int:
+    """Thousandths of a core from `2`, `0.5`, `1500m`, rounded up. Raises InvalidInput for zero or less."""
+    shown = f"{text:f}" if isinstance(text, float) else str(text).strip()
+    match = _CPUS.fullmatch(shown.removeprefix("-"))
+    if match is None:
+        raise InvalidInput(
+            f"{field} {quoted(text)} is not a number of cores; write it like 2, 0.5 or 1500m",
+            field=field,
+            code="invalid-cpus",
+        )
+    milli = math.ceil(Decimal(match["number"]) * (1 if match["milli"] else 1000))
+    if shown.startswith("-") or not 0 < milli <= MAX_CPUS_MILLI:
+        raise InvalidInput(
+            f"{field} must be more than nothing and at most 10000 cores, not {quoted(text)}",
+            field=field,
+            code="invalid-cpus",
+        )
+    return milli
+
+
+def format_cpus(milli: int) -> str:
+    return f"{(Decimal(milli) / 1000).normalize():f}"
+
+
+def format_duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `1 h 30 min`, `2 d 4 h`: two units at most, for reading."""
+    total = max(0, round(seconds))
+    if total < 60:
+        return f"{total} s"
+    minutes, rest = divmod(total, 60)
+    if minutes < 10 and rest:
+        return f"{minutes} min {rest} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,62}", re.ASCII)
 _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -45,7 +118,6 @@ class GpuRequest:
 
     @property
     def text(self) -> str:
-        """The shortest text that parses back to this request."""
         if self.whole:
             amount = str(self.whole)
         elif self.vram_mib:
@@ -93,9 +165,7 @@ class Request:
 
 
 def _invalid(text: object, why: str) -> InvalidInput:
-    shown = str(text)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return InvalidInput(f"gpus {shown!r} {why}", field="gpus", code="invalid-gpus")
+    return InvalidInput(f"gpus {quoted(text)} {why}", field="gpus", code="invalid-gpus")
 
 
 def parse_gpus(text: str | float | None) -> GpuRequest | None:
@@ -160,11 +230,9 @@ def _fraction(amount: str, asked: object) -> GpuRequest | None:
     return GpuRequest(fraction_milli=milli)
 
 
-def parse_labels(given: Iterable[tuple[str, str]], *, field: str = "on") -> tuple[tuple[str, str], ...]:
-    """Labels that a node must carry, or carries, sorted. Raises InvalidInput for invalid names, and for too
-    many labels.
-    """
-    labels = sorted((name.strip(), value.strip()) for name, value in given)
+def parse_labels(pairs: Iterable[tuple[str, str]], *, field: str = "on") -> tuple[tuple[str, str], ...]:
+    """Labels that a node must carry, or carries, sorted. Raises InvalidInput."""
+    labels = sorted((name.strip(), value.strip()) for name, value in pairs)
     if len(labels) > MAX_LABELS:
         raise _invalid_label(field, f"has {len(labels)} labels; at most {MAX_LABELS} are allowed")
     for name, value in labels:
@@ -179,3 +247,48 @@ def parse_labels(given: Iterable[tuple[str, str]], *, field: str = "on") -> tupl
 
 def _invalid_label(field: str, why: str) -> InvalidInput:
     return InvalidInput(f"{field} {why}", field=field, code="invalid-label")
+
+
+INSTANCE_TOLERANCE_MILLI = 10
+"""A MIG instance of an eighth has slightly less than an eighth of its GPU's memory: the driver keeps the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """VRAM in MiB and compute in thousandths that a request takes of a device; `whole` if nothing of it is left."""
+
+    memory_mib: int
+    compute_milli: int
+    whole: bool = False
+
+
+def part_of(device: Device, gpu: GpuRequest) -> Part | None:
+    """The part that `gpu` takes of this device (of each, for several whole ones) if it is empty; None if it never fits.
+
+    A whole GPU is never a MIG instance. A part of a GPU takes a whole MIG instance that is as large, and of a GPU with
+    slots as many slots as it needs: a third of a GPU of 12 GiB and 4 GiB of it take the same.
+    """
+    memory = device.memory_mib
+    if memory <= 0:
+        return None
+    if device.parent_uuid is not None:
+        return _instance(device, gpu)
+    if gpu.whole:
+        return Part(memory, 1000, whole=True)
+    if gpu.vram_mib > memory:
+        return None
+    if device.slots:
+        n = device.slots
+        asked = gpu.vram_mib * n * 1000 // memory if gpu.vram_mib else gpu.fraction_milli * n
+        # 1/3 comes as 333 thousandths: rounding down must not cost a slot, nor may a difference below a thousandth.
+        slots = max(1, -(-asked // 1000))
+        return Part(memory * slots // n, 1000 * slots // n)
+    return Part(gpu.memory_on(memory), gpu.compute_on(memory))
+
+
+def _instance(device: Device, gpu: GpuRequest) -> Part | None:
+    if gpu.whole:
+        return None
+    has_milli = device.memory_mib * 1000 // device.parent_memory_mib if device.parent_memory_mib else 1000
+    enough = gpu.fraction_milli <= has_milli + INSTANCE_TOLERANCE_MILLI and gpu.vram_mib <= device.memory_mib
+    return Part(device.memory_mib, 1000, whole=True) if enough else None

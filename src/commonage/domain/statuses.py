@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.volumes import Mount

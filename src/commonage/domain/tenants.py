@@ -1,6 +1,6 @@
 """The site's rules of scheduling: tenants with weights and quotas, reservations, priority classes.
 
-Declared by the admin; the planner reads them from its snapshot. Measured and charged usage is kept elsewhere.
+Declared by the admin; the scheduler reads them from its snapshot. Measured and charged usage is kept elsewhere.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from commonage.domain.nodes import Allocation
-from commonage.domain.quantities import format_cpus, format_memory
-from commonage.domain.requests import Request
+from commonage.domain.requests import Request, format_cpus, format_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,6 @@ class Amounts:
 
     @classmethod
     def of(cls, allocation: Allocation) -> Self:
-        """The resources of an allocation."""
         return cls(
             allocation.cpus_milli,
             allocation.memory_mib,
@@ -34,7 +32,7 @@ class Amounts:
 
     def plus(self, other: Amounts, sign: int = 1) -> Self:
         """The sum, or with sign -1 the difference, of each."""
-        return type(self)(*(getattr(self, one.name) + sign * getattr(other, one.name) for one in fields(self)))
+        return type(self)(*(getattr(self, field.name) + sign * getattr(other, field.name) for field in fields(self)))
 
     def __str__(self) -> str:
         words = [
@@ -91,9 +89,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A name for a priority. `for_admins`: only admins may request it. `preemptible`: others may evict its
-    workloads.
-    """
+    """`for_admins`: only admins may request it. `preemptible`: others may evict its workloads."""
 
     name: str
     priority: int
@@ -130,14 +126,13 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of the planner. Durations in seconds.
+    """The rules of the scheduler. Durations in seconds.
 
     `half_life_s`: the time in which past usage decays by half. `entry_penalty_s`: each start is charged for this time
     at once. `age_credit`: the part of the whole cluster, held for an hour, that equals an hour of waiting.
     `guaranteed_s`: no attempt is preempted before it ran this long. `head_of_queue_timeout_s`: how long the head of the
-    queue may
-    wait without a start estimate before a node is reserved for it. `sites`: names in the order of preference, each with
-    the price of a GPU hour there; `site_policy`: the choice among several sites that could start something.
+    queue may wait without a start estimate before a node is reserved for it. `sites`: names in the order of preference,
+    each with the price of a GPU hour there; `site_policy`: the choice among several sites that could start something.
     """
 
     tenants: tuple[Tenant, ...] = ()
@@ -153,4 +148,4 @@ class Rules:
 
     def tenant(self, name: str) -> Tenant:
         """The tenant of that name; one without bounds if none was declared."""
-        return next((one for one in self.tenants if one.name == name), Tenant(name))
+        return next((tenant for tenant in self.tenants if tenant.name == name), Tenant(name))

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from commonage.domain.errors import Forbidden, InvalidInput
-from commonage.domain.folders import folder_name
+from commonage.units import quoted
 
-ROOT = "/volumes"
-"""The default place of a volume in a container: `/volumes/NAME`."""
+_PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
-MAX = 32
-"""The maximum number of volumes of one workload."""
+
+def folder_name(user: str) -> str:
+    """A stable folder name for a user or tenant: a plain name is its own, any other gets one that no plain name has."""
+    if _PLAIN.fullmatch(user):
+        return user
+    readable = re.sub(r"[^a-z0-9._-]+", "-", user.lower()).strip("-.")[:40]
+    return f"{readable}~{hashlib.sha256(user.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+ROOT = "/volumes"  # the default place of a volume in a container: `/volumes/NAME`
+
+MAX = 32  # the maximum number of volumes of one workload
 
 # Folders that a container needs unchanged; and home folders, in which their owners could put a link in the way.
 _TAKEN = (
@@ -76,7 +85,6 @@ class Volume:
     target: str = ""
 
     def is_for(self, tenant: str) -> bool:
-        """True if work of this tenant may use it."""
         return not self.tenants or tenant in self.tenants
 
     @property
@@ -87,9 +95,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class VolumeRequest:
-    """A workload's request for a volume. `writable` None: read-only, except for scratch. `target` "": the
-    default place.
-    """
+    """`writable` None: read-only, except for scratch. `target` "": the default place."""
 
     name: str
     writable: bool | None = None
@@ -97,7 +103,6 @@ class VolumeRequest:
 
     @property
     def text(self) -> str:
-        """The text that parses back to this request."""
         mode = "" if self.writable is None else ":rw" if self.writable else ":ro"
         return f"{self.name}{mode}{f'@{self.target}' if self.target else ''}"
 
@@ -120,19 +125,18 @@ class Mount:
 
 
 def _wrong(text: str, why: str) -> InvalidInput:
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return InvalidInput(f"the volume {shown!r} {why}", field="volumes", code="invalid-volume")
+    return InvalidInput(f"the volume {quoted(text, 80)} {why}", field="volumes", code="invalid-volume")
 
 
 def parse_volume(text: str) -> VolumeRequest:
     """A request from `NAME`, `NAME:ro`, `NAME:rw`, each with an optional `@/path`. Raises InvalidInput."""
-    found = _ASKED.fullmatch(text.strip())
-    if found is None or not _NAME.fullmatch(found["name"]):
+    match = _ASKED.fullmatch(text.strip())
+    if match is None or not _NAME.fullmatch(match["name"]):
         raise _wrong(text, "has no name; write it like datasets, results:rw or datasets@/data")
-    if found["mode"] not in (None, "ro", "rw"):
+    if match["mode"] not in (None, "ro", "rw"):
         raise _wrong(text, "is neither ro nor rw; write it like results:rw, or results@/path")
-    target = "" if found["target"] is None else check_target(found["target"], found["name"])
-    return VolumeRequest(found["name"], None if found["mode"] is None else found["mode"] == "rw", target)
+    target = "" if match["target"] is None else check_target(match["target"], match["name"])
+    return VolumeRequest(match["name"], None if match["mode"] is None else match["mode"] == "rw", target)
 
 
 def check_target(path: str, name: str) -> str:
@@ -140,44 +144,36 @@ def check_target(path: str, name: str) -> str:
     if not path.startswith("/") or ".." in _parts(path) or not _PATH.fullmatch(path):
         raise _wrong(name, f"should go to {path[:80]!r}, which is no whole path; write it like {name}@/data")
     plain = _plain(path)
-    taken = next((one for one in _TAKEN if _is_in(plain, one)), None)
+    taken = next((folder for folder in _TAKEN if _is_in(plain, folder)), None)
     if taken is not None or plain in ("/", "/var"):
         raise _wrong(name, f"cannot go to {plain[:80]!r}: {taken or plain} is taken; choose a place like /data")
     return plain
 
 
-def allowed(asked: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: str) -> tuple[VolumeRequest, ...]:
+def allowed(requested: Sequence[VolumeRequest], volumes: Sequence[Volume], tenant: str) -> tuple[VolumeRequest, ...]:
     """The requests with their modes filled in. Raises InvalidInput, or Forbidden with the available choices."""
-    if len(asked) > MAX:
-        raise InvalidInput(f"{len(asked)} volumes were asked for; at most {MAX} are allowed", field="volumes")
-    offered = {one.name: one for one in volumes if one.is_for(tenant)}
-    found = []
-    for one in asked:
-        volume = offered.get(one.name)
+    if len(requested) > MAX:
+        raise InvalidInput(f"{len(requested)} volumes were asked for; at most {MAX} are allowed", field="volumes")
+    offered = {volume.name: volume for volume in volumes if volume.is_for(tenant)}
+    granted = []
+    for request in requested:
+        name, volume = request.name, offered.get(request.name)
         if volume is None:
-            raise _not_there(one, volumes, offered, tenant)
-        if one.writable and not volume.writable:
-            raise Forbidden(f"the volume {one.name} is read-only; ask for {one.name}:ro", code="volume-read-only")
+            names = ", ".join(sorted(offered)) or "none"
+            if any(name == volume.name for volume in volumes):
+                raise Forbidden(f"members of {tenant} cannot have the volume {name!r}; they have: {names}")
+            message = f"there is no volume {name!r}; there are: {names}"
+            raise InvalidInput(message, field="volumes", code="unknown-volume")
+        if request.writable and not volume.writable:
+            raise Forbidden(f"the volume {name} is read-only; ask for {name}:ro", code="volume-read-only")
         # Read-only scratch space would be useless.
-        writable = volume.kind is VolumeKind.SCRATCH if one.writable is None else one.writable
-        found.append(VolumeRequest(one.name, writable, one.target))
-    _apart([(one.name, one.target or offered[one.name].place) for one in found])
-    return tuple(found)
+        writable = volume.kind is VolumeKind.SCRATCH if request.writable is None else request.writable
+        granted.append(replace(request, writable=writable))
+    _check_places_are_apart([(request.name, request.target or offered[request.name].place) for request in granted])
+    return tuple(granted)
 
 
-def _not_there(
-    one: VolumeRequest, volumes: Sequence[Volume], offered: Iterable[str], tenant: str
-) -> InvalidInput | Forbidden:
-    there = ", ".join(sorted(offered)) or "none"
-    if any(one.name == each.name for each in volumes):
-        return Forbidden(f"members of {tenant} cannot have the volume {one.name!r}; they have: {there}")
-    return InvalidInput(
-        f"there is no volume {one.name!r}; there are: {there}", field="volumes", code="unknown-volume"
-    )  # fmt: skip
-
-
-def _apart(places: Sequence[tuple[str, str]]) -> None:
-    """Raise unless all places differ and none lies within another: a mount there would hide it."""
+def _check_places_are_apart(places: Sequence[tuple[str, str]]) -> None:
     for number, (name, target) in enumerate(places):
         for other, taken in places[:number]:
             if name == other:
@@ -187,32 +183,32 @@ def _apart(places: Sequence[tuple[str, str]]) -> None:
 
 
 def mounts_of(
-    asked: Sequence[VolumeRequest], volumes: Sequence[Volume], owner: str, tenant: str
-) -> tuple[Mount, ...]:  # fmt: skip
+    requested: Sequence[VolumeRequest], volumes: Sequence[Volume], owner: str, tenant: str
+) -> tuple[Mount, ...]:
     """The mounts of an attempt of this owner: the requested volumes, and the `always` volumes that do not collide.
 
     Access is checked again, as volumes may have changed since the request. Raises InvalidInput, Forbidden.
     """
-    known = {one.name: one for one in volumes}
-    granted = list(allowed(asked, volumes, tenant))
+    known = {volume.name: volume for volume in volumes}
+    granted = list(allowed(requested, volumes, tenant))
     for volume in volumes:
-        if volume.always and volume.is_for(tenant) and all(one.name != volume.name for one in granted):
+        if volume.always and volume.is_for(tenant) and all(request.name != volume.name for request in granted):
             granted.append(VolumeRequest(volume.name, volume.writable))
     mounts: list[Mount] = []
     for request in granted:
         mount = _mount(known[request.name], request, owner, tenant)
-        if not any(_is_in(mount.target, one.target) or _is_in(one.target, mount.target) for one in mounts):
+        if not any(_is_in(mount.target, other.target) or _is_in(other.target, mount.target) for other in mounts):
             mounts.append(mount)
     return tuple(mounts)
 
 
-def _mount(volume: Volume, asked: VolumeRequest, owner: str, tenant: str) -> Mount:
+def _mount(volume: Volume, request: VolumeRequest, owner: str, tenant: str) -> Mount:
     return Mount(
         name=volume.name,
         kind=volume.kind,
         source=_source(volume, owner, tenant),
-        target=asked.target or volume.place,
-        writable=bool(asked.writable),
+        target=request.target or volume.place,
+        writable=bool(request.writable),
         size_mib=volume.size_mib,
         memory=volume.memory,
         made=volume.kind is VolumeKind.FOLDER and "{" in volume.source,
@@ -257,17 +253,16 @@ def _check_source(volume: Volume) -> None:
     parts = _parts(volume.source)
     if not volume.source.startswith("/") or ".." in parts or not _PATH.fullmatch(volume.source):
         raise _wrong(volume.name, f"has the source {volume.source!r}, which is no whole path")
-    for one in parts:
-        rest = one.replace("{user}", "").replace("{tenant}", "")
-        if "{" in rest or "}" in rest or (rest != one and rest):
-            raise _wrong(volume.name, f"has {one!r} in its source; {{user}} or {{tenant}} stands alone between two /")
+    for part in parts:
+        rest = part.replace("{user}", "").replace("{tenant}", "")
+        if "{" in rest or "}" in rest or (rest != part and rest):
+            raise _wrong(volume.name, f"has {part!r} in its source; {{user}} or {{tenant}} stands alone between two /")
     if is_secret_place(volume.source):
         raise _wrong(volume.name, f"cannot be {volume.source}: that leads to the Docker daemon, and so to root")
 
 
 def see_that_folders_are_apart(places: Sequence[tuple[str, str, bool]], own: Sequence[str]) -> None:
-    """Check folders for containers (description, path, writable): none may lie in a writable one, for any user or
-    tenant.
+    """Check folders for containers (description, path, writable): none may lie in a writable one, for any user.
 
     Otherwise a user could write to what others read. A user with write access could put a link in its place, and so
     choose what is mounted. Nor may a folder overlap the server's `own` folders, except within their `volumes`. Raises
@@ -293,7 +288,7 @@ def _may_be_in(path: str, folder: str) -> bool:
     """True if the first may equal the second, or lie below it, for some user and tenant."""
     parts, wanted = _parts(path), _parts(folder)
     pairs = zip(parts, wanted, strict=False)
-    return len(parts) >= len(wanted) and all(one == other or "{" in one + other for one, other in pairs)
+    return len(parts) >= len(wanted) and all(part == other or "{" in part + other for part, other in pairs)
 
 
 def variable_of(name: str) -> str:
@@ -304,7 +299,7 @@ def variable_of(name: str) -> str:
 def is_secret_place(path: str) -> bool:
     """True for a folder with the Docker daemon's socket or data: access to those means root on the node."""
     plain = _plain(path)
-    return plain in ("/", "/var", "/var/lib") or any(_is_in(plain, one) for one in _SECRET)
+    return plain in ("/", "/var", "/var/lib") or any(_is_in(plain, folder) for folder in _SECRET)
 
 
 def _parts(path: str) -> list[str]:
@@ -316,5 +311,4 @@ def _plain(path: str) -> str:
 
 
 def _is_in(path: str, folder: str) -> bool:
-    """True for two plain paths of which the first is the second, or below it."""
     return path == folder or path.startswith(f"{folder}/")

@@ -5,10 +5,63 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.requests import Request
 from commonage.domain.volumes import VolumeRequest
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_TAIL = 32**4
+WORKLOAD_ID_LENGTH = 13
+
+
+def _encode(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, 32)
+        digits.append(_ALPHABET[digit])
+    return "".join(reversed(digits))
+
+
+class IdSequence:
+    """Makes ids that only rise, even when the clock stands still or goes back. One for each process.
+
+    A workload's id is 13 characters of Crockford's base 32: nine for milliseconds since 1970, four that make ids of one
+    millisecond differ and rise.
+    """
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def follow(self, last: str | None) -> None:
+        if last:
+            self._last = max(self._last, _decode(last))
+
+    def next(self, now: float, chance: int) -> str:
+        """A new id at `now` (unix seconds). `chance` is any integer that differs between processes."""
+        fresh = int(now * 1000) * _TAIL + chance % (_TAIL // 2)
+        self._last = max(fresh, self._last + 1)
+        return _encode(self._last, WORKLOAD_ID_LENGTH)
+
+
+def _decode(identifier: str) -> int:
+    number = 0
+    for character in identifier:
+        number = number * 32 + _ALPHABET.index(character)
+    return number
+
+
+def attempt_id(workload_id: str, number: int) -> str:
+    return f"{workload_id}-{number}"
+
+
+def workload_of(attempt: str) -> str:
+    """The workload id inside an attempt id. Raises InvalidInput if the text is not an attempt id."""
+    workload, dash, number = attempt.rpartition("-")
+    if not dash or not (number.isascii() and number.isdigit()) or len(workload) != WORKLOAD_ID_LENGTH:
+        raise InvalidInput(f"{attempt!r} is not the id of an attempt")
+    return workload
 
 
 class Kind(StrEnum):
@@ -34,12 +87,10 @@ class State(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True once the state can no longer change."""
         return self in TERMINAL
 
     @property
     def holds_allocation(self) -> bool:
-        """True while an attempt occupies a node."""
         return self in (State.STARTING, State.RUNNING)
 
     @property
@@ -67,8 +118,6 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """This workload waits until `workload_id` meets `condition`."""
-
     workload_id: str
     condition: Condition = Condition.AFTER_OK
 
@@ -121,11 +170,9 @@ class Spec:
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """The names of all its secrets, whether their values are still there or not."""
         return (*(name for name, _ in self.secrets), *self.dropped_secrets)
 
     def without_secrets(self) -> Spec:
-        """The same, with only the names of its secrets."""
         return replace(self, secrets=(), dropped_secrets=self.secret_names)
 
 
@@ -201,13 +248,43 @@ class Workload:
 
     @property
     def attempts(self) -> int:
-        """The number of attempts."""
         return self.attempt.number if self.attempt else 0
 
     @property
     def deadline(self) -> float | None:
-        """The end by its time limit, once it runs; None without a limit or before it runs."""
         limit, attempt = self.spec.time_limit_s, self.attempt
         if limit is None or attempt is None or not self.state.holds_allocation:
             return None
         return (attempt.started_at or attempt.allocation.at) + limit
+
+
+class EventKind(StrEnum):
+    """The kind of an event; stable, part of the API."""
+
+    SUBMITTED = "submitted"
+    HELD = "held"
+    QUEUED = "queued"
+    STARTING = "starting"
+    PROGRESS = "progress"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WARNING = "warning"
+    RETRYING = "retrying"
+    ENDED = "ended"
+    NODE = "node"
+    AUDIT = "audit"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`seq` rises by one with every event of an installation (0 until it is written); `at` is unix seconds."""
+
+    kind: EventKind
+    at: float
+    reason: Reason
+    workload_id: str | None = None
+    attempt_id: str | None = None
+    owner: str | None = None
+    tenant: str | None = None
+    state: str | None = None
+    seq: int = 0

@@ -1,4 +1,10 @@
-"""The GPUs of this node: real ones through NVML, simulated ones, and the environment of workloads with shares.
+"""The GPUs of this node: real ones through NVML or AMD SMI, simulated ones, or none (`ports.devices`).
 
-`detect.open_devices` is the entry point; bootstrap calls it once. No scheduling decision is made here.
+| question | module |
+|---|---|
+| Which GPUs does the node offer? | `detect`, `nvml.inventory`, `amd`, `simulated` |
+| Why does a GPU take no work? | `nvml.health`, `nvml.xid`, `device_faults` |
+| How does a share become environment variables? | `environment` |
+| How is a share enforced, and at which level? | `isolation.devices`, then `driver_limit`, `mig`, `mps`, `cooperative` |
+| What does a workload really use? | `nvml.sample` |
 """

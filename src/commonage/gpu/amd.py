@@ -17,12 +17,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from commonage.domain.nodes import Device, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import (
+    GpuDriverFailed,
+    GpuMemoryErrorsSeen,
+    GpuMemoryUnknown,
+    GpuNotAnswering,
+    GpuNotListed,
+    MemoryPagesRetired,
+)
 from commonage.gpu.environment import MIB, share_environment
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable, ProcessMemory
 
-_UNLISTED = "is no longer listed by the driver; look for `amdgpu` in `dmesg`; a reboot often brings it back"
-_SILENT = "does not answer ({}); look for `amdgpu` in `dmesg`, and reset it with `amd-smi reset -G` or reboot"
-_NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
+_ADVICE = "look for `amdgpu` in `dmesg`, and reset it with `amd-smi reset -G` or reboot"
 _HIDDEN = "-1"  # an invalid index ends the list; an empty list would count as unset
 
 
@@ -55,14 +62,13 @@ class AmdDevices(Devices):
             return next((self._driver(handle) for handle in self._ask("amdsmi_get_processor_handles") or ()), "")
 
     def inventory(self) -> Sequence[Device]:
-        """Every GPU seen since the start, by index; GPUs that do not work now have a fault."""
         with self._lock:
             try:
                 handles = self._whole("amdsmi_get_processor_handles")
             except DevicesUnavailable as error:
                 if not self._known:
                     raise
-                faults = (f"cannot be used: {error.message}",)
+                faults = (GpuDriverFailed(error=error.message),)
                 return tuple(replace(device, faults=faults) for device in self._known.values())
             gpus = {number: self._gpu(handle, number) for number, handle in enumerate(handles)}
             answering = [gpu for gpu in gpus.values() if isinstance(gpu, _Gpu)]
@@ -76,11 +82,10 @@ class AmdDevices(Devices):
             for device in [old for uuid, old in self._known.items() if uuid not in uuids]:
                 index = device.index if device.index not in taken else max(taken) + 1
                 taken.add(index)
-                seen.append(replace(device, index=index, faults=(_UNLISTED,)))
+                seen.append(replace(device, index=index, faults=(GpuNotListed(search="amdgpu"),)))
             return tuple(sorted(seen, key=lambda device: device.index))
 
     def measure(self) -> Sequence[DeviceSample]:
-        """A sample of every GPU that answers; for the others, `inventory` gives the reason."""
         with self._lock:
             handles = self._ask("amdsmi_get_processor_handles") or ()
             gpus = (self._gpu(handle, number) for number, handle in enumerate(handles))
@@ -102,7 +107,6 @@ class AmdDevices(Devices):
         return variables | {"ROCR_VISIBLE_DEVICES": ",".join(uuids), "HIP_VISIBLE_DEVICES": left}
 
     def close(self) -> None:
-        """Close the driver."""
         with self._lock:
             if self._open:
                 self._open = False
@@ -152,7 +156,7 @@ class AmdDevices(Devices):
         return _Gpu(handle, number if place is None else int(place), uuid if known else f"AMD-{own}", known)
 
     def _at_fault(self, number: int, why: str) -> Device:
-        faults = (_SILENT.format(why),)
+        faults = (GpuNotAnswering(error=why, advice=_ADVICE),)
         known = next((device for device in self._known.values() if device.index == number), None)
         return replace(known or Device(f"AMD-UNREADABLE-{number}", number, "unreadable GPU", 0), faults=faults)
 
@@ -164,7 +168,7 @@ class AmdDevices(Devices):
             index=gpu.number,
             model=_text(asic.get("market_name")) or "unnamed GPU",
             memory_mib=int(memory or 0),
-            faults=() if memory else (_NO_MEMORY,),
+            faults=() if memory else (GpuMemoryUnknown(),),
             driver=self._driver(gpu.handle),
             compute_capability=_text(asic.get("target_graphics_version")),
             pci=_text(self._ask("amdsmi_get_gpu_device_bdf", gpu.handle)).lower(),
@@ -185,14 +189,14 @@ class AmdDevices(Devices):
         kinds = getattr(self._api, "AmdSmiLinkType", None)
         return bool(link) and kinds is not None and link["type"] == int(kinds.AMDSMI_LINK_TYPE_XGMI)
 
-    def _notices(self, handle: Any) -> tuple[str, ...]:
-        notices = []
+    def _notices(self, handle: Any) -> tuple[Reason, ...]:
+        notices: list[Reason] = []
         count = self._figure("amdsmi_get_gpu_total_ecc_count", handle, "uncorrectable_count")
         if count:
-            notices.append(f"{count:.0f} uncorrectable memory errors since the driver was loaded")
+            notices.append(GpuMemoryErrorsSeen(count=int(count)))
         pages = self._ask("amdsmi_get_gpu_bad_page_info", handle)
         if isinstance(pages, list) and pages:
-            notices.append(f"{len(pages)} bad pages of memory are retired or wait for it")
+            notices.append(MemoryPagesRetired(count=len(pages)))
         return tuple(notices)
 
     def _sample(self, gpu: _Gpu) -> DeviceSample:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device
-from commonage.domain.quantities import format_memory
+from commonage.domain.requests import format_memory
 from commonage.gpu.amd import AmdDevices
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing
 from commonage.gpu.none import NoDevices
@@ -80,11 +80,11 @@ def open_devices(wanted: str, *, node_name: str, clock: Clock, faults: Path | No
 
 
 def describe(devices: Sequence[Device]) -> str:
-    """`2 x NVIDIA A100 (79.2 GiB), 1 x …`, followed by the faults of each."""
+    """`2 x NVIDIA A100 (79.2 GiB), 1 x …`, followed by those that are faulty."""
     kinds = Counter((device.model, device.memory_mib) for device in devices)
     listed = ", ".join(f"{count} x {model} ({format_memory(mib)})" for (model, mib), count in kinds.items())
-    faults = [f"GPU {device.label} {fault}" for device in devices for fault in device.faults]
-    return "; ".join([listed or "none", *faults])
+    faulty = [f"GPU {device.label} is faulty" for device in devices if device.faults]
+    return "; ".join([listed or "none", *faulty])
 
 
 def _simulated(wanted: str, node_name: str, clock: Clock) -> SimulatedDevices:

@@ -1,7 +1,7 @@
 """Remembers the Xids of GPUs, which NVML reports only once. Fatal ones are kept over a restart of the server.
 
-A fatal Xid is cleared when the GPU began a new life (the node was booted, another driver loaded, the GPU reset) or an
-admin clears it. The others are shown for an hour. Used by `nvml`, under its lock; the meaning of Xids is in `xid`.
+A fatal Xid is cleared after a reset (the node was booted, another driver loaded, the GPU reset), or by an admin. The
+others are shown for an hour. Used by `nvml`, under its lock; the meaning of Xids is in `xid`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from commonage.domain.reasons import Reason
 from commonage.gpu.nvml import xid
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _MAX = 16  # per GPU
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ResetMarkers:
     """Values that change when a GPU is reset. None: not available.
 
     They are the boot of its node, the driver, the millijoules counted since that was loaded, and the recovery action
@@ -47,13 +47,13 @@ class _Fatal:
     energy_mj: int | None
     asked: bool = False
 
-    def is_over(self, life: Life) -> bool:
-        pairs = (life.boot, self.boot), (life.driver, self.driver)
+    def is_over(self, markers: ResetMarkers) -> bool:
+        pairs = (markers.boot, self.boot), (markers.driver, self.driver)
         if any(now and before and now != before for now, before in pairs):
             return True
-        if life.energy_mj is not None and self.energy_mj is not None and life.energy_mj < self.energy_mj:
+        if markers.energy_mj is not None and self.energy_mj is not None and markers.energy_mj < self.energy_mj:
             return True
-        return self.asked and life.recovery == 0
+        return self.asked and markers.recovery == 0
 
 
 class DeviceFaults:
@@ -68,9 +68,9 @@ class DeviceFaults:
         self._notes: dict[str, dict[int, float]] = {}
         self.last: dict[str, int] = {}  # the last Xid of each GPU
 
-    def agent_reports(self, device: str, number: int, life: Life, instance: str | None = None) -> None:
+    def note_xid(self, device: str, number: int, markers: ResetMarkers, instance: str | None = None) -> None:
         """The driver reported this Xid of the GPU, or of an application on an instance of it."""
-        log.warning("GPU %s: Xid %d, %s", instance or device, number, xid.meaning_of(number).words)
+        log.warning("GPU %s: Xid %d", instance or device, number)
         self.last[device] = number
         at = self._now()
         if number == xid.CONTAINED:
@@ -78,7 +78,9 @@ class DeviceFaults:
         if xid.is_fatal(number) and not self._is_contained(device, number, at):
             known = self._fatal.setdefault(device, [])
             if len(known) < _MAX and all(one.number != number for one in known):
-                known.append(_Fatal(number, at, life.boot, life.driver, life.energy_mj, bool(life.recovery)))
+                known.append(
+                    _Fatal(number, at, markers.boot, markers.driver, markers.energy_mj, bool(markers.recovery))
+                )
                 self._write()
         else:
             self._notes.setdefault(instance or device, {})[number] = at
@@ -95,26 +97,27 @@ class DeviceFaults:
         when = self._notes.get(device, {}).get(xid.CONTAINED, float("-inf"))
         return number == xid.DOUBLE_BIT and at - when <= xid.CONTAINED_WITHIN_S
 
-    def faults(self, device: str, index: int, life: Life) -> tuple[str, ...]:
+    def faults(self, device: str, index: int, markers: ResetMarkers) -> tuple[Reason, ...]:
         """Why the GPU takes no new work because of Xids. Drops those that are cleared by now."""
         known = self._fatal.get(device, [])
-        left = [one for one in known if not one.is_over(life)]
+        left = [one for one in known if not one.is_over(markers)]
         if len(left) < len(known):
-            log.warning("GPU %s began anew, its Xids of before are forgotten", device)
+            log.warning("GPU %s was reset; its earlier Xids are cleared", device)
             self._keep(device, left)
         for one in left:
-            one.asked = one.asked or bool(life.recovery)
-            one.energy_mj = life.energy_mj if life.energy_mj is not None else one.energy_mj
+            one.asked = one.asked or bool(markers.recovery)
+            one.energy_mj = markers.energy_mj if markers.energy_mj is not None else one.energy_mj
         return tuple(xid.fault_of(one.number, index) for one in left)
 
-    def notices(self, *uuids: str) -> tuple[str, ...]:
+    def notices(self, *uuids: str) -> tuple[Reason, ...]:
         """Notices of the last hour about these uuids (a GPU and its instance)."""
-        now, found = self._now(), []
+        now = self._now()
+        notices: list[Reason] = []
         for uuid in uuids:
             notes = {number: at for number, at in self._notes.get(uuid, {}).items() if 0 <= now - at < SHOWN_S}
             self._notes[uuid] = notes
-            found += [f"{xid.notice_of(number)} at {_clock(at)}" for number, at in sorted(notes.items())]
-        return tuple(found)
+            notices += [xid.notice_of(number, at) for number, at in sorted(notes.items())]
+        return tuple(notices)
 
     def forget(self, device: str | None) -> None:
         """An admin clears the faults of this GPU (None: of all)."""
@@ -156,7 +159,3 @@ def boot_id(path: Path = BOOT_ID) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%H:%M UTC")

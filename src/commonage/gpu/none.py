@@ -13,11 +13,9 @@ class NoDevices(Devices):
     """No GPU; every workload gets variables that hide all GPUs."""
 
     def inventory(self) -> Sequence[Device]:
-        """Always empty."""
         return ()
 
     def measure(self) -> Sequence[DeviceSample]:
-        """Always empty."""
         return ()
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:

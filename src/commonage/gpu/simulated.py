@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Device, Share
-from commonage.domain.quantities import parse_memory
+from commonage.domain.requests import parse_memory
 from commonage.gpu.environment import share_environment
 from commonage.ports.devices import Devices, DeviceSample, ProcessMemory
 
@@ -118,7 +118,6 @@ class SimulatedDevices(Devices):
         self.unattributed_processes: dict[str, tuple[ProcessMemory, ...]] = {}
 
     def inventory(self) -> Sequence[Device]:
-        """All GPUs; they never fail."""
         return self._devices
 
     def measure(self) -> Sequence[DeviceSample]:

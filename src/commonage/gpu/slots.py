@@ -1,7 +1,7 @@
 """The setting `gpu_slots`: the number of equal slots of each GPU, for all GPUs or by model.
 
 `3` splits every GPU in three; `A100=4,T4=2` those whose model name contains that word. A MIG instance has no slots: it
-is one already. Used by `isolation.devices`; the slots that a request takes are computed in `domain/parts.py`.
+is one already. Used by `isolation.devices`; the slots that a request takes are computed in `domain/requests.py`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from commonage.catalogue import builtin_environments
-from commonage.domain.environments import left_out
-from commonage.domain.images import ImageName, SourceFile
+from commonage.domain.images import ImageName, SourceFile, left_out
 from commonage.images import buildah, failures, recipe
 from commonage.images.buildah import BuildahFailed, ImageError, Line
 from commonage.images.package_sources import PackageSources

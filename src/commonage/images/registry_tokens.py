@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from commonage.domain.registry import Access
+from commonage.domain.images import Access
 
 ISSUER = "commonage"
 LASTS_S = 300

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commonage.domain.errors import CommonageError, Forbidden, InvalidInput
-from commonage.domain.keeping import keeping
+from commonage.domain.errors import CommonageError, Forbidden, InvalidInput, file_errors
 
 MAX_LIFETIME_S = 7 * 86400
 DEFAULT_LIFETIME_S = 3600
@@ -37,7 +36,7 @@ class Revocation:
 
     def commit(self) -> None:
         """Invalidate all tokens made until now."""
-        with keeping(_WHAT, self.file):
+        with file_errors(_WHAT, self.file):
             self.new_file.replace(self.file)
 
     def cancel(self) -> None:
@@ -85,7 +84,7 @@ class Tokens:
 
     def prepare_revocation(self) -> Revocation:
         """Prepare to invalidate all tokens, for a caller that must do this together with another change, or neither."""
-        with keeping(_WHAT, self._file):
+        with file_errors(_WHAT, self._file):
             return Revocation(self._write_new(secrets.token_hex(32)), self._file)
 
     def _signature(self, body: str) -> bytes:

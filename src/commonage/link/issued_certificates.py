@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from commonage.domain.errors import Forbidden
-from commonage.domain.keeping import keeping
+from commonage.domain.errors import Forbidden, file_errors
 
 _WHAT = "which node has which certificate"
 
@@ -127,7 +126,7 @@ class IssuedCertificates:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        with keeping(_WHAT, self._path), self._path.with_suffix(".lock").open("w", encoding="utf-8") as file:
+        with file_errors(_WHAT, self._path), self._path.with_suffix(".lock").open("w", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

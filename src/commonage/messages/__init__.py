@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from commonage.domain.errors import CommonageError
 from commonage.domain.reasons import Reason
-from commonage.messages import attempts, nodes, notes, refusals, waiting
+from commonage.messages import attempts, devices, nodes, notes, refusals, waiting
 from commonage.messages.template import Params, Texts
 
-TEXTS: Texts = {**waiting.TEXTS, **refusals.TEXTS, **attempts.TEXTS, **nodes.TEXTS, **notes.TEXTS}
+TEXTS: Texts = {**waiting.TEXTS, **refusals.TEXTS, **attempts.TEXTS, **nodes.TEXTS, **devices.TEXTS, **notes.TEXTS}
 
 
 def text(reason: Reason) -> str:

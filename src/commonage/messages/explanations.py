@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
-from commonage.domain.quantities import format_duration
+from commonage.domain.requests import format_duration
 from commonage.messages import text
 from commonage.messages.waiting import resources
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.reasons import nodes as r
+from commonage.domain.requests import format_duration, format_memory
 from commonage.messages.template import Say, Texts, count, sentence
 
 _JOIN = "Run `commonage node join` for it again"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commonage.domain.quantities import format_duration, format_memory
 from commonage.domain.reasons import notes as r
+from commonage.domain.requests import format_duration, format_memory
 from commonage.messages.template import Say, Texts, count, moment
 
 _IF_LOST = {
@@ -159,10 +159,10 @@ TEXTS: Texts = {
     r.PoolNodeLost: lambda reason, say: " ".join(["It was lost.", *map(say, reason.causes)]),
     r.PoolNodeForgotten: "It was removed from the site.",
     r.PoolNodeEmpty: "It was drained by {by}, and is empty.",
-    r.GpuFault: lambda reason, _: (
-        f"{_gpu(reason)} has a fault: it {reason.detail}. {_SAVE}"
+    r.GpuFault: lambda reason, say: (
+        f"{_gpu(reason)} has a fault. {' '.join(map(say, reason.faults))} {_SAVE}"
         if reason.is_held
-        else f"{_gpu(reason)} takes no new work: it {reason.detail}."
+        else f"{_gpu(reason)} takes no new work. {' '.join(map(say, reason.faults))}"
     ),
     r.GpuRecovered: lambda reason, _: (
         f"{_gpu(reason)} has no fault any more." if reason.is_held else f"{_gpu(reason)} takes work again."

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from commonage.domain.quantities import format_cpus, format_duration, format_memory
 from commonage.domain.reasons import Reason
+from commonage.domain.requests import format_cpus, format_duration, format_memory
 
 Say = Callable[[Reason], str]
 """`messages.text`: what is said of a cause."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commonage.domain.quantities import format_cpus, format_duration, format_memory
 from commonage.domain.reasons import waiting as r
+from commonage.domain.requests import format_cpus, format_duration, format_memory
 from commonage.messages.template import Say, Text, Texts, count
 
 _MAX_OTHERS = 3

@@ -11,10 +11,9 @@ from collections import Counter, defaultdict
 from commonage import __version__
 from commonage.control.control import Control
 from commonage.control.queries.node_views import NodeView
-from commonage.domain.environments import EnvironmentState
-from commonage.domain.ids import workload_of
+from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import NodeState
-from commonage.domain.workloads import TERMINAL, Kind, State
+from commonage.domain.workloads import TERMINAL, Kind, State, workload_of
 from commonage.metrics.device_series import put_device
 from commonage.metrics.series import MIB, Families
 

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from commonage.control.settings import ControlSettings
-from commonage.domain.environments import EnvironmentState
+from commonage.domain.images import EnvironmentState
 from commonage.domain.nodes import Isolation, NodeState
 from commonage.domain.workloads import Kind, State, Workload
 from commonage.portal.auth import Visitor

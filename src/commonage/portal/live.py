@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from commonage.domain.errors import CommonageError
-from commonage.domain.events import Event
+from commonage.domain.workloads import Event
 from commonage.ports.clock import Clock
 
 MIN_S = 1.0  # between two updates

@@ -18,7 +18,7 @@ from commonage import messages
 from commonage.control.nodes.node_states import reasons_for
 from commonage.control.settings import ControlSettings
 from commonage.control.usage.attribution import unattributed
-from commonage.domain.quantities import format_cpus, format_duration, format_memory
+from commonage.domain.requests import format_cpus, format_duration, format_memory
 from commonage.messages import explanations
 from commonage.messages.notes import unattributed as unattributed_in_words
 from commonage.messages.waiting import resources

@@ -12,7 +12,7 @@ from typing import Protocol
 class KeptBundle:
     """A stored archive (tar.gz): `digest` is its SHA-256 in 64 hex digits, `size` in bytes.
 
-    `tenant` and `owner` are folder names (see `domain.folders`); both are empty for one of an older release that did
+    `tenant` and `owner` are folder names (see `domain.volumes`); both are empty for one of an older release that did
     not record them. `used_at`: when it was last uploaded or submitted with (unix seconds).
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from commonage.domain.node_pools import Machine
+from commonage.domain.nodes import Machine
 
 
 class Cloud(Protocol):

@@ -115,7 +115,7 @@ class Devices(Protocol):
         """
         return
 
-    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def enforce(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Enforce these shares at their isolation level before the attempt's command runs; returns extra variables.
 
         Idempotent by the attempt's id. The change is recorded on disk first, so that it is released after a crash. The

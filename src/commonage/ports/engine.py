@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Protocol
 
-from commonage.domain.environments import Environment, EnvironmentStatus
+from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, LogLine, Measurement, ProcessOwner, StartRequest, Status

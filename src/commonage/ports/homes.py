@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Homes(Protocol):
-    """All homes, each a folder named by `domain.folders.folder_name`."""
+    """All homes, each a folder named by `domain.volumes.folder_name`."""
 
     async def measure(self) -> Mapping[str, int]:
         """Disk usage in MiB of each home, by folder name. May take minutes. Raises Unavailable."""

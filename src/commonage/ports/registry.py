@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from commonage.domain.registry import Access
+from commonage.domain.images import Access
 
 NODE = "node"
 """The control plane's own account name."""

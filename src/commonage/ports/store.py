@@ -9,13 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastAllocation, Usage
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Attempt, Kind, State, Workload
+from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.workloads import Attempt, Event, Kind, State, Workload
 
 T = TypeVar("T")
 

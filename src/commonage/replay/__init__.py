@@ -1,1 +1,1 @@
-"""Replays recorded workloads through the planner on a simulated clock, for `commonage replay`."""
+"""Replays recorded workloads through the scheduler on a simulated clock, for `commonage replay`."""

@@ -11,7 +11,7 @@ from html import escape
 
 import numpy as np
 
-from commonage.domain.quantities import format_duration
+from commonage.domain.requests import format_duration
 from commonage.replay.figures import Capacity, Figures, Sample
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 900, 240, 56, 24
@@ -35,8 +35,6 @@ p { color: var(--soft) }
 
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
-    """The replay of one setting."""
-
     name: str
     figures: Figures
     samples: Sequence[Sample]
@@ -69,15 +67,15 @@ def _table(runs: Sequence[ReplayRun]) -> str:
     heads = ("setting", "wait p50", "wait p95", "GPUs used", "cores used", "preempted", "fairness", "makespan")
     rows = []
     for run, colour in zip(runs, COLOURS, strict=False):
-        one = run.figures
+        figures = run.figures
         cells = (
-            format_duration(one.wait_p50_s),
-            format_duration(one.wait_p95_s),
-            f"{one.gpu_utilisation:.1%}",
-            f"{one.cpu_utilisation:.1%}",
-            str(one.preemptions),
-            f"{one.fairness:.3f}",
-            format_duration(one.makespan_s),
+            format_duration(figures.wait_p50_s),
+            format_duration(figures.wait_p95_s),
+            f"{figures.gpu_utilisation:.1%}",
+            f"{figures.cpu_utilisation:.1%}",
+            str(figures.preemptions),
+            f"{figures.fairness:.3f}",
+            format_duration(figures.makespan_s),
         )
         name = f'<i style="background:{colour}"></i>{escape(run.name)}'
         rows.append(f"<tr><td>{name}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")

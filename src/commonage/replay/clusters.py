@@ -9,14 +9,13 @@ from dataclasses import replace
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device, Node, NodeReport, NodeState
-from commonage.domain.quantities import parse_memory
+from commonage.domain.requests import parse_memory
 
 _CLUSTER = re.compile(
     r"(?P<nodes>\d{1,5})x(?P<devices>\d{1,2})(?:x(?P<memory>[\d.]+[A-Za-z]+))?(?::(?P<model>[\w ./+-]{1,62}))?"
 )
 CPUS_MILLI_PER_DEVICE = 16_000
-MEMORY_MIB_PER_DEVICE = 96 * 1024
-"""Resources of a described node for each GPU: 16 cores and 96 GiB."""
+MEMORY_MIB_PER_DEVICE = 96 * 1024  # resources of a described node for each GPU: 16 cores and 96 GiB
 
 
 def parse_cluster(text: str) -> tuple[Node, ...]:
@@ -65,24 +64,26 @@ def with_more_devices(nodes: Sequence[Node], more: int) -> tuple[Node, ...]:
     A new GPU is of the most common kind. CPUs and memory of the node change in proportion. Raises InvalidInput if there
     is no node, or too few GPUs to remove.
     """
-    found = list(nodes)
-    if more and not found:
+    changed = list(nodes)
+    if more and not changed:
         raise InvalidInput("no node to add GPUs to: the cluster is empty", field="gpus")
-    total = sum(len(node.report.devices) for node in found)
+    total = sum(len(node.report.devices) for node in changed)
     if -more > total:
         raise InvalidInput(f"cannot remove {-more} GPUs: the cluster has {total}", field="gpus")
-    kinds = Counter((device.model, device.memory_mib) for node in found for device in node.report.devices)
+    kinds = Counter((device.model, device.memory_mib) for node in changed for device in node.report.devices)
     model, memory = kinds.most_common(1)[0][0] if kinds else ("GPU", 80 * 1024)
     for step in range(abs(more)):
-        counts = [len(node.report.devices) for node in found]
+        counts = [len(node.report.devices) for node in changed]
         at = counts.index(min(counts) if more > 0 else max(counts))
-        devices = found[at].report.devices
+        devices = changed[at].report.devices
         if more > 0:
-            device = replace(_device(found[at].name, len(devices), model, memory), uuid=f"{found[at].name}/more-{step}")
-            found[at] = _with_devices(found[at], (*devices, device))
+            device = replace(
+                _device(changed[at].name, len(devices), model, memory), uuid=f"{changed[at].name}/more-{step}"
+            )
+            changed[at] = _with_devices(changed[at], (*devices, device))
         else:
-            found[at] = _with_devices(found[at], devices[:-1])
-    return tuple(found)
+            changed[at] = _with_devices(changed[at], devices[:-1])
+    return tuple(changed)
 
 
 def _with_devices(node: Node, devices: tuple[Device, ...]) -> Node:

@@ -70,26 +70,24 @@ class Figures:
     tenants: tuple[TenantFigures, ...]
 
     def as_json(self) -> dict[str, object]:
-        """Plain values, by the names of the fields."""
         return asdict(self)
 
 
 def figures(ran: Sequence[ReplayedWorkload], samples: Sequence[Sample], capacity: Capacity) -> Figures:
-    """The figures of a run with at least one record; `samples` are ordered by time."""
     waits = waits_of(ran)
-    first = min(one.record.submitted_at for one in ran)
-    last = max((one.ended_at for one in ran if one.ended_at is not None), default=first)
+    first = min(workload.record.submitted_at for workload in ran)
+    last = max((workload.ended_at for workload in ran if workload.ended_at is not None), default=first)
     span = max(1.0, last - first)
     gpu_s, cpu_s = allocated_seconds(samples, last)
     return Figures(
         workloads=len(ran),
-        unfinished=sum(one.ended_at is None for one in ran),
+        unfinished=sum(workload.ended_at is None for workload in ran),
         wait_p50_s=percentile(waits, 50),
         wait_p95_s=percentile(waits, 95),
         wait_mean_s=round(float(np.mean(waits)), 1) if waits else 0.0,
         gpu_utilisation=round(gpu_s / (capacity.gpu_milli * span), 4) if capacity.gpu_milli else 0.0,
         cpu_utilisation=round(cpu_s / (capacity.cpus_milli * span), 4) if capacity.cpus_milli else 0.0,
-        preemptions=sum(one.preempted for one in ran),
+        preemptions=sum(workload.preempted for workload in ran),
         fairness=round(jain(_slowdowns(ran)), 4),
         makespan_s=round(span, 1),
         tenants=tuple(_of_tenant(tenant, some) for tenant, some in sorted(_by_tenant(ran).items())),
@@ -98,7 +96,7 @@ def figures(ran: Sequence[ReplayedWorkload], samples: Sequence[Sample], capacity
 
 def waits_of(ran: Iterable[ReplayedWorkload]) -> list[float]:
     """Seconds from submission to the first start, of workloads that started."""
-    return [one.started_at - one.record.submitted_at for one in ran if one.started_at is not None]
+    return [workload.started_at - workload.record.submitted_at for workload in ran if workload.started_at is not None]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -112,12 +110,12 @@ def jain(values: Sequence[float]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
-def allocated_seconds(samples: Sequence[Sample], until: float) -> tuple[float, float]:
+def allocated_seconds(samples: Sequence[Sample], deadline: float) -> tuple[float, float]:
     """(thousandths of GPUs times seconds in use, the same for cores), until `until`."""
     gpu = cpu = 0.0
     for number, sample in enumerate(samples):
-        end = samples[number + 1].at if number + 1 < len(samples) else until
-        length = max(0.0, min(end, until) - sample.at)
+        end = samples[number + 1].at if number + 1 < len(samples) else deadline
+        length = max(0.0, min(end, deadline) - sample.at)
         gpu += sample.gpu_milli * length
         cpu += sample.cpus_milli * length
     return gpu, cpu
@@ -125,23 +123,27 @@ def allocated_seconds(samples: Sequence[Sample], until: float) -> tuple[float, f
 
 def _slowdowns(ran: Iterable[ReplayedWorkload]) -> list[float]:
     by_owner: dict[str, list[float]] = defaultdict(list)
-    for one in ran:
-        if one.ended_at is not None:
-            length = max(SHORTEST_S, one.record.duration_s)
-            by_owner[one.record.owner].append(max(length, one.ended_at - one.record.submitted_at) / length)
+    for workload in ran:
+        if workload.ended_at is not None:
+            length = max(SHORTEST_S, workload.record.duration_s)
+            by_owner[workload.record.owner].append(
+                max(length, workload.ended_at - workload.record.submitted_at) / length
+            )
     return [float(np.mean(some)) for some in by_owner.values()]
 
 
 def _by_tenant(ran: Iterable[ReplayedWorkload]) -> dict[str, list[ReplayedWorkload]]:
-    found: dict[str, list[ReplayedWorkload]] = defaultdict(list)
-    for one in ran:
-        found[one.record.tenant].append(one)
-    return found
+    workloads: dict[str, list[ReplayedWorkload]] = defaultdict(list)
+    for workload in ran:
+        workloads[workload.record.tenant].append(workload)
+    return workloads
 
 
 def _of_tenant(tenant: str, ran: Sequence[ReplayedWorkload]) -> TenantFigures:
     waits = waits_of(ran)
-    devices_s = sum(one.record.duration_s * _devices(one.record) for one in ran if one.ended_at is not None)
+    devices_s = sum(
+        workload.record.duration_s * _devices(workload.record) for workload in ran if workload.ended_at is not None
+    )
     return TenantFigures(tenant, len(ran), percentile(waits, 50), percentile(waits, 95), round(devices_s / 3600, 1))
 
 

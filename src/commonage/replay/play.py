@@ -1,4 +1,4 @@
-"""Plays records through the planner on a clock that jumps from one event to the next. Called by `commonage replay`.
+"""Plays records through the scheduler on a clock that jumps from one event to the next. Called by `commonage replay`.
 
 It uses the same snapshot, plan and rules as a server, but ideal engines: an allocated workload runs at once for its
 recorded duration, and a preempted one restarts from the beginning.
@@ -8,40 +8,36 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count
 
-from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
+from commonage.domain.workloads import attempt_id
 from commonage.replay.figures import Capacity, Figures, ReplayedWorkload, Sample, figures
 from commonage.replay.records import Record, Records
 from commonage.scheduler.explain.explain import ever_fits
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.policies.registry import POLICIES, Maker
 from commonage.scheduler.snapshot import Snapshot
 
 REPLAN_AFTER_S = 300.0
 """Time between plans without an event, in seconds: timeouts, guarantees and reservations expire meanwhile."""
-MAX_IDLE_PLANS = 2000
-"""After this number of plans without an event, the remaining workloads count as unfinished."""
+MAX_IDLE_PLANS = 2000  # after this number of plans without an event, the remaining workloads count as unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """A finished replay. `samples` are ordered by time."""
-
     ran: tuple[ReplayedWorkload, ...]
     samples: tuple[Sample, ...]
     capacity: Capacity
 
     @property
     def figures(self) -> Figures:
-        """The figures of the replay."""
         return figures(self.ran, self.samples, self.capacity)
 
 
@@ -91,8 +87,6 @@ def play(
 
 @dataclass(slots=True)
 class _RecordState:
-    """The progress of a record."""
-
     record: Record
     tries: int = 0
     started_at: float | None = None
@@ -100,29 +94,22 @@ class _RecordState:
     preempted: int = 0
 
 
-@dataclass(slots=True)
 class _Replay:
-    nodes: Sequence[Node]
-    rules: Rules
-    records: Sequence[Record]
-    policies: Mapping[str, Maker]
-    snapshot: Snapshot = field(init=False)
-    _states: dict[str, _RecordState] = field(init=False)
-    _coming: deque[Record] = field(init=False)
-    _ends: list[tuple[float, int, str, int]] = field(default_factory=list)
-    _number: Iterator[int] = field(default_factory=count)
-    _samples: list[Sample] = field(default_factory=list)
-    _gpu_milli: int = 0
-    _cpus_milli: int = 0
-    ended: int = 0
-
-    def __post_init__(self) -> None:
-        self.snapshot = Snapshot(self.nodes, self.rules, policies=self.policies)
-        self._states = {record.id: _RecordState(record) for record in self.records}
-        self._coming = deque(self.records)
+    def __init__(
+        self, nodes: Sequence[Node], rules: Rules, records: Sequence[Record], policies: Mapping[str, Maker]
+    ) -> None:
+        self.snapshot = Snapshot(nodes, rules, policies=policies)
+        self.ended = 0
+        self._nodes = nodes
+        self._states = {record.id: _RecordState(record) for record in records}
+        self._coming = deque(records)
+        self._ends: list[tuple[float, int, str, int]] = []  # (at, start number, workload id, try)
+        self._number = count()
+        self._samples: list[Sample] = []
+        self._gpu_milli = self._cpus_milli = 0
 
     def instants(self) -> Iterator[float]:
-        """The times at which the planner runs, after all events up to then were applied to its snapshot."""
+        """The times at which the scheduler runs, after all events up to then were applied to its snapshot."""
         idle_plans = 0
         now = 0.0
         while self._coming or self._ends or (len(self.snapshot.queue) and idle_plans < MAX_IDLE_PLANS):
@@ -134,7 +121,9 @@ class _Replay:
                 happened |= self._end(*self._ends[0])
                 heappop(self._ends)
             while self._coming and self._coming[0].submitted_at <= now:
-                self._enqueue(self._coming.popleft())
+                record = self._coming.popleft()
+                self.snapshot.arrived(record.request)
+                self.snapshot.enqueue(_queued(self._states[record.id]))
                 happened = True
             idle_plans = 0 if happened or self._ends or self._coming else idle_plans + 1
             if happened or len(self.snapshot.queue):
@@ -146,7 +135,6 @@ class _Replay:
         return min(coming, self._ends[0][0] if self._ends else float("inf"))
 
     def plan_and_apply(self, now: float) -> None:
-        """Plan and apply the plan until the planner evicts nothing more."""
         while len(self.snapshot.queue):
             outcome = plan(self.snapshot, now)
             self._apply(outcome, now)
@@ -168,10 +156,6 @@ class _Replay:
             self._release(eviction.workload_id, now)
             self.snapshot.enqueue(_queued(state))
 
-    def _enqueue(self, record: Record) -> None:
-        self.snapshot.arrived(record.request)
-        self.snapshot.enqueue(_queued(self._states[record.id]))
-
     def _end(self, at: float, _number: int, workload_id: str, tries: int) -> bool:
         state, allocated = self._states[workload_id], self.snapshot.allocated.get(workload_id)
         if allocated is None or allocated.allocation.attempt_id != attempt_id(workload_id, tries):
@@ -190,13 +174,13 @@ class _Replay:
         self._cpus_milli += sign * allocated.allocation.cpus_milli
 
     def result(self) -> ReplayResult:
-        """The result of the replay."""
         capacity = Capacity(
-            gpu_milli=1000 * sum(len(node.report.devices) for node in self.nodes),
-            cpus_milli=sum(node.report.cpus_milli for node in self.nodes),
+            gpu_milli=1000 * sum(len(node.report.devices) for node in self._nodes),
+            cpus_milli=sum(node.report.cpus_milli for node in self._nodes),
         )
         ran = (
-            ReplayedWorkload(one.record, one.started_at, one.ended_at, one.preempted) for one in self._states.values()
+            ReplayedWorkload(state.record, state.started_at, state.ended_at, state.preempted)
+            for state in self._states.values()
         )
         return ReplayResult(tuple(ran), tuple(self._samples), capacity)
 

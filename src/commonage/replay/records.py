@@ -23,7 +23,7 @@ PAGE_SIZE = 1000
 class Record:
     """A past workload. Times and durations are in seconds; `waited_s` is the wait that was recorded, if known.
 
-    `time_limit_s` is known to the planner; `duration_s` is not.
+    `time_limit_s` is known to the scheduler; `duration_s` is not.
     """
 
     id: str
@@ -52,15 +52,17 @@ class Records:
         if seconds is None or not self.items:
             return self
         first = self.items[-1].submitted_at - seconds
-        return replace(self, items=tuple(one for one in self.items if one.submitted_at >= first))
+        return replace(self, items=tuple(record for record in self.items if record.submitted_at >= first))
 
     def with_limits(self, factor: float | None) -> Records:
         """Adds time limits of `factor` times the duration to records without one (None: unchanged)."""
         if factor is None:
             return self
         limited = (
-            one if one.time_limit_s is not None else replace(one, time_limit_s=max(60, round(one.duration_s * factor)))
-            for one in self.items
+            record
+            if record.time_limit_s is not None
+            else replace(record, time_limit_s=max(60, round(record.duration_s * factor)))
+            for record in self.items
         )
         return replace(self, items=tuple(limited))
 
@@ -70,27 +72,27 @@ def read_trace(path: Path) -> Records:
 
     `qos` becomes the tenant and the owner. Raises InvalidInput, which names the file and the error.
     """
-    found = rows_of(path, NEEDED, _record)
-    started = [record for record in found if record is not None]
+    records = rows_of(path, NEEDED, _record)
+    started = [record for record in records if record is not None]
     if not started:
         raise InvalidInput(f"{path} has no workload that started", field="traces")
-    return Records(tuple(by_submission(started)), left_out(len(found) - len(started)))
+    return Records(tuple(by_submission(started)), left_out(len(records) - len(started)))
 
 
 async def read_history(store: Store, *, since: float | None = None) -> Records:
     """All workloads submitted since then (unix seconds; None: ever) that started and ended."""
-    found: list[Record] = []
+    ended: list[Record] = []
     unstarted = 0
     cursor = None
     while True:
         page = await store.workloads(Filter(states=TERMINAL, submitted_after=since), limit=PAGE_SIZE, cursor=cursor)
         records = [record_of(workload) for workload in page.items]
-        found += [record for record in records if record is not None]
+        ended += [record for record in records if record is not None]
         unstarted += sum(record is None for record in records)
         cursor = page.next_cursor
         if cursor is None:
             break
-    return Records(tuple(by_submission(found)), left_out(unstarted))
+    return Records(tuple(by_submission(ended)), left_out(unstarted))
 
 
 def record_of(workload: Workload) -> Record | None:
@@ -116,15 +118,13 @@ def record_of(workload: Workload) -> Record | None:
 
 
 def left_out(unstarted: int) -> tuple[str, ...]:
-    """The note on the workloads that never started."""
     if not unstarted:
         return ()
     return (f"{unstarted} workloads that never started are omitted: their durations are unknown",)
 
 
 def by_submission(records: Iterable[Record]) -> list[Record]:
-    """The records in order of submission."""
-    return sorted(records, key=lambda one: (one.submitted_at, one.id))
+    return sorted(records, key=lambda record: (record.submitted_at, record.id))
 
 
 def _record(row: Mapping[str, str]) -> Record | None:
@@ -156,7 +156,7 @@ def request_of(row: Mapping[str, str]) -> Request:
 
 def rows_of(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, str]], T]) -> list[T]:
     """The results of `read` for each row of a CSV file. Raises InvalidInput, which names the file."""
-    found = []
+    results = []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -166,11 +166,11 @@ def rows_of(path: Path, columns: tuple[str, ...], read: Callable[[Mapping[str, s
                     f"{path} has no column {', '.join(missing)}: is it a file of the openb trace?", field="traces"
                 )
             for row in reader:
-                found.append(read(row))
+                results.append(read(row))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}", field="traces") from None
     except (UnicodeDecodeError, csv.Error):
         raise InvalidInput(f"{path} is not a CSV file", field="traces") from None
     except (TypeError, ValueError):
-        raise InvalidInput(f"{path}, line {len(found) + 2}: expected a number", field="traces") from None
-    return found
+        raise InvalidInput(f"{path}, line {len(results) + 2}: expected a number", field="traces") from None
+    return results

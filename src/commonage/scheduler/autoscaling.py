@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from commonage.domain.node_pools import NodePoolPolicy, PendingNode
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
 from commonage.domain.reasons import Reason, notes
 from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request
@@ -25,8 +24,6 @@ _IDLE = notes.PoolIdle()
 
 @dataclass(frozen=True, slots=True)
 class PendingRequest:
-    """A queued request that more nodes would help, and the time since which it waits, in unix seconds."""
-
     request: Request
     since: float
 
@@ -45,8 +42,6 @@ class PoolNode:
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
-    """Nodes to add, or nodes to remove, and the reason."""
-
     add: int = 0
     remove: tuple[str, ...] = ()
     why: Reason = _IDLE
@@ -56,21 +51,23 @@ def decide_scaling(
     policy: NodePoolPolicy, members: Sequence[PoolNode], waiting: Sequence[PendingRequest], now: float
 ) -> ScalingDecision:
     """Keeps the policy's minimum, never exceeds its maximum (leaving nodes count), never adds and removes at once."""
-    staying = [one for one in members if not one.leaving]
+    staying = [member for member in members if not member.leaving]
     count, room = len(staying), max(0, policy.most - len(members))
     if count < policy.least and room:
         return ScalingDecision(min(policy.least - count, room), why=notes.PoolBelowMinimum(minimum=policy.least))
-    patient = [one for one in waiting if now - one.since >= policy.wait_s]
-    coming = sum(one.coming for one in staying)
-    wanted, served = nodes_needed([one.request for one in patient], policy, coming, room)
+    patient = [pending for pending in waiting if now - pending.since >= policy.wait_s]
+    coming = sum(member.coming for member in staying)
+    wanted, served = nodes_needed([pending.request for pending in patient], policy, coming, room)
     if wanted:
         return ScalingDecision(wanted, why=notes.PoolServesQueue(workloads=served, nodes=wanted))
     if count > policy.most:
         idle = _longest_idle(staying, count - policy.most)
         return ScalingDecision(remove=idle, why=notes.PoolAboveMaximum(maximum=policy.most))
-    if any(node_could_run(policy, one.request) for one in waiting):  # then none is removed
+    if any(node_could_run(policy, pending.request) for pending in waiting):  # then none is removed
         return ScalingDecision(why=_why_not(policy, members, coming, bool(patient)))
-    long_idle = [one for one in staying if one.idle_since is not None and now - one.idle_since >= policy.idle_s]
+    long_idle = [
+        member for member in staying if member.idle_since is not None and now - member.idle_since >= policy.idle_s
+    ]
     idle = _longest_idle(long_idle, max(0, count - policy.least))
     return ScalingDecision(remove=idle, why=notes.PoolNodesIdle(idle_s=policy.idle_s) if idle else _IDLE)
 
@@ -95,22 +92,21 @@ def max_nodes_for(policies: Sequence[NodePoolPolicy], request: Request) -> int:
 
 @lru_cache(maxsize=4096)
 def node_could_run(policy: NodePoolPolicy, request: Request) -> bool:
-    """Whether the request fits on an empty node of the pool."""
     return _place(Grid([_node(policy, 0)]), request, 0) is not None
 
 
 def expected_node(coming: Sequence[PendingNode], request: Request, now: float) -> NodeRequested | None:
     """The first node being created that could run the request; None without one. Rounds up to whole minutes."""
-    expected = [(one.since + (one.took_s or one.policy.join_s) - now, one) for one in coming]
-    able = [(left, one) for left, one in expected if node_could_run(one.policy, request)]
+    expected = [(node.since + (node.took_s or node.policy.join_s) - now, node) for node in coming]
+    able = [(left, node) for left, node in expected if node_could_run(node.policy, request)]
     if not able:
         return None
-    left, one = min(able, key=lambda pair: pair[0])
-    pool = one.policy.name
+    left, node = min(able, key=lambda pair: pair[0])
+    pool = node.policy.name
     if left <= 0:
-        return NodeRequested(pool=pool, requested_s=now - one.since)
+        return NodeRequested(pool=pool, requested_s=now - node.since)
     whole_minutes = 60.0 * max(1, math.ceil(left / 60))
-    return NodeRequested(pool=pool, expected_in_s=whole_minutes, is_measured=one.took_s is not None)
+    return NodeRequested(pool=pool, expected_in_s=whole_minutes, is_measured=node.took_s is not None)
 
 
 def _node(policy: NodePoolPolicy, number: int) -> Node:
@@ -133,10 +129,10 @@ def _why_not(policy: NodePoolPolicy, members: Sequence[PoolNode], coming: int, i
     if coming:
         return notes.PoolNodesPending(nodes=coming)
     if is_patient and len(members) >= policy.most:
-        return notes.PoolAtMaximum(maximum=policy.most, leaving=sum(one.leaving for one in members))
+        return notes.PoolAtMaximum(maximum=policy.most, leaving=sum(member.leaving for member in members))
     return notes.PoolWaits(wait_s=policy.wait_s)
 
 
 def _longest_idle(members: Sequence[PoolNode], most: int) -> tuple[str, ...]:
-    idle = sorted((one.idle_since, one.name) for one in members if one.idle_since is not None)
+    idle = sorted((member.idle_since, member.name) for member in members if member.idle_since is not None)
     return tuple(name for _, name in idle[:most])

@@ -22,9 +22,8 @@ from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason
 from commonage.domain.tenants import Quota
 from commonage.scheduler.backfill.backfill import MAX_PROMISES, ROUNDING_S, Backfill, Promise
-from commonage.scheduler.fit.node_choice import choose_nodes
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Bools, Floats, Ints, Shape
+from commonage.scheduler.fit.fit_table import choose_nodes
+from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Floats, Ints, QueuedRequest, Shape
 from commonage.scheduler.preemption.preemption import Preemption
 from commonage.scheduler.queue.equivalence_classes import EquivalenceClasses
 from commonage.scheduler.queue.queue import QueueOrder
@@ -64,7 +63,6 @@ class Plan:
 
     @property
     def starts(self) -> tuple[tuple[str, Allocation], ...]:
-        """(workload id, allocation) of each start, in order."""
         return tuple((workload_id, allocated.allocation) for workload_id, allocated in self.started.items())
 
 
@@ -94,7 +92,7 @@ class SchedulingPass:
         self.started: dict[str, AllocatedRequest] = {}
         self.promises: dict[str, Promise] = {}
         self.evictions: list[Eviction] = []
-        self._bounded = any(one.quota != Quota() for one in snapshot.rules.tenants)
+        self._bounded = any(tenant.quota != Quota() for tenant in snapshot.rules.tenants)
         self._fits_now = snapshot.fits.count > 0
         self._settled: Bools = np.zeros(len(self.order), np.bool_)  # started, or skipped by quota
         self._next_index = 0  # all requests before this index are settled or wait
@@ -107,11 +105,9 @@ class SchedulingPass:
         self._changed_nodes: set[int] = set()  # nodes on which something started
 
     def plan(self) -> Plan:
-        """The result of the finished pass."""
         return Plan(self.now, self.started, self.promises, tuple(self.evictions), self.order, self.backfill)
 
     def run(self) -> None:
-        """Go through the queue once."""
         per_account = self._bounded or bool(self.snapshot.rules.reservations)
         equivalence_classes = EquivalenceClasses(self.order, self._fits_now, self._gangs(), per_account=per_account)
         while (next_request := equivalence_classes.next()) is not None:
@@ -138,7 +134,6 @@ class SchedulingPass:
     # --- order and gangs ------------------------------------------------------------------------------------------
 
     def _gangs(self) -> Ints:
-        """The indices of the first members of gangs."""
         queue = self.snapshot.queue
         first = [queue.slot(queue.gang(name)[0].workload_id) for name in queue.gangs()]
         return np.flatnonzero(np.isin(self.order.slots, first)) if first else np.zeros(0, np.int64)
@@ -171,10 +166,10 @@ class SchedulingPass:
         indices = since + np.flatnonzero(waits)[::-1]
         first = np.full(len(self._fits_now), -1)
         first[order.request_classes[indices]] = indices  # the last assignment wins: the first in the order
-        found: list[tuple[int, int]] = [
+        protected: list[tuple[int, int]] = [
             (int(first[request_class]), request_class) for request_class in np.flatnonzero(first >= 0).tolist()
         ]
-        return sorted(found, reverse=True)
+        return sorted(protected, reverse=True)
 
     def _longest_run_s(self, request_class: int) -> float:
         """An upper bound, in seconds, of the run time that protected nodes allow a request of this class."""
@@ -183,8 +178,8 @@ class SchedulingPass:
                 return np.inf
             ends, fits = self.snapshot.profiles.first_ends(), self.snapshot.fits.now
             self._max_run_s = np.full(len(fits), -np.inf)
-            for one in np.flatnonzero(self._fits_now).tolist():
-                self._max_run_s[one] = ends[fits[one]].max() - self.now + ROUNDING_S
+            for fitting in np.flatnonzero(self._fits_now).tolist():
+                self._max_run_s[fitting] = ends[fits[fitting]].max() - self.now + ROUNDING_S
         return float(self._max_run_s[request_class])
 
     def _protect_nodes(self, index: int) -> None:
@@ -224,7 +219,6 @@ class SchedulingPass:
             self._promise(index)
 
     def _evict(self, queued_requests: Sequence[QueuedRequest], shape: Shape) -> Promise | None:
-        """Evict for the request, if it may and no eviction for it is in progress."""
         snapshot, queued = self.snapshot, queued_requests[0]
         search_key = (shape.number, queued.gang_size, queued.tenant, queued.owner, queued.priority)
         if (
@@ -233,17 +227,21 @@ class SchedulingPass:
             or not self._may_evict(queued)
         ):
             return None
-        exempt = self._ending | {one.allocation.attempt_id for one in self.started.values()} | snapshot.reserved.counted
+        exempt = (
+            self._ending
+            | {request.allocation.attempt_id for request in self.started.values()}
+            | snapshot.reserved.counted
+        )
         rules = Preemption(snapshot.grid, snapshot.allocations, snapshot.quotas, snapshot.rules.guaranteed_s, exempt)
-        found = rules.victims(queued, shape, self.now, self.backfill.preemptible_nodes(queued, shape))
-        if found is None or not found.victims:
+        proposal = rules.victims(queued, shape, self.now, self.backfill.preemptible_nodes(queued, shape))
+        if proposal is None or not proposal.victims:
             self._failed_searches.add(search_key)
             return None
-        for victim in found.victims:
+        for victim in proposal.victims:
             self.evictions.append(Eviction(victim.allocated.workload_id, victim.reason, queued.workload_id))
             self._ending.add(victim.allocated.allocation.attempt_id)
         return self.backfill.promise_after_eviction(
-            queued_requests, shape, found.nodes, [victim.allocated for victim in found.victims]
+            queued_requests, shape, proposal.nodes, [victim.allocated for victim in proposal.victims]
         )
 
     def _may_evict(self, queued: QueuedRequest) -> bool:
@@ -256,28 +254,23 @@ class SchedulingPass:
 
     @cached_property
     def _ending(self) -> set[str]:
-        """Attempts that are ending."""
-        return {one.allocation.attempt_id for one in self.snapshot.allocations if one.ending}
+        return {request.allocation.attempt_id for request in self.snapshot.allocations if request.ending}
 
     @cached_property
     def _has_evictions(self) -> set[str]:
-        """Workloads with an eviction in progress for them."""
-        return {one.evicted_for for one in self.snapshot.allocations if one.ending}
+        return {request.evicted_for for request in self.snapshot.allocations if request.ending}
 
     # --- starting -------------------------------------------------------------------------------------------------
 
     def quota_decision(self, queued_requests: Sequence[QueuedRequest]) -> QuotaDecision:
-        """The quota decision for requests that start together."""
         queued = queued_requests[0]
         if not self._bounded:
             return QuotaDecision.OWN
         shape = self.snapshot.grid.shape(queued.request)
         if self.snapshot.reserved.own_nodes(queued, shape) is not None:
             return QuotaDecision.OWN  # quotas do not count allocations within a reservation
-        amounts = total = amounts_of(shape)
-        for _ in queued_requests[1:]:
-            total = total.plus(amounts)
-        return self.snapshot.quotas.decide(queued.tenant, queued.owner, total)
+        amounts = amounts_of(shape, len(queued_requests))
+        return self.snapshot.quotas.decide(queued.tenant, queued.owner, amounts)
 
     def _start(self, index: int, queued_requests: Sequence[QueuedRequest]) -> float | None:
         """None if all started; else the longest run, in seconds, with which an equal request might still start."""
@@ -286,7 +279,7 @@ class SchedulingPass:
             return -np.inf
         shape = snapshot.fits.shape(request_class)
         fit = self._fit(queued, request_class, shape)
-        allowed = snapshot.sites.choose(self.backfill.mask(queued, shape, fit), len(queued_requests))
+        allowed = snapshot.sites.choose(self.backfill.startable_nodes(queued, shape, fit), len(queued_requests))
         if np.count_nonzero(allowed) < len(queued_requests):  # most requests end here: do not run the policy
             return self.backfill.latest_end(queued, shape, fit) - self.now
         costs = np.where(allowed, snapshot.policy.costs(shape), np.inf)
@@ -298,13 +291,12 @@ class SchedulingPass:
         return None
 
     def _fit(self, queued: QueuedRequest, request_class: int, shape: Shape) -> Bools:
-        """[N]: the nodes on which it fits now, within quotas."""
         fit: Bools = self.snapshot.fits.now[request_class].copy()
         if self._changed_nodes:
             touched = np.fromiter(self._changed_nodes, np.int64)
             fit[touched] = self.snapshot.grid.fits(shape, touched)
         if self._bounded:
-            within = self.snapshot.quotas.mask(self.snapshot.grid, shape, queued.tenant, queued.owner)
+            within = self.snapshot.quotas.nodes_within_quota(self.snapshot.grid, shape, queued.tenant, queued.owner)
             fit = fit if within is None else fit & within
         return fit
 
@@ -322,7 +314,6 @@ class SchedulingPass:
 
 
 def allocated_by(queued: QueuedRequest, allocation: Allocation) -> AllocatedRequest:
-    """The allocation of a request that starts now, as the next snapshot shows it."""
     return AllocatedRequest(
         allocation=allocation,
         workload_id=queued.workload_id,

@@ -1,4 +1,4 @@
-"""The planner's input: nodes, allocations, queue, usage and rules.
+"""The scheduler's input: nodes, allocations, queue, usage and rules.
 
 The live state owns it and reports every change, so it is updated in place and never rebuilt. The pass and the
 explanations read it, and undo what they try (`trial`). It gives the same plan as a snapshot built from the current
@@ -17,13 +17,12 @@ from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Amounts, Rules
 from commonage.domain.usage import PastAllocation
-from commonage.scheduler.backfill.availability import AvailabilityProfiles
+from commonage.scheduler.backfill.claims import AvailabilityProfiles
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.fit.fit_table import FitTable
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Floats, Ints
+from commonage.scheduler.model.shapes import AllocatedRequest, Floats, Ints, QueuedRequest
 from commonage.scheduler.policies import Policy
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import DEFAULT, POLICIES, Maker
@@ -81,11 +80,9 @@ class Snapshot:
     # --- changes --------------------------------------------------------------------------------------------------
 
     def put(self, nodes: Sequence[Node]) -> None:
-        """Add or replace nodes."""
         self.grid.put(nodes)
 
     def remove(self, name: str) -> None:
-        """Remove a node and its allocations."""
         self.grid.remove(name)
 
     def arrived(self, request: Request) -> None:
@@ -95,20 +92,18 @@ class Snapshot:
     def remember(self, past: PastAllocation) -> None:
         """Charge a past allocation to its account, as far as its usage has not decayed."""
         share = self.capacity().share(past.amounts)
-        self.usage.charge(past.attempt_id, past.tenant, past.owner, share, (past.since, past.until))
+        self.usage.begin(past.attempt_id, past.tenant, past.owner, share, past.began_at)
+        self.usage.end(past.attempt_id, past.ended_at)
 
     def enqueue(self, queued: QueuedRequest) -> None:
-        """Add a queued request."""
         request_class = self.queue.enqueue(queued, self.usage.account(queued.tenant, queued.owner))
         self.fits.put(request_class, queued.request)
 
     def dequeue(self, workload_id: str) -> None:
-        """Remove a request from the queue."""
         self.queue.dequeue(workload_id)
         self.sites.forget(workload_id)
 
     def allocate(self, allocated: AllocatedRequest) -> None:
-        """Add or update an allocation."""
         before = self.allocated.get(allocated.workload_id)
         if before == allocated:
             return  # most writes of a workload leave its allocation unchanged
@@ -122,7 +117,6 @@ class Snapshot:
         self._apply(allocated, 1)
 
     def release(self, workload_id: str, at: float) -> None:
-        """Free the allocation of a workload that ended at `at`."""
         allocated = self.allocated.pop(workload_id, None)
         if allocated is not None:
             self._remove(allocated)
@@ -148,7 +142,6 @@ class Snapshot:
         self._apply(allocated, -1)
 
     def _apply(self, allocated: AllocatedRequest, sign: int) -> None:
-        """Add an allocation to all tables (1), or remove it (-1)."""
         if sign > 0:
             self.grid.take(allocated.allocation)
             self.allocations.take(allocated)
@@ -165,15 +158,15 @@ class Snapshot:
             self._undo.append((allocated, sign))
 
     def _rebuild_quotas(self) -> None:
-        """Rebuild the quota accounts, without allocations within a reservation."""
         self._counted = self.reserved.counted
-        counted = (one for one in self.allocations if one.allocation.attempt_id not in self.reserved.counted)
+        counted = (
+            request for request in self.allocations if request.allocation.attempt_id not in self.reserved.counted
+        )
         self.quotas = QuotaAccounts(self.rules, counted)
 
     # --- trials ---------------------------------------------------------------------------------------------------
 
     def refresh(self, now: float) -> None:
-        """Update time-dependent parts to `now`. Called before a pass."""
         self.allocations.sync()
         self.reserved.update(self.rules.reservations, now)
         if self.reserved.counted is not self._counted:
@@ -194,17 +187,14 @@ class Snapshot:
                 self._undo = outer
 
     def start(self, allocated: AllocatedRequest) -> None:
-        """Add an allocation within a trial."""
         self._apply(allocated, 1)
 
     def end(self, allocated: AllocatedRequest) -> None:
-        """Remove an allocation within a trial."""
         self._apply(allocated, -1)
 
     # --- queries --------------------------------------------------------------------------------------------------
 
     def order(self, now: float) -> QueueOrder:
-        """The queue, ordered as of `now`."""
         self.fits.refresh()
         return self.queue.order(now, self.usage, self.rules, self.fits.shares(self.capacity()))
 
@@ -224,14 +214,14 @@ class Snapshot:
         at = max(now, float(ends.min(initial=np.inf)))
         if not np.isfinite(at):
             return None
-        return at, [one for slot in np.flatnonzero(ends <= at) if (one := self.allocations.allocated[slot]) is not None]
+        return at, [
+            request for slot in np.flatnonzero(ends <= at) if (request := self.allocations.allocated[slot]) is not None
+        ]
 
     def runs(self, environment: str, number: int) -> bool:
-        """Whether a node already runs the environment."""
         return self.grid.nodes[number].name in self._environments.get(environment, ())
 
     def capacity(self) -> Capacity:
-        """The total resources."""
         if self._capacity[0] != self.grid.puts:
             self._capacity = (self.grid.puts, Capacity.of(self.grid))
         return self._capacity[1]

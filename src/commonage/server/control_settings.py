@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from commonage.catalogue import builtin_environments
 from commonage.control.settings import BundleLimits, ControlSettings
-from commonage.domain.environments import Environment
 from commonage.domain.errors import InvalidInput
+from commonage.domain.images import Environment
 from commonage.domain.tenants import PRIORITY_CLASSES, PriorityClass, Rules
 from commonage.domain.volumes import Volume, VolumeKind, see_that_folders_are_apart
 from commonage.engines.settings import parse_mount

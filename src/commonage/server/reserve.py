@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.iterations import Iterations
-from commonage.domain.quantities import format_memory
+from commonage.domain.requests import format_memory
 
 log = logging.getLogger(__name__)
 _MIB = 1024 * 1024

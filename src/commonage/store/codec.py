@@ -19,12 +19,11 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Table
 
 from commonage.domain.codec import from_json, to_json
-from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Allocation, Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Attempt, Spec, Workload
+from commonage.domain.usage import UsageReport
+from commonage.domain.workloads import Attempt, Event, Spec, Workload
 from commonage.store import tables
 
 T = TypeVar("T")

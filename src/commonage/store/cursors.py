@@ -10,7 +10,7 @@ from dataclasses import fields
 from hashlib import blake2s
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.ids import WORKLOAD_ID_LENGTH
+from commonage.domain.workloads import WORKLOAD_ID_LENGTH
 from commonage.ports.store import Filter
 
 _CURSOR = re.compile(rf"([0-9a-hjkmnp-tv-z]{{{WORKLOAD_ID_LENGTH}}})-([0-9a-f]{{8}})", re.ASCII)

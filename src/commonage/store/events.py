@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import func, insert, select
 from sqlalchemy.engine import Connection
 
-from commonage.domain.events import Event
+from commonage.domain.workloads import Event
 from commonage.store import codec
 from commonage.store.changes import Changes
 from commonage.store.database import Database

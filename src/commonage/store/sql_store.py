@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from sqlalchemy.engine import Connection
 
 from commonage.domain.errors import Unavailable
-from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage import PastAllocation, Usage
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Attempt, State, Workload
+from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.attempts import Attempts
 from commonage.store.changes import Changes

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, select
 from sqlalchemy.engine import Connection
 
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import UsageReport
 from commonage.store.codec import USAGE_REPORT, Row, clean
 from commonage.store.database import Database
 from commonage.store.statements import Prepared, upsert

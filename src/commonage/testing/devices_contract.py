@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commonage.domain.nodes import Allocation, Device, Isolation, Share
+from commonage.messages import TEXTS
 from commonage.ports.devices import Devices, ShareAssignment
 
 _LIMITS = (
@@ -76,10 +77,10 @@ class DevicesContract:
         for gpu in devices.inventory():
             assert all(uuid != gpu.uuid and links > 0 for uuid, links in gpu.peers)
 
-    def test_what_is_wrong_is_said_in_words(self, devices: Devices) -> None:
-        """Faults and notices are sentences, or clauses that follow the device's name."""
+    def test_faults_and_notices_are_reasons_with_a_text(self, devices: Devices) -> None:
         for gpu in devices.inventory():
-            assert all(len(words.split()) > 2 for words in (*gpu.faults, *gpu.notices))
+            causes = (why for _, why in gpu.unavailable)
+            assert all(type(reason) in TEXTS for reason in (*gpu.faults, *gpu.notices, *causes))
 
     def test_resuming_harms_no_healthy_device(self, devices: Devices) -> None:
         """For any argument: one device, an unknown one, or all."""

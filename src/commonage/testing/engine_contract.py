@@ -19,8 +19,8 @@ from typing import ClassVar
 
 import pytest
 
-from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.images import EnvironmentState
 from commonage.domain.reasons.attempts import EnvironmentFailed
 from commonage.domain.statuses import Phase, Status
 from commonage.testing.behaviour import KILLED, TERMINATED, Behaviour

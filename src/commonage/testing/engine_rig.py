@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import count
 
-from commonage.domain.environments import Environment
-from commonage.domain.ids import IdSequence, attempt_id
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Allocation
 from commonage.domain.statuses import LogLine, Phase, StartRequest, Status
-from commonage.domain.workloads import Kind
+from commonage.domain.workloads import IdSequence, Kind, attempt_id
 from commonage.ports.engine import Engine
 from commonage.testing.behaviour import Aside, Behaviour, shell_aside
 

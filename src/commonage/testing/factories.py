@@ -10,16 +10,13 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
-from commonage.domain.environments import Environment
-from commonage.domain.events import Event, EventKind
-from commonage.domain.ids import IdSequence, attempt_id
-from commonage.domain.images import Image, Kernel, Provenance
+from commonage.domain.images import Environment, Image, Kernel, Provenance
 from commonage.domain.nodes import Allocation, Device, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons.waiting import InQueue
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport, hash_command
-from commonage.domain.workloads import Attempt, Kind, Spec, State, Workload
+from commonage.domain.usage import UsageReport, hash_command
+from commonage.domain.workloads import Attempt, Event, EventKind, IdSequence, Kind, Spec, State, Workload, attempt_id
 
 NOW: Final = 1_700_000_000.0
 """The default instant of all factories; FakeClock starts there."""

@@ -325,7 +325,7 @@ class StoreReadingContract:
         await store.commit(Batch(crowd))
         half = Amounts(1000, 1024, 500, make.DEVICE_MIB // 2)
         found = await store.past_holds(since=20.0, limit=9)
-        assert [(one.owner, one.tenant, one.amounts, one.since, one.until) for one in found] == [
+        assert [(one.owner, one.tenant, one.amounts, one.began_at, one.ended_at) for one in found] == [
             ("user-2", "lab", half, 5.0, 30.0),
             ("user-3", "lab", half, 5.0, 20.0),
         ]

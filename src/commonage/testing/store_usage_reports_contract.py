@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commonage.domain.usage_reports import UsageFigures, UsageReport
+from commonage.domain.usage import UsageFigures, UsageReport
 from commonage.domain.workloads import State, Workload
 from commonage.ports.store import Batch, Store
 from commonage.testing import factories as make

@@ -10,7 +10,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from commonage.domain.ids import attempt_id
 from commonage.domain.images import Image, Kernel, Provenance, Removal, SourceFile
 from commonage.domain.nodes import Allocation, Device, Isolation, Node, NodeReport, NodeState, Share
 from commonage.domain.reasons import Reason
@@ -28,6 +27,7 @@ from commonage.domain.workloads import (
     StopCause,
     StopRequest,
     Workload,
+    attempt_id,
 )
 from commonage.testing.factories import workload_id
 
@@ -200,7 +200,7 @@ def devices() -> st.SearchStrategy[Device]:
         memory_mib=amounts(2**30),
         simulated=st.booleans(),
         isolation=st.sampled_from(Isolation),
-        faults=st.lists(texts(), max_size=2).map(tuple),
+        faults=st.lists(reasons(), max_size=2).map(tuple),
         driver=texts(),
         cuda=texts(),
         compute_capability=texts(),
@@ -211,8 +211,8 @@ def devices() -> st.SearchStrategy[Device]:
         parent_uuid=st.none() | texts(min_size=1),
         parent_memory_mib=amounts(2**30),
         peers=st.lists(st.tuples(texts(), st.integers(1, 36)), max_size=2).map(tuple),
-        notices=st.lists(texts(), max_size=2).map(tuple),
-        unavailable=st.lists(st.tuples(st.sampled_from(Isolation), texts()), max_size=2).map(tuple),
+        notices=st.lists(reasons(), max_size=2).map(tuple),
+        unavailable=st.lists(st.tuples(st.sampled_from(Isolation), reasons()), max_size=2).map(tuple),
     )
 
 

@@ -14,7 +14,7 @@ class UnavailableOut(BaseModel):
     """An isolation level that is not available on a GPU, and how to make it available."""
 
     isolation: str
-    why: str
+    reason: ReasonOut
 
 
 class PeerOut(BaseModel):
@@ -66,8 +66,8 @@ class DeviceOut(BaseModel):
     unavailable: list[UnavailableOut] = Field(
         default_factory=list, description="Isolation levels that are not available, with the reason."
     )
-    faults: list[str] = Field(description="Why it accepts no new workloads.")
-    notices: list[str] = Field(default_factory=list, description="Further remarks; it accepts workloads.")
+    faults: list[ReasonOut] = Field(description="Why it accepts no new workloads.")
+    notices: list[ReasonOut] = Field(default_factory=list, description="Further remarks; it accepts workloads.")
     unattributed: list[UnattributedProcessOut] = Field(
         default_factory=list, description="Processes that use its VRAM, but belong to no workload."
     )

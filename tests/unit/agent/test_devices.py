@@ -14,6 +14,7 @@ from commonage.agent.config import AgentConfig
 from commonage.agent.devices import AgentDevices
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Allocation, Device, Share
+from commonage.domain.reasons.devices import GpuDriverSilent
 from commonage.domain.reasons.nodes import GpuDriverUnavailable
 from commonage.domain.statuses import ProcessOwner
 from commonage.engines.containers.daemon.info import services_fault
@@ -125,7 +126,7 @@ async def test_a_driver_that_does_not_answer_is_a_fault_and_holds_nobody(
     monkeypatch.setattr(devices._devices, "measure", lambda: stuck.wait() and ())
     look = await devices.snapshot(nobody)
     assert devices.is_silent
-    assert [one.faults for one in look.devices] == [("the driver of its GPUs does not answer",)] * len(before.devices)
+    assert [one.faults for one in look.devices] == [(GpuDriverSilent(),)] * len(before.devices)
     assert look.samples == ()
     stuck.set()
     while devices.is_silent:

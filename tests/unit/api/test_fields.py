@@ -21,21 +21,16 @@ from commonage.control.queries.workloads import StateDetails
 from commonage.control.usage.attribution import UnattributedProcess
 from commonage.control.usage.homes import HomeView
 from commonage.control.workloads.submission import Submission
-from commonage.domain.environments import Environment, EnvironmentStatus
-from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
-from commonage.domain.images import Image, Kernel, Provenance, SourceFile
-from commonage.domain.node_pools import MachineKind, NodePoolPolicy, NodePoolView
-from commonage.domain.nodes import Device, Node, NodeReport, Share
+from commonage.domain.images import Environment, EnvironmentStatus, Image, Kernel, Provenance, SourceFile
+from commonage.domain.nodes import Device, MachineKind, Node, NodePoolPolicy, NodePoolView, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request
 from commonage.domain.statuses import LogLine
-from commonage.domain.suggestions import Suggestion
 from commonage.domain.tenants import Amounts, Bounds, Quota, Reservation, Tenant
-from commonage.domain.usage import Usage
-from commonage.domain.usage_reports import UsageFigures, UsageReport
+from commonage.domain.usage import Suggestion, Usage, UsageFigures, UsageReport
 from commonage.domain.volumes import Volume
-from commonage.domain.workloads import Attempt, Spec, Workload
+from commonage.domain.workloads import Attempt, Event, Spec, Workload
 from commonage.ports.devices import DeviceSample
 from commonage.ports.joining import JoinKit, JoinToken
 from commonage.ports.metrics import Point

@@ -21,9 +21,8 @@ from tests.unit.control.world import ANN, Site, job
 
 from commonage.control.control import Control
 from commonage.domain.errors import CommonageError, EngineFailure, Unavailable
-from commonage.domain.ids import workload_of
 from commonage.domain.statuses import Phase
-from commonage.domain.workloads import RetryPolicy, State, Workload
+from commonage.domain.workloads import RetryPolicy, State, Workload, workload_of
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import settle

@@ -5,13 +5,12 @@ from tests.unit.control.world import ANN, BOB, ROOT, SPAWNER, Site, job
 
 from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
-from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import Preempted, Stopping
 from commonage.domain.reasons.waiting import Requeued
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
-from commonage.domain.workloads import Kind, State, StopCause, Workload
+from commonage.domain.workloads import EventKind, Kind, State, StopCause, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 

@@ -8,7 +8,6 @@ from tests.unit.control.world import ANN, BOB, FOREVER, ROOT, SPAWNER, Site, job
 from commonage.control.control import Control
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, EngineFailure, NotFound
-from commonage.domain.events import EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import attempts, waiting
@@ -16,7 +15,7 @@ from commonage.domain.reasons.attempts import StartFailed
 from commonage.domain.reasons.nodes import DiskNearlyFull, DrainedBy, NotReporting
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import StartRequest
-from commonage.domain.workloads import Condition, Dependency, Kind, RetryPolicy, State, StopCause, Workload
+from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, RetryPolicy, State, StopCause, Workload
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour
 from commonage.testing.fakes.clock import settle

@@ -18,14 +18,13 @@ from commonage.domain.errors import (
     Unavailable,
     Unschedulable,
 )
-from commonage.domain.events import EventKind
 from commonage.domain.explanations import Confidence
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import attempts, waiting
 from commonage.domain.reasons.notes import Submitted
 from commonage.domain.requests import parse_gpus
 from commonage.domain.tenants import Rules, Tenant
-from commonage.domain.workloads import Condition, Dependency, Kind, State, Workload
+from commonage.domain.workloads import Condition, Dependency, EventKind, Kind, State, Workload
 from commonage.ports.store import Filter
 from commonage.testing import factories
 from commonage.testing.behaviour import Behaviour

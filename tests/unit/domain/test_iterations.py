@@ -1,4 +1,4 @@
-"""The turns of a loop."""
+"""Iterations of control loops: stuck or idle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Now:
         return self.at
 
 
-def test_a_loop_that_rests_is_never_stuck() -> None:
+def test_resting_loop_is_not_stuck() -> None:
     now = Now()
     iterations = Iterations("one", now, within_s=60)
     iterations.begin()
@@ -22,7 +22,7 @@ def test_a_loop_that_rests_is_never_stuck() -> None:
     assert (health.name, health.age_s, health.stuck) == ("one", 3600, False)
 
 
-def test_a_turn_that_takes_too_long_is_stuck_until_it_ends() -> None:
+def test_long_iteration_is_stuck_until_it_ends() -> None:
     now = Now()
     iterations = Iterations("one", now, within_s=60)
     iterations.begin()
@@ -30,12 +30,12 @@ def test_a_turn_that_takes_too_long_is_stuck_until_it_ends() -> None:
     assert not iterations.health().stuck
     now.at += 1
     assert iterations.health().stuck
-    assert iterations.health().age_s is None, "no turn has ended"
+    assert iterations.health().age_s is None, "no iteration has ended"
     iterations.end()
     assert not iterations.health().stuck
 
 
-def test_a_loop_that_breaks_is_counted_and_rests() -> None:
+def test_counts_breaks() -> None:
     now = Now()
     iterations = Iterations("one", now, within_s=60)
     iterations.begin()
@@ -45,7 +45,7 @@ def test_a_loop_that_breaks_is_counted_and_rests() -> None:
     assert (health.breaks, health.age_s, health.stuck) == (1, 3600, False)
 
 
-def test_a_clock_that_goes_back_makes_no_age_below_zero() -> None:
+def test_age_is_not_negative_if_the_clock_goes_back() -> None:
     now = Now()
     iterations = Iterations("one", now)
     iterations.end()

@@ -1,16 +1,19 @@
+"""The lifecycle: random events, single cases, and the table in docs/concepts/states.md."""
+
+from __future__ import annotations
+
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.domain.triggers import NOW, allocation_for, situations, status_reported, stop, triggers
 
-from commonage.domain.events import EventKind
-from commonage.domain.ids import attempt_id
 from commonage.domain.lifecycle import (
     AllocationAssigned,
     AttemptLost,
+    PreconditionMissing,
     PreconditionsMet,
     Record,
     StartRefused,
@@ -22,10 +25,83 @@ from commonage.domain.lifecycle import (
     Trigger,
     step,
 )
+from commonage.domain.nodes import Allocation
 from commonage.domain.reasons import Reason, attempts, waiting
 from commonage.domain.statuses import Phase, Status
-from commonage.domain.workloads import MAX_LOSSES, Kind, RetryPolicy, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import (
+    MAX_LOSSES,
+    EventKind,
+    Kind,
+    RetryPolicy,
+    State,
+    StopCause,
+    StopRequest,
+    Workload,
+    attempt_id,
+)
 from commonage.testing import factories
+
+NOW = factories.NOW
+
+
+def allocation_for(workload: Workload, at: float = NOW) -> Allocation:
+    return factories.allocation(attempt_id(workload.id, workload.attempts + 1), at=at)
+
+
+def stop(cause: StopCause = StopCause.USER, at: float = NOW) -> StopRequest:
+    return StopRequest("ann", at, cause, attempts.StoppedBy(by="ann", comment=cause.value))
+
+
+def status_reported(attempt: str, phase: Phase, at: float = NOW + 1, exit_code: int | None = None) -> StatusReported:
+    reason = attempts.UnpackingFiles() if phase is Phase.STARTING else None
+    return StatusReported(Status(attempt, phase, at, "node-1", reason, exit_code=exit_code))
+
+
+def triggers(workload: Workload, at: float = NOW + 1) -> dict[str, Trigger]:
+    """By the words of docs/concepts/states.md; what names an attempt names the present one."""
+    attempt = workload.attempt.id if workload.attempt else attempt_id(workload.id, 1)
+    return {
+        "released": PreconditionsMet(),
+        "withheld": PreconditionMissing(waiting.EnvironmentNotFound(environment="torch")),
+        "allocated": AllocationAssigned(allocation_for(workload, at)),
+        "seen starting": status_reported(attempt, Phase.STARTING, at),
+        "seen running": status_reported(attempt, Phase.RUNNING, at),
+        "seen ended, exit code 0": status_reported(attempt, Phase.ENDED, at, 0),
+        "seen ended, another code": status_reported(attempt, Phase.ENDED, at, 1),
+        "seen ended, nobody knows how": status_reported(attempt, Phase.ENDED, at),
+        "start refused": StartRefused(attempt, attempts.StartFailed(error="it would not start")),
+        "vanished": AttemptLost(attempt, attempts.Disappeared()),
+        "stop: user, admin, dependency": StopRequested(stop(StopCause.USER, at)),
+        "stop: time limit": StopRequested(stop(StopCause.TIME_LIMIT, at)),
+        "stop: eviction": StopRequested(stop(StopCause.EVICTION, at)),
+        "time runs out": TimeLimitNear(60.0),
+    }
+
+
+def situations(retries: int = 0, *, requeue: bool = False) -> dict[str, list[Workload]]:
+    """Workloads by the columns of docs/concepts/states.md."""
+    queued = factories.workload(State.QUEUED, retry=RetryPolicy(retries), requeue=requeue)
+    starting = step(queued, AllocationAssigned(allocation_for(queued)), NOW).workload
+    assert starting.attempt is not None
+    running = step(starting, status_reported(starting.attempt.id, Phase.RUNNING, NOW), NOW).workload
+    lived = [starting, running]
+    return {
+        "held": [replace(queued, state=State.HELD)],
+        "queued": [queued],
+        "starting": [starting],
+        "running": [running],
+        "being stopped": [step(workload, StopRequested(stop()), NOW).workload for workload in lived],
+        "over its limit": [
+            step(workload, StopRequested(stop(StopCause.TIME_LIMIT)), NOW).workload for workload in lived
+        ],
+        "evicted": [step(workload, StopRequested(stop(StopCause.EVICTION)), NOW).workload for workload in lived],
+        "ended": [
+            replace(running, state=state, attempt=replace(running.attempt, state=state))  # type: ignore[type-var]
+            for state in State
+            if state.is_terminal
+        ],
+    }
+
 
 GONE = attempts.Disappeared()
 DOWN = attempts.NodeLost(node="node-1", cause=attempts.SiteNotAnswering())
@@ -84,8 +160,8 @@ class Life(RuleBasedStateMachine):
 
     @staticmethod
     def check_effects(before: Workload, trigger: Trigger, effects: tuple[object, ...], after: Workload) -> None:
-        starts = [one for one in effects if isinstance(one, StartRun)]
-        stops = [one for one in effects if isinstance(one, StopRun)]
+        starts = [effect for effect in effects if isinstance(effect, StartRun)]
+        stops = [effect for effect in effects if isinstance(effect, StopRun)]
         if starts:
             assert isinstance(trigger, AllocationAssigned)
             assert starts == [StartRun(trigger.allocation.attempt_id)]
@@ -93,16 +169,16 @@ class Life(RuleBasedStateMachine):
             assert after.attempt.id == trigger.allocation.attempt_id
         if isinstance(trigger, AllocationAssigned) and after != before:
             assert starts
-        for one in stops:
-            present = before.attempt is not None and before.attempt.id == one.attempt_id
+        for effect in stops:
+            present = before.attempt is not None and before.attempt.id == effect.attempt_id
             if isinstance(trigger, StopRequested):
                 assert present
-                assert one.grace_s == before.spec.grace_s
+                assert effect.grace_s == before.spec.grace_s
             else:  # what runs without being wished to
                 assert isinstance(trigger, StatusReported)
                 assert not present or before.attempt is None or before.attempt.state.is_terminal
         if before.state is not after.state:
-            assert any(isinstance(one, Record) for one in effects)
+            assert any(isinstance(effect, Record) for effect in effects)
 
     @rule()
     def released(self) -> None:
@@ -148,20 +224,22 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def holds_together(self) -> None:
-        one = self.workload
-        if one.state.holds_allocation:
-            assert one.attempt is not None
-            assert one.attempt.state is one.state
-        elif one.attempt is not None:
-            assert one.attempt.state.is_terminal
-            assert one.attempt.ended_at is not None
-        if one.state.waits:
-            assert one.stop is None
-        if one.not_before is not None:
-            assert one.state is State.HELD
-        assert one.attempts <= one.spec.retry.retries + 1 + self.evictions + one.losses
-        assert one.retried <= one.spec.retry.retries
-        assert one.losses <= (MAX_LOSSES if one.spec.requeue and one.spec.kind is not Kind.SESSION else 0)
+        workload = self.workload
+        if workload.state.holds_allocation:
+            assert workload.attempt is not None
+            assert workload.attempt.state is workload.state
+        elif workload.attempt is not None:
+            assert workload.attempt.state.is_terminal
+            assert workload.attempt.ended_at is not None
+        if workload.state.waits:
+            assert workload.stop is None
+        if workload.not_before is not None:
+            assert workload.state is State.HELD
+        assert workload.attempts <= workload.spec.retry.retries + 1 + self.evictions + workload.losses
+        assert workload.retried <= workload.spec.retry.retries
+        assert workload.losses <= (
+            MAX_LOSSES if workload.spec.requeue and workload.spec.kind is not Kind.SESSION else 0
+        )
 
     @invariant()
     def a_stop_to_stop_always_ends_it(self) -> None:
@@ -189,7 +267,7 @@ class Nodes(RuleBasedStateMachine):
         self.now += 1
         outcome = step(self.workload, trigger, self.now)
         self.workload = outcome.workload
-        self.ordered += [one for one in outcome.effects if not isinstance(one, Record)]
+        self.ordered += [effect for effect in outcome.effects if not isinstance(effect, Record)]
 
     def end(self, attempt: str, code: int | None) -> None:
         if attempt in self.runs:
@@ -209,14 +287,14 @@ class Nodes(RuleBasedStateMachine):
     @precondition(lambda self: self.ordered)
     @rule(data=st.data(), again=st.booleans())
     def carry_out(self, data: st.DataObject, again: bool) -> None:
-        one = data.draw(st.sampled_from(self.ordered))
+        effect = data.draw(st.sampled_from(self.ordered))
         if not again:
-            self.ordered.remove(one)
-        if isinstance(one, StopRun):
-            self.end(one.attempt_id, 143)
-            self.ended.setdefault(one.attempt_id, None)
-        elif one.attempt_id not in self.ended:  # an engine starts nothing twice
-            self.runs.add(one.attempt_id)
+            self.ordered.remove(effect)
+        if isinstance(effect, StopRun):
+            self.end(effect.attempt_id, 143)
+            self.ended.setdefault(effect.attempt_id, None)
+        elif effect.attempt_id not in self.ended:  # an engine starts nothing twice
+            self.runs.add(effect.attempt_id)
 
     @precondition(lambda self: self.runs)
     @rule(code=st.sampled_from([0, 1]))
@@ -283,135 +361,131 @@ def see(workload: Workload, phase: Phase, at: float = NOW + 10, code: int | None
         (None, False, attempts.NodeRestarted(node="node-1"), attempts.NodeRestarted(node="node-1")),
     ],
 )
-def test_why_it_ended(code: int | None, oom: bool, phase: Reason | None, reason: Reason) -> None:
+def test_reason_of_an_end(code: int | None, oom: bool, phase: Reason | None, reason: Reason) -> None:
     assert see(running(), Phase.ENDED, code=code, oom=oom, reason=phase).reason == reason
 
 
-def test_retries_pause_longer_each_time_and_then_it_is_final() -> None:
-    one = running(retry=RetryPolicy(2, 10.0))
+def test_retries_pause_longer_each_time_until_none_is_left() -> None:
+    workload = running(retry=RetryPolicy(2, 10.0))
     pauses = []
-    while not one.state.is_terminal:
-        one = see(one, Phase.ENDED, code=1)
-        if one.state is State.HELD:
-            assert one.not_before is not None
-            pauses.append(one.not_before - one.since)
-            assert isinstance(one.reason, waiting.RetryScheduled)
-            assert (one.reason.retry, one.reason.retries) == (one.attempts, 2)
-            assert one.reason.cause == attempts.ExitCode(exit_code=1)
-            one = step(one, PreconditionsMet(), NOW).workload
-            one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
+    while not workload.state.is_terminal:
+        workload = see(workload, Phase.ENDED, code=1)
+        if workload.state is State.HELD:
+            assert workload.not_before is not None
+            pauses.append(workload.not_before - workload.since)
+            assert isinstance(workload.reason, waiting.RetryScheduled)
+            assert (workload.reason.retry, workload.reason.retries) == (workload.attempts, 2)
+            assert workload.reason.cause == attempts.ExitCode(exit_code=1)
+            workload = step(workload, PreconditionsMet(), NOW).workload
+            workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
     assert pauses == [10.0, 20.0]
-    assert (one.state, one.attempts) == (State.FAILED, 3)
+    assert (workload.state, workload.attempts) == (State.FAILED, 3)
 
 
-def test_a_pause_is_an_hour_at_most() -> None:
+def test_pause_is_at_most_an_hour() -> None:
     assert RetryPolicy(100, 10.0).pause_before(100) == 3600.0
     assert RetryPolicy(100, 0.0).pause_before(100) == 0.0
 
 
-def test_stopping_it_forbids_retries() -> None:
-    one = step(running(retry=RetryPolicy(5)), StopRequested(stop()), NOW).workload
-    assert see(one, Phase.ENDED, code=1).state is State.STOPPED
+@pytest.mark.parametrize(
+    ("fields", "cause", "code", "state"),
+    [
+        ({"retry": RetryPolicy(5)}, StopCause.USER, 1, State.STOPPED),
+        ({"kind": Kind.JOB}, StopCause.EVICTION, 0, State.SUCCEEDED),
+        ({"kind": Kind.SERVICE}, StopCause.EVICTION, 0, State.QUEUED),
+        ({"gang": True}, StopCause.EVICTION, 0, State.QUEUED),
+        ({"preemptible": True}, StopCause.EVICTION, 0, State.QUEUED),
+    ],
+)
+def test_state_after_a_stop(fields: dict[str, object], cause: StopCause, code: int, state: State) -> None:
+    """A stop forbids retries. An evicted workload is requeued, except for a job that could finish."""
+    stopping = step(running(**fields), StopRequested(stop(cause)), NOW).workload
+    assert see(stopping, Phase.ENDED, code=code).state is state
 
 
-def test_what_ended_well_before_its_time_limit_struck_has_succeeded() -> None:
-    """As after a night without a control plane: it wishes the end first and learns of the earlier one later."""
-    one = step(running(time_limit_s=60), StopRequested(stop(StopCause.TIME_LIMIT, NOW + 3600)), NOW + 3600).workload
-    assert see(one, Phase.ENDED, at=NOW + 30, code=0).state is State.SUCCEEDED
-    assert see(one, Phase.ENDED, at=NOW + 3601, code=0).state is State.TIMED_OUT
+def test_workload_that_ended_before_its_time_limit_has_succeeded() -> None:
+    """As after a night without a control plane: it requests the stop first and learns of the earlier end later."""
+    late = NOW + 3600
+    stopping = step(running(time_limit_s=60), StopRequested(stop(StopCause.TIME_LIMIT, late)), late).workload
+    assert see(stopping, Phase.ENDED, at=NOW + 30, code=0).state is State.SUCCEEDED
+    assert see(stopping, Phase.ENDED, at=NOW + 3601, code=0).state is State.TIMED_OUT
 
 
-def test_a_evicted_service_goes_back_even_if_it_ends_well_and_a_job_does_not() -> None:
-    for kind, state in ((Kind.SERVICE, State.QUEUED), (Kind.JOB, State.SUCCEEDED)):
-        one = step(running(kind=kind), StopRequested(stop(StopCause.EVICTION)), NOW).workload
-        assert see(one, Phase.ENDED, code=0).state is state
+def test_user_may_stop_an_evicted_workload_once() -> None:
+    evicted = step(running(), StopRequested(stop(StopCause.EVICTION)), NOW).workload
+    stopping = step(evicted, StopRequested(stop()), NOW)
+    assert [type(effect) for effect in stopping.effects] == [Record, StopRun]
+    assert see(stopping.workload, Phase.ENDED, code=143).state is State.STOPPED
+    assert step(stopping.workload, StopRequested(stop(StopCause.ADMIN)), NOW).effects == ()
 
 
-@pytest.mark.parametrize("sort", ["gang", "preemptible"])
-def test_who_is_to_go_on_later_goes_back_even_if_it_saved_its_work_and_ended_well(sort: str) -> None:
-    one = step(running(**{sort: True}), StopRequested(stop(StopCause.EVICTION)), NOW).workload
-    assert see(one, Phase.ENDED, code=0).state is State.QUEUED
-
-
-def test_a_user_may_stop_what_is_being_evicted() -> None:
-    one = step(running(), StopRequested(stop(StopCause.EVICTION)), NOW).workload
-    asked = step(one, StopRequested(stop()), NOW)
-    assert [type(effect) for effect in asked.effects] == [Record, StopRun]
-    assert see(asked.workload, Phase.ENDED, code=143).state is State.STOPPED
-
-
-def test_a_second_stop_changes_nothing() -> None:
-    one = step(running(), StopRequested(stop()), NOW).workload
-    assert step(one, StopRequested(stop(StopCause.ADMIN)), NOW).effects == ()
-
-
-def test_a_late_comer_is_told_to_end() -> None:
-    one = see(running(retry=RetryPolicy(1)), Phase.ENDED, code=1)
-    late = StatusReported(Status(attempt_id(one.id, 1), Phase.RUNNING, NOW))
-    assert step(one, late, NOW).effects == (StopRun(attempt_id(one.id, 1), 0),)
+def test_stops_an_attempt_that_appears_after_its_end() -> None:
+    ended = see(running(retry=RetryPolicy(1)), Phase.ENDED, code=1)
+    late = StatusReported(Status(attempt_id(ended.id, 1), Phase.RUNNING, NOW))
+    assert step(ended, late, NOW).effects == (StopRun(attempt_id(ended.id, 1), 0),)
 
 
 def test_repeated_statuses_write_nothing() -> None:
     for name, workloads in situations().items():
-        for one in workloads:
+        for workload in workloads:
             for words in ("seen starting", "seen running"):
-                once = step(one, triggers(one)[words], NOW + 1).workload
-                again = step(once, triggers(one)[words], NOW + 2)
+                once = step(workload, triggers(workload)[words], NOW + 1).workload
+                again = step(once, triggers(workload)[words], NOW + 2)
                 assert again.workload is once, f"{words} twice when {name}"
 
 
-def test_it_is_warned_once_in_each_attempt() -> None:
-    one = step(running(), TimeLimitNear(60.0), NOW)
-    assert one.effects == (Record(EventKind.WARNING, attempts.TimeLimitNear(left_s=60.0)),)
-    assert step(one.workload, TimeLimitNear(59.0), NOW).effects == ()
+def test_warns_of_the_time_limit_once() -> None:
+    warned = step(running(), TimeLimitNear(60.0), NOW)
+    assert warned.effects == (Record(EventKind.WARNING, attempts.TimeLimitNear(left_s=60.0)),)
+    assert step(warned.workload, TimeLimitNear(59.0), NOW).effects == ()
 
 
-def test_what_waits_ends_at_once() -> None:
-    one = step(factories.workload(State.QUEUED), StopRequested(StopRequest("ann", NOW)), NOW)
-    assert (one.workload.state, one.workload.reason) == (State.STOPPED, attempts.StoppedBy(by="ann"))
-    assert [type(effect) for effect in one.effects] == [Record]
+def test_waiting_workload_stops_at_once() -> None:
+    stopped = step(factories.workload(State.QUEUED), StopRequested(StopRequest("ann", NOW)), NOW)
+    assert (stopped.workload.state, stopped.workload.reason) == (State.STOPPED, attempts.StoppedBy(by="ann"))
+    assert [type(effect) for effect in stopped.effects] == [Record]
 
 
-def test_deadlines() -> None:
-    one = running(time_limit_s=60)
-    assert one.deadline == NOW + 60
+def test_only_a_running_workload_with_a_time_limit_has_a_deadline() -> None:
+    limited = running(time_limit_s=60)
+    assert limited.deadline == NOW + 60
     assert running().deadline is None
-    assert see(one, Phase.ENDED, code=0).deadline is None
+    assert see(limited, Phase.ENDED, code=0).deadline is None
     assert factories.workload(State.QUEUED, time_limit_s=60).deadline is None
 
 
-def test_a_eviction_is_no_retry() -> None:
-    one = step(running(retry=RetryPolicy(1, 10.0)), StopRequested(stop(StopCause.EVICTION)), NOW).workload
-    one = see(one, Phase.ENDED, code=143)
-    assert (one.state, one.retried) == (State.QUEUED, 0)
-    one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
-    one = see(one, Phase.ENDED, code=1)
-    assert (one.state, one.retried) == (State.HELD, 1)
+def test_eviction_does_not_count_as_retry() -> None:
+    workload = step(running(retry=RetryPolicy(1, 10.0)), StopRequested(stop(StopCause.EVICTION)), NOW).workload
+    workload = see(workload, Phase.ENDED, code=143)
+    assert (workload.state, workload.retried) == (State.QUEUED, 0)
+    workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
+    workload = see(workload, Phase.ENDED, code=1)
+    assert (workload.state, workload.retried) == (State.HELD, 1)
 
 
 @pytest.mark.parametrize("kind", [Kind.JOB, Kind.SERVICE])
-def test_who_stops_it_queues_again_when_its_node_is_lost_and_keeps_its_retries(kind: Kind) -> None:
-    one = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Phase.ENDED, reason=DOWN)
-    assert (one.state, one.retried, one.losses) == (State.QUEUED, 0, 1)
-    assert one.reason == waiting.Requeued(cause=DOWN)
-    assert one.attempt is not None
-    assert one.attempt.state is State.LOST
-    one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
-    one = step(one, AttemptLost(f"{one.id}-2", GONE), NOW).workload
-    assert (one.state, one.losses) == (State.QUEUED, 2)
+def test_requeues_when_the_node_is_lost_and_keeps_retries(kind: Kind) -> None:
+    workload = see(running(kind=kind, requeue=True, retry=RetryPolicy(1, 10.0)), Phase.ENDED, reason=DOWN)
+    assert (workload.state, workload.retried, workload.losses) == (State.QUEUED, 0, 1)
+    assert workload.reason == waiting.Requeued(cause=DOWN)
+    assert workload.attempt is not None
+    assert workload.attempt.state is State.LOST
+    workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
+    workload = step(workload, AttemptLost(f"{workload.id}-2", GONE), NOW).workload
+    assert (workload.state, workload.losses) == (State.QUEUED, 2)
 
 
-def test_what_is_lost_again_and_again_is_given_up() -> None:
-    one = running(requeue=True)
-    while not one.state.is_terminal:
-        one = see(one, Phase.ENDED, reason=DOWN)
-        if one.state is State.QUEUED:
-            one = step(one, AllocationAssigned(allocation_for(one)), NOW).workload
-    assert (one.state, one.attempts, one.losses) == (State.LOST, MAX_LOSSES + 1, MAX_LOSSES)
-    assert one.reason == attempts.LostTooOften(losses=6, cause=DOWN)
+def test_gives_up_after_repeated_losses() -> None:
+    workload = running(requeue=True)
+    while not workload.state.is_terminal:
+        workload = see(workload, Phase.ENDED, reason=DOWN)
+        if workload.state is State.QUEUED:
+            workload = step(workload, AllocationAssigned(allocation_for(workload)), NOW).workload
+    assert (workload.state, workload.attempts, workload.losses) == (State.LOST, MAX_LOSSES + 1, MAX_LOSSES)
+    assert workload.reason == attempts.LostTooOften(losses=6, cause=DOWN)
 
 
-def test_what_does_not_stop_it_is_lost() -> None:
+def test_is_lost_without_requeue() -> None:
     assert see(running(requeue=False), Phase.ENDED).state is State.LOST
 
 
@@ -423,3 +497,45 @@ def test_a_session_is_lost_with_its_node_whatever_it_stops() -> None:
 def test_what_is_to_stop_does_not_come_back_because_its_node_is_lost() -> None:
     one = step(running(requeue=True), StopRequested(stop()), NOW).workload
     assert see(one, Phase.ENDED).state is State.STOPPED
+
+
+# --- docs/concepts/states.md ------------------------------------------------------------------------------------------
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "concepts" / "states.md"
+
+
+def outcome(workload: Workload, trigger: str) -> str:
+    after = step(workload, triggers(workload)[trigger], NOW + 1)
+    if after.workload == workload and not after.effects:
+        return "·"
+    if after.workload.stop != workload.stop and not after.workload.state.is_terminal and after.workload.stop:
+        return {"user": "being stopped", "time-limit": "over its limit", "eviction": "evicted"}[
+            after.workload.stop.cause
+        ]
+    if after.workload.state == workload.state:
+        return "noted" if after.workload != workload else "·"
+    return str(after.workload.state)
+
+
+def cell(situation: str, trigger: str) -> str:
+    workloads = [*situations(0)[situation], *situations(1)[situation], *situations(0, requeue=True)[situation]]
+    outcomes = dict.fromkeys(outcome(workload, trigger) for workload in workloads)
+    return " or ".join(text for text in outcomes if text != "·") or "·"
+
+
+def table() -> str:
+    columns = list(situations())
+    rows = list(triggers(situations()["queued"][0]))
+    lines = ["| what happens | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    lines += [f"| {row} | " + " | ".join(cell(column, row) for column in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def test_table_of_states_matches_the_code() -> None:
+    expected = table()
+    assert expected in DOCUMENT.read_text(), f"docs/concepts/states.md should hold this table:\n{expected}"
+
+
+def test_document_names_every_state() -> None:
+    text = DOCUMENT.read_text()
+    assert [state for state in State if f"`{state}`" not in text] == []

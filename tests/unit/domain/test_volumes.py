@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commonage.domain.errors import Forbidden, InvalidInput
-from commonage.domain.folders import folder_name
 from commonage.domain.volumes import (
     Extent,
     Volume,
@@ -11,6 +10,7 @@ from commonage.domain.volumes import (
     VolumeRequest,
     allowed,
     check_volume,
+    folder_name,
     mounts_of,
     parse_volume,
     see_that_folders_are_apart,
@@ -33,7 +33,7 @@ ALL = (DATASETS, RESULTS, EXAM)
         ("results@/data", VolumeRequest("results", None, "/data")),
     ],
 )
-def test_it_is_asked_for_in_one_word(text: str, request_: VolumeRequest) -> None:
+def test_parses_volume_requests(text: str, request_: VolumeRequest) -> None:
     assert parse_volume(text) == request_
     assert parse_volume(request_.text) == request_
 
@@ -57,31 +57,34 @@ def test_it_is_asked_for_in_one_word(text: str, request_: VolumeRequest) -> None
         ("datasets@/a,b", "no whole path"),
     ],
 )
-def test_what_cannot_be_meant_is_told(text: str, why: str) -> None:
+def test_refuses_invalid_volume_requests(text: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why) as caught:
         parse_volume(text)
     assert (caught.value.field, caught.value.problem_code) == ("volumes", "invalid-volume")
 
 
 @given(st.text())
-def test_any_text_is_a_request_or_an_error_in_words(text: str) -> None:
+def test_any_text_parses_or_is_refused(text: str) -> None:
     try:
-        found = parse_volume(text)
+        request = parse_volume(text)
     except InvalidInput as error:
         assert error.field == "volumes"
     else:
-        assert parse_volume(found.text) == found
+        assert parse_volume(request.text) == request
 
 
-def asked(*texts: str) -> list[VolumeRequest]:
+def requested(*texts: str) -> list[VolumeRequest]:
     return [parse_volume(text) for text in texts]
 
 
-def test_read_only_unless_asked_for() -> None:
-    assert [one.text for one in allowed(asked("datasets", "results"), ALL, "lab")] == ["datasets:ro", "results:ro"]
-    assert [one.text for one in allowed(asked("results:rw"), ALL, "lab")] == ["results:rw"]
+def test_volumes_are_read_only_by_default_except_scratch() -> None:
+    assert [request.text for request in allowed(requested("datasets", "results"), ALL, "lab")] == [
+        "datasets:ro",
+        "results:ro",
+    ]
+    assert [request.text for request in allowed(requested("results:rw"), ALL, "lab")] == ["results:rw"]
     scratch = Volume("scratch", kind=VolumeKind.SCRATCH, writable=True)
-    assert [one.text for one in allowed(asked("scratch"), (scratch,), "lab")] == ["scratch:rw"]
+    assert [request.text for request in allowed(requested("scratch"), (scratch,), "lab")] == ["scratch:rw"]
 
 
 @pytest.mark.parametrize(
@@ -95,23 +98,25 @@ def test_read_only_unless_asked_for() -> None:
         (["datasets"] * 33, InvalidInput, "33 volumes"),
     ],
 )
-def test_what_cannot_be_had_is_told(texts: list[str], error: type[Exception], why: str) -> None:
+def test_refuses_volumes_that_are_not_allowed(texts: list[str], error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
-        allowed(asked(*texts), ALL, "lab")
+        allowed(requested(*texts), ALL, "lab")
 
 
-def test_a_mount_has_nothing_left_to_look_up() -> None:
-    [mount] = mounts_of(asked("results:rw"), ALL, "Ada Lovelace", "lab")
+def test_mount_is_fully_resolved() -> None:
+    [mount] = mounts_of(requested("results:rw"), ALL, "Ada Lovelace", "lab")
     assert mount.source == f"/srv/lab/{folder_name('Ada Lovelace')}"
     assert (mount.target, mount.writable, mount.made) == ("/volumes/results", True, True)
-    [mount] = mounts_of(asked("exam@/exam"), ALL, "ada", "course")
+    [mount] = mounts_of(requested("exam@/exam"), ALL, "ada", "course")
     assert (mount.source, mount.target, mount.writable, mount.made) == ("/srv/exam", "/exam", False, False)
 
 
-def test_what_is_always_there_gives_way_to_what_was_asked_for() -> None:
+def test_requested_volume_displaces_an_automatic_one() -> None:
     always = Volume("system", source="/srv/system", always=True, target="/data/system")
-    assert [one.name for one in mounts_of([], (always, *ALL), "ada", "lab")] == ["system"]
-    assert [one.name for one in mounts_of(asked("datasets@/data"), (always, *ALL), "ada", "lab")] == ["datasets"]
+    assert [mount.name for mount in mounts_of([], (always, *ALL), "ada", "lab")] == ["system"]
+    assert [mount.name for mount in mounts_of(requested("datasets@/data"), (always, *ALL), "ada", "lab")] == [
+        "datasets"
+    ]
     theirs = Volume("theirs", source="/srv/x", always=True, tenants=("other",))
     assert mounts_of([], (theirs,), "ada", "lab") == ()
 
@@ -120,9 +125,9 @@ names = st.text(min_size=1, max_size=20)
 
 
 @given(names, names, names, names, st.sampled_from(Extent))
-def test_docker_volumes_of_different_people_differ(a: str, x: str, b: str, y: str, per: Extent) -> None:
+def test_docker_volumes_are_shared_to_their_extent(a: str, x: str, b: str, y: str, per: Extent) -> None:
     volume = Volume("results", kind=VolumeKind.DOCKER, writable=True, per=per)
-    [one], [other] = (mounts_of(asked("results"), (volume,), owner, tenant) for owner, tenant in ((a, x), (b, y)))
+    [one], [other] = (mounts_of(requested("results"), (volume,), owner, tenant) for owner, tenant in ((a, x), (b, y)))
     shared = {Extent.ALL: True, Extent.TENANT: x == y, Extent.USER: (a, x) == (b, y)}[per]
     assert (one.source == other.source) is shared
     assert set(one.source) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
@@ -148,7 +153,7 @@ def test_docker_volumes_of_different_people_differ(a: str, x: str, b: str, y: st
         (Volume("x", source="/srv", target="/etc/x"), "/etc is taken"),
     ],
 )
-def test_what_cannot_be_offered_is_told(volume: Volume, why: str) -> None:
+def test_refuses_invalid_volumes(volume: Volume, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         check_volume(volume)
 
@@ -174,7 +179,7 @@ def test_what_cannot_be_offered_is_told(volume: Volume, why: str) -> None:
         ("/data/commonage/volumes/x", True, ""),
     ],
 )
-def test_no_folder_lies_in_one_that_workloads_write_to(path: str, writable: bool, why: str) -> None:
+def test_refuses_folders_within_writable_folders(path: str, writable: bool, why: str) -> None:
     others = [("shared", "/srv/lab", True), ("homes", "/home/{user}", True), ("read", "/srv/read", False)]
     places = [*others, ("new", path, writable)]
     if why:
@@ -184,5 +189,5 @@ def test_no_folder_lies_in_one_that_workloads_write_to(path: str, writable: bool
         see_that_folders_are_apart(places, ["/data/commonage"])
 
 
-def test_a_program_finds_it_by_a_variable() -> None:
+def test_variable_of_a_volume() -> None:
     assert variable_of("data-sets.v2") == "COMMONAGE_VOLUME_DATA_SETS_V2"

@@ -7,6 +7,13 @@ import pytest
 from tests.fakes.amdsmi import NO_PERM, TIMEOUT, FakeAmdSmi, Gpu
 
 from commonage.domain.nodes import Device
+from commonage.domain.reasons.devices import (
+    GpuDriverFailed,
+    GpuMemoryErrorsSeen,
+    GpuNotAnswering,
+    GpuNotListed,
+    MemoryPagesRetired,
+)
 from commonage.gpu import amd, detect
 from commonage.gpu.amd import AmdDevices, load_library
 from commonage.gpu.simulated import SimulatedDevices
@@ -118,11 +125,12 @@ def test_a_gpu_that_dies_goes_and_comes_back() -> None:
     before = list(devices.inventory())
     api.gpus[0].dead = TIMEOUT
     first, second = devices.inventory()
-    assert "does not answer" in first.faults[0]
+    assert isinstance(first.faults[0], GpuNotAnswering)
     assert (first.uuid, second.faults) == (before[0].uuid, ())
     assert [sample.uuid for sample in devices.measure()] == [second.uuid]
     gone = api.gpus.pop(0)
-    assert "no longer listed" in next(gpu for gpu in devices.inventory() if gpu.uuid == first.uuid).faults[0]
+    missing = next(gpu for gpu in devices.inventory() if gpu.uuid == first.uuid)
+    assert missing.faults == (GpuNotListed(search="amdgpu"),)
     gone.dead = 0
     api.gpus.insert(0, gone)
     assert list(devices.inventory()) == before
@@ -133,7 +141,9 @@ def test_a_driver_that_goes_in_the_middle() -> None:
     devices = AmdDevices(api=api)
     devices.inventory()
     api.init = TIMEOUT
-    assert "modprobe amdgpu" in devices.inventory()[0].faults[0]
+    (fault,) = devices.inventory()[0].faults
+    assert isinstance(fault, GpuDriverFailed)
+    assert "modprobe amdgpu" in fault.error
     assert devices.measure() == ()
 
 
@@ -141,10 +151,7 @@ def test_memory_errors_are_worth_knowing() -> None:
     counts = {"correctable_count": 0, "uncorrectable_count": 2}
     says = {"amdsmi_get_gpu_total_ecc_count": counts, "amdsmi_get_gpu_bad_page_info": [{"value": 0}]}
     (gpu,) = opened(Gpu(says)).inventory()
-    assert gpu.notices == (
-        "2 uncorrectable memory errors since the driver was loaded",
-        "1 bad pages of memory are retired or wait for it",
-    )
+    assert gpu.notices == (GpuMemoryErrorsSeen(count=2), MemoryPagesRetired(count=1))
 
 
 def test_a_driver_that_cannot_be_used_says_what_to_do() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device
+from commonage.domain.reasons.devices import GpuNotReachable
 from commonage.gpu import detect
 from commonage.gpu.detect import check_wanted, describe, open_devices
 from commonage.gpu.none import NoDevices
@@ -44,10 +45,13 @@ def opened(wanted: str) -> detect.Opened:
 
 @pytest.mark.parametrize("wanted", ["auto", "nvml", " AUTO "])
 def test_real_devices_are_taken_where_there_are_any(driver: type[Driver], wanted: str) -> None:
-    driver.finds = (Device("GPU-1", 0, "Tesla T4", 14920), Device("GPU-2", 1, "Tesla T4", 14920, faults=("is lost",)))
+    driver.finds = (
+        Device("GPU-1", 0, "Tesla T4", 14920),
+        Device("GPU-2", 1, "Tesla T4", 14920, faults=(GpuNotReachable(),)),
+    )
     devices, said = opened(wanted)
     assert isinstance(devices, Driver)
-    assert said == "GPUs found by NVML (driver 615.10, CUDA 13.1): 2 x Tesla T4 (14.5 GiB); GPU 1 is lost."
+    assert said == "GPUs found by NVML (driver 615.10, CUDA 13.1): 2 x Tesla T4 (14.5 GiB); GPU 1 is faulty."
 
 
 def test_without_a_driver_a_device_is_simulated_and_that_is_said(driver: type[Driver]) -> None:

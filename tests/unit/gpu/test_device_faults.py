@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from commonage.gpu.device_faults import DeviceFaults, Life, boot_id
+from commonage.domain.reasons.devices import XidReported
+from commonage.gpu.device_faults import DeviceFaults, ResetMarkers, boot_id
 
-LIFE = Life("boot-1", "615.10", energy_mj=5000, recovery=0)
+MARKERS = ResetMarkers("boot-1", "615.10", energy_mj=5000, recovery=0)
 
 
 class Faults(DeviceFaults):
@@ -18,17 +19,15 @@ class Faults(DeviceFaults):
         super().__init__(path, lambda: self.at)
 
 
-def stopped(faults: DeviceFaults, life: Life = LIFE) -> bool:
-    return bool(faults.faults("GPU-1", 0, life))
+def stopped(faults: DeviceFaults, markers: ResetMarkers = MARKERS) -> bool:
+    return bool(faults.faults("GPU-1", 0, markers))
 
 
 def test_a_notice_is_shown_for_an_hour() -> None:
     faults = Faults()
-    faults.agent_reports("GPU-1", 31, LIFE)
+    faults.note_xid("GPU-1", 31, MARKERS)
     faults.at += 3599
-    assert faults.notices("GPU-1") == (
-        "an application had Xid 31 (memory page fault, an access to an address that is not its own) at 00:16 UTC",
-    )
+    assert faults.notices("GPU-1") == (XidReported(number=31, seen_at=1000.0, by_application=True),)
     faults.at += 2
     assert faults.notices("GPU-1") == ()
     assert faults.last == {"GPU-1": 31}
@@ -37,51 +36,51 @@ def test_a_notice_is_shown_for_an_hour() -> None:
 @pytest.mark.parametrize(
     ("later", "over"),
     [
-        (LIFE, False),
-        (replace(LIFE, energy_mj=9000), False),
-        (replace(LIFE, energy_mj=None), False),
-        (replace(LIFE, driver=""), False),
-        (replace(LIFE, energy_mj=10), True),
-        (replace(LIFE, boot="boot-2"), True),
-        (replace(LIFE, driver="620.01"), True),
+        (MARKERS, False),
+        (replace(MARKERS, energy_mj=9000), False),
+        (replace(MARKERS, energy_mj=None), False),
+        (replace(MARKERS, driver=""), False),
+        (replace(MARKERS, energy_mj=10), True),
+        (replace(MARKERS, boot="boot-2"), True),
+        (replace(MARKERS, driver="620.01"), True),
     ],
 )
-def test_a_new_life_ends_a_fault(later: Life, over: bool) -> None:
+def test_a_new_life_ends_a_fault(later: ResetMarkers, over: bool) -> None:
     faults = Faults()
-    faults.agent_reports("GPU-1", 95, LIFE)
+    faults.note_xid("GPU-1", 95, MARKERS)
     assert stopped(faults, later) is not over
 
 
 def test_what_was_not_known_of_the_life_before_ends_nothing() -> None:
     faults = Faults()
-    faults.agent_reports("GPU-1", 79, Life("", ""))  # as a GPU says that is gone by then
+    faults.note_xid("GPU-1", 79, ResetMarkers("", ""))  # as a GPU says that is gone by then
     assert stopped(faults)
 
 
 def test_a_driver_that_asked_says_when_it_was_done() -> None:
     faults = Faults()
-    faults.agent_reports("GPU-1", 119, LIFE)
+    faults.note_xid("GPU-1", 119, MARKERS)
     assert stopped(faults)  # it has not asked yet: that it asks for nothing means nothing
-    assert stopped(faults, replace(LIFE, recovery=1))
+    assert stopped(faults, replace(MARKERS, recovery=1))
     assert not stopped(faults)
 
 
 def test_a_contained_error_is_no_fault_whichever_message_comes_first() -> None:
     faults = Faults()
-    faults.agent_reports("GPU-1", 48, LIFE)
+    faults.note_xid("GPU-1", 48, MARKERS)
     assert stopped(faults)
-    faults.agent_reports("GPU-1", 94, LIFE)
+    faults.note_xid("GPU-1", 94, MARKERS)
     assert not stopped(faults)
-    faults.agent_reports("GPU-1", 48, LIFE)
+    faults.note_xid("GPU-1", 48, MARKERS)
     assert not stopped(faults)
     faults.at += 60
-    faults.agent_reports("GPU-1", 48, LIFE)
+    faults.note_xid("GPU-1", 48, MARKERS)
     assert stopped(faults)
 
 
 def test_faults_outlive_the_server_and_end_with_an_admins_word(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "faults.json"
-    Faults(path).agent_reports("GPU-1", 79, LIFE)
+    Faults(path).note_xid("GPU-1", 79, MARKERS)
     later = Faults(path)
     assert stopped(later)
     later.forget("GPU-2")
@@ -94,15 +93,15 @@ def test_faults_outlive_the_server_and_end_with_an_admins_word(tmp_path: Path) -
 def test_a_file_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     faults = Faults(tmp_path / "file" / "faults.json")
-    faults.agent_reports("GPU-1", 79, LIFE)
+    faults.note_xid("GPU-1", 79, MARKERS)
     assert stopped(faults)
 
 
 def test_the_same_message_again_is_one_fault() -> None:
     faults = Faults()
     for _ in range(100):
-        faults.agent_reports("GPU-1", 79, LIFE)
-    assert len(faults.faults("GPU-1", 0, LIFE)) == 1
+        faults.note_xid("GPU-1", 79, MARKERS)
+    assert len(faults.faults("GPU-1", 0, MARKERS)) == 1
 
 
 def test_boots_are_told_apart_where_the_system_does(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from commonage.domain.errors import InvalidInput
 from commonage.domain.nodes import Device
-from commonage.domain.parts import part_of
-from commonage.domain.requests import parse_gpus
+from commonage.domain.requests import parse_gpus, part_of
 from commonage.gpu.slots import Slots, parse_slots
 
 

@@ -5,7 +5,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from commonage.domain.registry import Access
+from commonage.domain.images import Access
 from commonage.images.registry_tokens import LASTS_S, Signer, key_id
 
 NOW = 1_790_000_000.0

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from commonage.domain.events import Event
+from commonage.domain.workloads import Event
 from commonage.portal import live
 from commonage.testing import factories
 from commonage.testing.fakes.clock import FakeClock, settle

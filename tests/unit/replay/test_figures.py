@@ -25,18 +25,21 @@ def test_waits_utilisation_and_makespan() -> None:
         ReplayedWorkload(record(2, "bob", 10, 60), None, None),
     ]
     samples = [Sample(0, 1000, 1000, 1), Sample(3600, 1000, 1000, 0), Sample(7200, 0, 0, 0)]
-    found = figures(ran, samples, Capacity(2000, 4000))
-    assert (found.workloads, found.unfinished, found.preemptions) == (3, 1, 2)
-    assert (found.wait_p50_s, found.wait_p95_s, found.wait_mean_s) == (0, 3600, 1800)
-    assert (found.gpu_utilisation, found.cpu_utilisation) == (0.5, 0.25)
-    assert found.makespan_s == 7200
-    assert found.fairness == pytest.approx(9 / 10)  # slowdowns of 1 and 2
-    assert [(one.tenant, one.workloads, one.gpu_h) for one in found.tenants] == [("ada", 1, 1.0), ("bob", 2, 1.0)]
+    result = figures(ran, samples, Capacity(2000, 4000))
+    assert (result.workloads, result.unfinished, result.preemptions) == (3, 1, 2)
+    assert (result.wait_p50_s, result.wait_p95_s, result.wait_mean_s) == (0, 3600, 1800)
+    assert (result.gpu_utilisation, result.cpu_utilisation) == (0.5, 0.25)
+    assert result.makespan_s == 7200
+    assert result.fairness == pytest.approx(9 / 10)  # slowdowns of 1 and 2
+    assert [(tenant.tenant, tenant.workloads, tenant.gpu_h) for tenant in result.tenants] == [
+        ("ada", 1, 1.0),
+        ("bob", 2, 1.0),
+    ]
 
 
 def test_figures_if_nothing_started() -> None:
-    found = figures([ReplayedWorkload(record(0, "ada", 5, 1), None, None)], [], Capacity(0, 0))
-    assert (found.unfinished, found.wait_p95_s, found.fairness, found.gpu_utilisation) == (1, 0, 1, 0)
+    result = figures([ReplayedWorkload(record(0, "ada", 5, 1), None, None)], [], Capacity(0, 0))
+    assert (result.unfinished, result.wait_p95_s, result.fairness, result.gpu_utilisation) == (1, 0, 1, 0)
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=1, max_size=20))
@@ -65,8 +68,8 @@ def test_bucket_means_keep_the_area(steps: list[tuple[float, float]]) -> None:
 def test_page_shows_each_setting_escaped() -> None:
     ran = [ReplayedWorkload(record(0, "ada", 0, 3600), 0, 3600)]
     samples = [Sample(0, 1000, 1000, 0), Sample(3600, 0, 0, 0)]
-    one = ReplayRun("as <it> is", figures(ran, samples, Capacity(1000, 1000)), samples, Capacity(1000, 1000))
-    text = page("Replay", ["a & b"], [one, one])
+    run = ReplayRun("as <it> is", figures(ran, samples, Capacity(1000, 1000)), samples, Capacity(1000, 1000))
+    text = page("Replay", ["a & b"], [run, run])
     assert text.count("as &lt;it&gt; is") == 2
     assert "a &amp; b" in text
     assert text.count("<polyline") == 4

@@ -1,4 +1,4 @@
-"""Records played through the planner."""
+"""Records played through the scheduler."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def record(number: int, gpus: str = "1", at: float = 0.0, lasts: float = 100.0, 
 
 def test_workloads_queue_for_one_device() -> None:
     played = play([record(0), record(1, at=10), record(2, at=20)], ONE_DEVICE, Rules())
-    assert [(one.started_at, one.ended_at) for one in played.ran] == [(0, 100), (100, 200), (200, 300)]
-    assert [(one.at, one.gpu_milli, one.waiting) for one in played.samples] == [
+    assert [(entry.started_at, entry.ended_at) for entry in played.ran] == [(0, 100), (100, 200), (200, 300)]
+    assert [(entry.at, entry.gpu_milli, entry.waiting) for entry in played.samples] == [
         (0, 1000, 0), (10, 1000, 1), (20, 1000, 2), (100, 1000, 1), (200, 1000, 0), (300, 0, 0),
     ]  # fmt: skip
     assert played.figures.gpu_utilisation == 1.0
@@ -35,38 +35,32 @@ def test_workloads_queue_for_one_device() -> None:
 
 def test_half_devices_run_in_parallel() -> None:
     played = play([record(0, "0.5"), record(1, "12GiB")], ONE_DEVICE, Rules())
-    assert [one.started_at for one in played.ran] == [0, 0]
+    assert [workload.started_at for workload in played.ran] == [0, 0]
 
 
 def test_quota_delays_its_tenant() -> None:
-    some = [record(0), record(1, tenant="be", at=1.0), record(2, tenant="be", at=1.0)]
-    free = play(some, parse_cluster("1x3"), Rules())
-    bound = play(
-        some,
-        parse_cluster("1x3"),
-        Rules(tenants=(Tenant("be", quota=Quota(Bounds(gpu_milli=1000), Bounds(gpu_milli=0))),)),
-    )
+    recorded = [record(0), record(1, tenant="be", at=1.0), record(2, tenant="be", at=1.0)]
+    free = play(recorded, parse_cluster("1x3"), Rules())
+    rules = Rules(tenants=(Tenant("be", quota=Quota(Bounds(gpu_milli=1000), Bounds(gpu_milli=0))),))
+    bound = play(recorded, parse_cluster("1x3"), rules)
     assert [one.started_at for one in free.ran] == [0, 1, 1]
     assert [one.started_at for one in bound.ran] == [0, 1, 101]
 
 
 def test_preempted_workload_restarts_from_the_beginning() -> None:
     rules = Rules(guaranteed_s=0.0)
-    some = [record(0, preemptible=True, priority=-50), record(1, at=40, priority=10)]
-    low, high = play(some, ONE_DEVICE, rules).ran
+    recorded = [record(0, preemptible=True, priority=-50), record(1, at=40, priority=10)]
+    low, high = play(recorded, ONE_DEVICE, rules).ran
     assert (high.started_at, high.ended_at) == (40, 140)
     assert (low.started_at, low.ended_at, low.preempted) == (0, 240, 1)
 
 
 def test_unknown_models_and_omitted_workloads_are_noted() -> None:
-    some = [record(0, "A100:1"), record(1, "T4:1"), record(2, "2"), record(3, "V100|t4:0.5")]
-    found = runnable_records(Records(tuple(some)), ONE_DEVICE)
-    assert [str(one.request.gpu) for one in found.items] == [
-        "1 whole GPU",
-        "1 whole GPU (T4)",
-        "0.5 of a GPU (V100 or t4)",
-    ]
-    assert found.notes == (
+    recorded = [record(0, "A100:1"), record(1, "T4:1"), record(2, "2"), record(3, "V100|t4:0.5")]
+    runnable = runnable_records(Records(tuple(recorded)), ONE_DEVICE)
+    gpus = [str(item.request.gpu) for item in runnable.items]
+    assert gpus == ["1 whole GPU", "1 whole GPU (T4)", "0.5 of a GPU (V100 or t4)"]
+    assert runnable.notes == (
         "1 requested a GPU model that no node has: replayed with any model",
         "1 workloads are omitted: no node could run them",
     )
@@ -74,7 +68,7 @@ def test_unknown_models_and_omitted_workloads_are_noted() -> None:
 
 def test_unfinished_workloads_do_not_stop_the_replay() -> None:
     played = play([record(0, "2"), record(1)], ONE_DEVICE, Rules())
-    assert [one.ended_at for one in played.ran] == [None, 100]
+    assert [workload.ended_at for workload in played.ran] == [None, 100]
     assert played.figures.unfinished == 1
 
 
@@ -90,23 +84,24 @@ records = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(records, min_size=1, max_size=25))
-def test_every_record_runs_once_for_its_duration_within_capacity(found: list[Record]) -> None:
-    some = sorted(
-        (replace(one, id=f"r{number:03}") for number, one in enumerate(found)), key=lambda one: one.submitted_at
+def test_every_record_runs_once_for_its_duration_within_capacity(drawn: list[Record]) -> None:
+    recorded = sorted(
+        (replace(workload, id=f"r{number:03}") for number, workload in enumerate(drawn)),
+        key=lambda workload: workload.submitted_at,
     )
-    played = play(some, parse_cluster("2x2x24GiB"), Rules())
+    played = play(recorded, parse_cluster("2x2x24GiB"), Rules())
     changes: dict[float, float] = defaultdict(float)
-    for one in played.ran:
-        assert one.started_at is not None
-        assert one.ended_at is not None
-        assert one.started_at >= one.record.submitted_at
-        assert abs(one.ended_at - one.started_at - one.record.duration_s) < 1e-6
-        gpu = one.record.request.gpu
+    for workload in played.ran:
+        assert workload.started_at is not None
+        assert workload.ended_at is not None
+        assert workload.started_at >= workload.record.submitted_at
+        assert abs(workload.ended_at - workload.started_at - workload.record.duration_s) < 1e-6
+        gpu = workload.record.request.gpu
         part = 0.0 if gpu is None else gpu.whole + gpu.fraction_milli / 1000 + gpu.vram_mib / (24 * 1024)
-        changes[round(one.started_at, 6)] += part
-        changes[round(one.ended_at, 6)] -= part
+        changes[round(workload.started_at, 6)] += part
+        changes[round(workload.ended_at, 6)] -= part
     in_use = 0.0
     for at in sorted(changes):
         in_use += changes[at]
         assert in_use < 4 + 1e-6
-    assert played == play(some, parse_cluster("2x2x24GiB"), Rules())
+    assert played == play(recorded, parse_cluster("2x2x24GiB"), Rules())

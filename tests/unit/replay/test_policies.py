@@ -10,12 +10,12 @@ import pytest
 from commonage.domain.errors import InvalidInput
 from commonage.replay.policies import maker_of
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.policies.best_fit import BestFit
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES
+from commonage.scheduler.policies.scored import BestFit
 
 MODULES = {
-    "good_policy": "from commonage.scheduler.policies.best_fit import BestFit\nclass Good(BestFit): pass\n",
+    "good_policy": "from commonage.scheduler.policies.scored import BestFit\nclass Good(BestFit): pass\n",
     "needs_policy": "import no_such_package\n",
     "raises_policy": "LIMIT = 1\nraise KeyError('LIMITS')\n",
     "exits_policy": "import sys\nsys.exit(3)\n",

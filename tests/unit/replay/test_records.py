@@ -20,7 +20,7 @@ def trace(folder: Path, *rows: str, head: str = HEAD) -> Path:
 
 
 def test_trace_rows_become_requests(tmp_path: Path) -> None:
-    found = read_trace(
+    records = read_trace(
         trace(
             tmp_path,
             "b,6000,12288,1,460,,LS,Running,20,100,30",
@@ -29,23 +29,23 @@ def test_trace_rows_become_requests(tmp_path: Path) -> None:
             "d,500,64,0,0,,,Running,40,40,40",
         )
     ).items
-    assert [one.id for one in found] == ["a", "b", "c", "d"]
-    assert [one.request.gpu for one in found] == [
+    assert [record.id for record in records] == ["a", "b", "c", "d"]
+    assert [record.request.gpu for record in records] == [
         GpuRequest(whole=1, model="A100|V100"),
         GpuRequest(fraction_milli=460),
         GpuRequest(whole=2),
         None,
     ]
-    assert found[1].request == Request(6000, 12288, GpuRequest(fraction_milli=460))
-    assert (found[1].submitted_at, found[1].duration_s, found[1].waited_s) == (20, 70, 10)
-    assert [one.tenant for one in found] == ["be", "ls", "ls", "everybody"]
-    assert found[3].duration_s == 1
+    assert records[1].request == Request(6000, 12288, GpuRequest(fraction_milli=460))
+    assert (records[1].submitted_at, records[1].duration_s, records[1].waited_s) == (20, 70, 10)
+    assert [record.tenant for record in records] == ["be", "ls", "ls", "everybody"]
+    assert records[3].duration_s == 1
 
 
 def test_unstarted_workloads_are_omitted_with_a_note(tmp_path: Path) -> None:
-    found = read_trace(trace(tmp_path, "a,1,1,0,0,,LS,Pending,10,100,", "b,1,1,0,0,,LS,Running,10,100,10"))
-    assert [one.id for one in found.items] == ["b"]
-    assert found.notes == ("1 workloads that never started are omitted: their durations are unknown",)
+    records = read_trace(trace(tmp_path, "a,1,1,0,0,,LS,Pending,10,100,", "b,1,1,0,0,,LS,Running,10,100,10"))
+    assert [record.id for record in records.items] == ["b"]
+    assert records.notes == ("1 workloads that never started are omitted: their durations are unknown",)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_missing_trace_raises_an_error(tmp_path: Path) -> None:
 
 def test_time_limits_are_added_only_if_missing(tmp_path: Path) -> None:
     records = read_trace(trace(tmp_path, "a,1,1,0,0,,LS,Running,0,1000,0", "b,1,1,0,0,,LS,Running,500,510,500"))
-    assert [one.time_limit_s for one in records.with_limits(2).items] == [2000, 60]
-    assert [one.time_limit_s for one in records.with_limits(2).with_limits(9).items] == [2000, 60]
+    assert [record.time_limit_s for record in records.with_limits(2).items] == [2000, 60]
+    assert [record.time_limit_s for record in records.with_limits(2).with_limits(9).items] == [2000, 60]
     assert records.with_limits(None) == records
-    assert [one.id for one in records.of_the_last(100).items] == ["b"]
+    assert [record.id for record in records.of_the_last(100).items] == ["b"]

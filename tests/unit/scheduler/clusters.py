@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from commonage.domain.explanations import Explanation
-from commonage.domain.ids import attempt_id
 from commonage.domain.nodes import Device, Node, NodeState
-from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.reasons.devices import GpuNotReachable
+from commonage.domain.requests import GpuRequest, Request, parse_gpus
 from commonage.domain.tenants import Rules
+from commonage.domain.workloads import attempt_id
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
@@ -26,7 +27,7 @@ PATIENT = Rules(head_of_queue_timeout_s=1e9, policy="best-fit")
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is at one instant. `snapshot()` is made of it from scratch."""
+    """The state at an instant. `snapshot()` is built from scratch."""
 
     now: float
     nodes: Sequence[Node]
@@ -35,12 +36,12 @@ class Scene:
     rules: Rules = field(default=PATIENT)
 
     def snapshot(self) -> Snapshot:
-        made = Snapshot(self.nodes, self.rules)
-        for one in self.allocated:
-            made.allocate(one)
+        snapshot = Snapshot(self.nodes, self.rules)
+        for request in self.allocated:
+            snapshot.allocate(request)
         for queued in self.queue:
-            made.enqueue(queued)
-        return made
+            snapshot.enqueue(queued)
+        return snapshot
 
     def plan(self) -> Plan:
         return plan(self.snapshot(), self.now)
@@ -50,22 +51,47 @@ class Scene:
 
     def grid(self, allocated: Sequence[AllocatedRequest] | None = None) -> Grid:
         grid = Grid(self.nodes)
-        for one in self.allocated if allocated is None else allocated:
-            grid.take(one.allocation)
+        for request in self.allocated if allocated is None else allocated:
+            grid.take(request.allocation)
         return grid
 
     def after(self, outcome: Plan) -> Scene:
         """The world once a plan is carried out."""
         waiting = [queued for queued in self.queue if queued.workload_id not in outcome.started]
-        evicted = {one.workload_id for one in outcome.evictions}
-        allocated = [one for one in self.allocated if one.workload_id not in evicted]
+        evicted = {request.workload_id for request in outcome.evictions}
+        allocated = [request for request in self.allocated if request.workload_id not in evicted]
         return replace(self, allocated=[*allocated, *outcome.started.values()], queue=waiting)
 
     def later(self, now: float) -> Scene:
         """The world at `now`: what had a time limit has used it up."""
-        return replace(
-            self, now=now, allocated=[one for one in self.allocated if one.ends_at is None or one.ends_at > now]
-        )
+        return replace(self, now=now, allocated=[request for request in self.allocated if _runs_at(request, now)])
+
+
+def queued(
+    number: int,
+    gpus: str | None = None,
+    *,
+    limit: int | None = None,
+    priority: int = 0,
+    cpus: int = 1000,
+    memory: int = 1024,
+) -> QueuedRequest:
+    name = f"w{number:012}"
+    request = Request(cpus, memory, parse_gpus(gpus))
+    return QueuedRequest(name, attempt_id(name, 1), request, priority, NOW + number / 1000, limit)
+
+
+def allocated(
+    number: int, node: str, gpus_mib: dict[str, int] | None = None, *, ends_at: float | None = None, cpus: int = 1000
+) -> AllocatedRequest:
+    name = f"h{number:012}"
+    shares = [factories.share(factories.device(0, uuid=uuid), memory_mib=mib) for uuid, mib in (gpus_mib or {}).items()]
+    allocation = factories.allocation(attempt_id(name, 1), node=node, shares=shares, cpus_milli=cpus)
+    return AllocatedRequest(allocation, name, "train", "ann", "job", ends_at)
+
+
+def _runs_at(allocated: AllocatedRequest, at: float) -> bool:
+    return allocated.ends_at is None or allocated.ends_at > at
 
 
 def by_age(queue: Sequence[QueuedRequest]) -> list[QueuedRequest]:
@@ -73,12 +99,13 @@ def by_age(queue: Sequence[QueuedRequest]) -> list[QueuedRequest]:
     return sorted(queue, key=lambda queued: (-queued.priority, queued.submitted_at, queued.workload_id))
 
 
-DEVICES = st.builds(
-    lambda memory, model, faulty, slots: (memory * GIB, model, ("it is hot",) if faulty else (), slots),
-    st.sampled_from([16, 24, 80]),
-    st.sampled_from(["A30", "A100"]),
-    st.sampled_from([False, False, False, True]),
-    st.sampled_from([0, 0, 0, 3, 4]),
+DEVICES = st.fixed_dictionaries(
+    {
+        "memory_mib": st.sampled_from([16 * GIB, 24 * GIB, 80 * GIB]),
+        "model": st.sampled_from(["A30", "A100"]),
+        "faults": st.sampled_from([(), (), (), (GpuNotReachable(),)]),
+        "slots": st.sampled_from([0, 0, 0, 3, 4]),
+    }
 )
 
 
@@ -100,16 +127,8 @@ def clusters(draw: st.DrawFn, most: int = 4) -> list[Node]:
     for number in range(draw(st.integers(1, most))):
         name = f"node-{number}"
         devices = [
-            factories.device(
-                index,
-                uuid=f"{name}-{index}",
-                memory_mib=memory,
-                model=model,
-                faults=faults,
-                slots=slots,
-                numa=index % 2,
-            )
-            for index, (memory, model, faults, slots) in enumerate(draw(st.lists(DEVICES, max_size=3)))
+            factories.device(index, uuid=f"{name}-{index}", numa=index % 2, **fields)
+            for index, fields in enumerate(draw(st.lists(DEVICES, max_size=3)))
         ]
         devices += _instances(name, len(devices), draw(st.sampled_from([0, 0, 0, 3])))
         state = draw(st.sampled_from([NodeState.READY] * 5 + [NodeState.DRAINING, NodeState.LOST]))
@@ -143,7 +162,7 @@ def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
     for number in range(draw(st.integers(1, most))):
         name = f"w{number:012}"
         user = draw(st.integers(1, users))
-        one = QueuedRequest(
+        request = QueuedRequest(
             workload_id=name,
             attempt_id=attempt_id(name, 1),
             request=draw(st.sampled_from(few)),
@@ -155,8 +174,10 @@ def queues(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = Fal
             kind="job",
         )
         size = draw(st.sampled_from([1, 1, 1, 2])) if gangs else 1
-        members = [replace(one, workload_id=f"{name}{part}", attempt_id=f"{name}{part}-1") for part in range(size)]
-        queued_requests += [one] if size == 1 else [replace(member, gang=name, gang_size=size) for member in members]
+        members = [replace(request, workload_id=f"{name}{part}", attempt_id=f"{name}{part}-1") for part in range(size)]
+        queued_requests += (
+            [request] if size == 1 else [replace(member, gang=name, gang_size=size) for member in members]
+        )
     return by_age(queued_requests)
 
 
@@ -174,50 +195,49 @@ def _old(allocated: AllocatedRequest) -> AllocatedRequest:
 
 @st.composite
 def scenes(draw: st.DrawFn, most: int = 12, *, users: int = 1, gangs: bool = False) -> Scene:
-    """A cluster on which something runs already (placed by the planner itself), and a queue."""
+    """A cluster on which something runs already (placed by the scheduler itself), and a queue."""
     nodes = draw(clusters())
     running = Scene(NOW - 50, nodes, [], draw(queues(6, users=users))).plan()
-    allocated = [_old(one) for one in running.started.values() if one.ends_at is None or one.ends_at > NOW]
+    allocated = [_old(request) for request in running.started.values() if _runs_at(request, NOW)]
     return Scene(NOW, nodes, allocated, draw(queues(most, users=users, gangs=gangs)))
 
 
 def play(scene: Scene) -> dict[str, float]:
-    """When each starts, if everything uses up its time limit and nobody new comes."""
+    """When each request starts, if all workloads use up their time limits and no request comes."""
     starts: dict[str, float] = {}
     while True:
         outcome = scene.plan()
         starts |= dict.fromkeys(outcome.started, scene.now)
         scene = scene.after(outcome)
-        ends = [one.ends_at for one in scene.allocated if one.ends_at is not None]
+        ends = [request.ends_at for request in scene.allocated if request.ends_at is not None]
         if not ends:
             return starts
         scene = scene.later(max(scene.now, min(ends)))
 
 
 def stored_fields(outcome: Plan) -> tuple[object, ...]:
-    """What a plan comes to."""
     return (outcome.starts, tuple(outcome.promises.items()), outcome.evictions)
 
 
 def overdrawn(scene: Scene) -> list[str]:
-    """Of what more is held than there is, counted allocation by allocation and by nothing of the planner's own."""
-    found = []
+    """Resources of which more is allocated than exists, counted without code of the scheduler."""
+    excesses = []
     for node in scene.nodes:
-        allocations = [one.allocation for one in scene.allocated if one.allocation.node == node.name]
+        allocations = [request.allocation for request in scene.allocated if request.allocation.node == node.name]
         if sum(allocation.cpus_milli for allocation in allocations) > node.report.cpus_milli:
-            found.append(f"cpus of {node.name}")
+            excesses.append(f"cpus of {node.name}")
         if sum(allocation.memory_mib for allocation in allocations) > node.report.memory_mib:
-            found.append(f"memory of {node.name}")
+            excesses.append(f"memory of {node.name}")
         for device in node.report.devices:
             shares = [
                 share for allocation in allocations for share in allocation.shares if share.device_uuid == device.uuid
             ]
             if sum(share.memory_mib for share in shares) > device.memory_mib:
-                found.append(f"VRAM of {device.uuid}")
+                excesses.append(f"VRAM of {device.uuid}")
             if sum(share.compute_milli for share in shares) > 1000:
-                found.append(f"compute of {device.uuid}")
+                excesses.append(f"compute of {device.uuid}")
             if len(shares) > 1 and any(share.whole for share in shares):
-                found.append(f"{device.uuid}, held whole, twice")
+                excesses.append(f"{device.uuid}, held whole, twice")
             if device.slots and len(shares) > device.slots:
-                found.append(f"slots of {device.uuid}")
-    return found
+                excesses.append(f"slots of {device.uuid}")
+    return excesses

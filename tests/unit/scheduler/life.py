@@ -14,7 +14,7 @@ from tests.unit.scheduler.clusters import GIB, NOW, Scene, overdrawn, stored_fie
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Rules
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, plan
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
@@ -98,10 +98,10 @@ class Life:
         queued_requests = []
         for number in range(first, first + count):
             name = f"w{number:012}"
-            one = replace(base, workload_id=name, attempt_id=f"{name}-1", **fields)  # type: ignore[arg-type]
-            self.asked[name] = self.waiting[name] = one
-            self.snapshot.enqueue(one)
-            queued_requests.append(one)
+            queued = replace(base, workload_id=name, attempt_id=f"{name}-1", **fields)  # type: ignore[arg-type]
+            self.asked[name] = self.waiting[name] = queued
+            self.snapshot.enqueue(queued)
+            queued_requests.append(queued)
         return queued_requests
 
     def end(self, workload_id: str) -> None:
@@ -164,8 +164,8 @@ class Life:
         assert overdrawn(self.scene()) == []
         return outcome
 
-    def _allocate(self, allocated: AllocatedRequest, until: float) -> None:
-        self.allocated[allocated.workload_id] = (allocated, until)
+    def _allocate(self, allocated: AllocatedRequest, end: float) -> None:
+        self.allocated[allocated.workload_id] = (allocated, end)
         self.snapshot.allocate(allocated)
 
     # --- invariants -------------------------------------------------------------------------------------------
@@ -180,8 +180,8 @@ class Life:
         scene = self.scene()
         rebuilt = Snapshot(scene.nodes, scene.rules)
         rebuilt.usage = self.snapshot.usage
-        for one in scene.allocated:
-            rebuilt.allocate(one)
+        for request in scene.allocated:
+            rebuilt.allocate(request)
         for queued in scene.queue:
             rebuilt.enqueue(queued)
         return rebuilt
@@ -196,10 +196,12 @@ class Life:
         for name, allocated in outcome.started.items():
             queued = self.waiting[name]
             together = (
-                [one for one in outcome.started.values() if one.gang == queued.gang] if queued.gang else [allocated]
+                [member for member in outcome.started.values() if member.gang == queued.gang]
+                if queued.gang
+                else [allocated]
             )
             assert len(together) == queued.gang_size, "a gang is whole or absent"
-            assert len({one.allocation.node for one in together}) == queued.gang_size, "each on a node of its own"
+            assert len({member.allocation.node for member in together}) == queued.gang_size, "each on a node of its own"
         for eviction in outcome.evictions:
             victim = self.allocated[eviction.workload_id][0]
             assert victim.preemptible
@@ -213,11 +215,11 @@ class Life:
         order, queue, grid = outcome.order, self.snapshot.queue, self.snapshot.grid
         queued_requests = [queue.queued_requests[slot] for slot in order.slots]
         could = (
-            one
-            for one in queued_requests
-            if one is not None
-            and len(queue.gang(one.gang) if one.gang else [one]) == one.gang_size
-            and grid.fits_empty(grid.shape(one.request), np.arange(len(grid.nodes))).sum() >= one.gang_size
+            queued
+            for queued in queued_requests
+            if queued is not None
+            and len(queue.gang(queued.gang) if queued.gang else [queued]) == queued.gang_size
+            and grid.fits_empty(grid.shape(queued.request), np.arange(len(grid.nodes))).sum() >= queued.gang_size
         )
         first = next(could, None)
         if first is None or first.workload_id in outcome.started:

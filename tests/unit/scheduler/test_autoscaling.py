@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commonage.domain.node_pools import MachineKind, NodePoolPolicy, PendingNode
+from commonage.domain.nodes import MachineKind, NodePoolPolicy, PendingNode
 from commonage.domain.reasons import notes
 from commonage.domain.reasons.waiting import NodeRequested
 from commonage.domain.requests import Request, parse_gpus
@@ -38,8 +38,8 @@ def test_reason_has_the_number_of_workloads() -> None:
 
 def test_coming_nodes_are_counted() -> None:
     coming = [PoolNode("burst-000001", coming=True)]
-    found = decide_scaling(POLICY, coming, waiting("1", 2), NOW)
-    assert (found.add, found.why) == (0, notes.PoolNodesPending(nodes=1))
+    decision = decide_scaling(POLICY, coming, waiting("1", 2), NOW)
+    assert (decision.add, decision.why) == (0, notes.PoolNodesPending(nodes=1))
     assert decide_scaling(POLICY, coming, waiting("1", 3), NOW).add == 1
 
 
@@ -50,8 +50,8 @@ def test_adds_nothing_for_requests_that_never_fit() -> None:
 
 
 def test_adds_nothing_before_the_wait_time() -> None:
-    found = decide_scaling(POLICY, [], waiting("1", since=NOW - 59), NOW)
-    assert (found.add, found.why) == (0, notes.PoolWaits(wait_s=60))
+    decision = decide_scaling(POLICY, [], waiting("1", since=NOW - 59), NOW)
+    assert (decision.add, decision.why) == (0, notes.PoolWaits(wait_s=60))
     assert decide_scaling(POLICY, [], waiting("1", since=NOW - 60), NOW).add == 1
 
 
@@ -82,9 +82,9 @@ def test_keeps_the_minimum_without_work() -> None:
 
 def test_leaving_nodes_count_towards_the_maximum() -> None:
     policy = NodePoolPolicy("burst", KIND, least=1, most=2)
-    there = [PoolNode("burst-a"), PoolNode("burst-b", leaving=True)]
-    found = decide_scaling(policy, there, waiting("1"), NOW)
-    assert found == ScalingDecision(why=notes.PoolAtMaximum(maximum=2, leaving=1))
+    members = [PoolNode("burst-a"), PoolNode("burst-b", leaving=True)]
+    decision = decide_scaling(policy, members, waiting("1"), NOW)
+    assert decision == ScalingDecision(why=notes.PoolAtMaximum(maximum=2, leaving=1))
     assert decide_scaling(policy, [PoolNode("burst-a", leaving=True)], [], NOW).add == 1
     three = [
         PoolNode("burst-a", idle_since=0.0),
@@ -128,17 +128,19 @@ def test_node_count_stays_within_minimum_and_maximum(
     members += [PoolNode(f"b{number}") for number in range(busy)]
     members += [PoolNode(f"i{number}", idle_since=0.0) for number in range(idle)]
     members += [PoolNode(f"l{number}", leaving=True) for number in range(leaving)]
-    found = decide_scaling(policy, members, [one for queued in queued_requests for one in waiting(queued)], NOW)
-    stay = len(members) - leaving + found.add - len(found.remove)
-    assert not (found.add and found.remove)
-    assert stay >= 1 or len(members) + found.add >= policy.most
-    assert found.add == 0 or len(members) + found.add <= policy.most
-    assert all(name.startswith("i") for name in found.remove)
+    decision = decide_scaling(
+        policy, members, [pending for queued in queued_requests for pending in waiting(queued)], NOW
+    )
+    stay = len(members) - leaving + decision.add - len(decision.remove)
+    assert not (decision.add and decision.remove)
+    assert stay >= 1 or len(members) + decision.add >= policy.most
+    assert decision.add == 0 or len(members) + decision.add <= policy.most
+    assert all(name.startswith("i") for name in decision.remove)
 
 
 @given(queued_requests=st.lists(st.sampled_from(["1", "2", "0.5", "6GiB"]), min_size=1, max_size=20))
 def test_served_requests_fit_on_the_new_nodes(queued_requests: list[str]) -> None:
-    requests = [one.request for queued in queued_requests for one in waiting(queued)]
+    requests = [pending.request for queued in queued_requests for pending in waiting(queued)]
     wanted, served = nodes_needed(requests, POLICY, 0, 100)
     assert served == len(requests)
     assert nodes_needed(requests, POLICY, wanted, 100) == (0, 0)

@@ -17,9 +17,8 @@ from tests.unit.scheduler.life import LONGEST_S, RULES, Life, LifeOptions
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Reservation
 from commonage.scheduler import plan as planner
-from commonage.scheduler.backfill.availability import AvailabilityProfiles
 from commonage.scheduler.backfill.backfill import Backfill
-from commonage.scheduler.backfill.claims import CapacityClaims
+from commonage.scheduler.backfill.claims import AvailabilityProfiles, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.plan import SchedulingPass, plan
@@ -190,7 +189,7 @@ def _scenes(seed: int) -> None:
 BROKEN = {
     "allocations take nothing": (Grid, "_apply", lambda *_: None, live),
     "promises claim nothing": (CapacityClaims, "promise", lambda *_: None, _known_streams),
-    "backfill lets everything start": (Backfill, "mask", _no_backfill_rules, _scenes),
+    "backfill lets everything start": (Backfill, "startable_nodes", _no_backfill_rules, _scenes),
     "no node is reserved for the head": (Backfill, "reserve_node", lambda *_: None, large_starts),
     "members of gangs start alone": (SchedulingPass, "members_at", _alone, live),
     "a trial is not undone": (Snapshot, "trial", _never_undone, live),

@@ -4,41 +4,34 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.scheduler.clusters import GIB, NOW, REQUESTS, Scene, by_age, overdrawn, queues, scenes, stored_fields
+from tests.unit.scheduler.clusters import (
+    GIB,
+    NOW,
+    REQUESTS,
+    Scene,
+    allocated,
+    by_age,
+    overdrawn,
+    queued,
+    queues,
+    scenes,
+    stored_fields,
+)
 
-from commonage.domain.ids import attempt_id
-from commonage.domain.nodes import NodeState
-from commonage.domain.parts import part_of
-from commonage.domain.requests import Request, parse_gpus
+from commonage.control.state.live_state import request_from_spec
+from commonage.domain.nodes import Node, NodeState
+from commonage.domain.reasons.nodes import DiskNearlyFull
+from commonage.domain.reasons.waiting import InsufficientDisk
+from commonage.domain.requests import Request, part_of
+from commonage.domain.workloads import Kind, attempt_id
+from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.fit.filters import refusal
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.scheduler.plan import plan
+from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
 SLOWLY = settings(max_examples=50, deadline=None)
-
-
-def queued(
-    number: int,
-    gpus: str | None = None,
-    *,
-    limit: int | None = None,
-    priority: int = 0,
-    cpus: int = 1000,
-    memory: int = 1024,
-) -> QueuedRequest:
-    name = f"w{number:012}"
-    request = Request(cpus, memory, parse_gpus(gpus))
-    return QueuedRequest(name, attempt_id(name, 1), request, priority, NOW + number / 1000, limit)
-
-
-def allocated(
-    number: int, node: str, gpus_mib: dict[str, int] | None = None, *, ends_at: float | None = None, cpus: int = 1000
-) -> AllocatedRequest:
-    name = f"h{number:012}"
-    shares = [factories.share(factories.device(0, uuid=uuid), memory_mib=mib) for uuid, mib in (gpus_mib or {}).items()]
-    allocation = factories.allocation(attempt_id(name, 1), node=node, shares=shares, cpus_milli=cpus)
-    return AllocatedRequest(allocation, name, "train", "ann", "job", ends_at)
 
 
 def starts(scene: Scene) -> dict[str, str]:
@@ -55,15 +48,15 @@ def test_capacity_is_never_exceeded(scene: Scene) -> None:
 @SLOWLY
 @given(scenes(gangs=True))
 def test_start_gets_its_request_on_a_schedulable_node(scene: Scene) -> None:
-    asked = {one.workload_id: one for one in scene.queue}
+    requests = {queued_request.workload_id: queued_request for queued_request in scene.queue}
     nodes = {node.name: node for node in scene.nodes}
     for workload_id, allocation in scene.plan().starts:
-        request, node = asked[workload_id].request, nodes[allocation.node]
+        request, node = requests[workload_id].request, nodes[allocation.node]
         devices = {device.uuid: device for device in node.report.devices}
         assert node.state is NodeState.READY
         assert set(request.labels) <= set(node.report.labels)
         assert (allocation.cpus_milli, allocation.memory_mib) == (request.cpus_milli, request.memory_mib)
-        assert allocation.attempt_id == asked[workload_id].attempt_id
+        assert allocation.attempt_id == requests[workload_id].attempt_id
         gpu = request.gpu
         assert len(allocation.shares) == (0 if gpu is None else gpu.whole or 1)
         assert len({share.device_uuid for share in allocation.shares}) == len(allocation.shares)
@@ -92,9 +85,9 @@ def test_plan_is_deterministic_for_a_snapshot(scene: Scene) -> None:
 @given(scenes())
 def test_equal_requests_start_in_queue_order(scene: Scene) -> None:
     started, waiting = scene.plan().started, set()
-    for one in scene.queue:
-        request_class = (one.request, one.time_limit_s)
-        if one.workload_id in started:
+    for queued_request in scene.queue:
+        request_class = (queued_request.request, queued_request.time_limit_s)
+        if queued_request.workload_id in started:
             assert request_class not in waiting
         else:
             waiting.add(request_class)
@@ -106,9 +99,9 @@ def test_request_that_fits_waits_only_for_earlier_requests(scene: Scene) -> None
     outcome = scene.plan()
     left = scene.grid(scene.after(outcome).allocated)
     promised = {allocation.node for promise in outcome.promises.values() for allocation in promise.allocations}
-    for one in scene.queue:
-        if one.workload_id not in outcome.started:
-            fit = left.fits(left.shape(one.request), np.arange(len(left.nodes)))
+    for queued_request in scene.queue:
+        if queued_request.workload_id not in outcome.started:
+            fit = left.fits(left.shape(queued_request.request), np.arange(len(left.nodes)))
             assert {left.nodes[number].name for number in np.flatnonzero(fit)} <= promised
 
 
@@ -125,7 +118,7 @@ def test_later_requests_do_not_delay_promises(scene: Scene, length: int) -> None
     alone = replace(scene, queue=scene.queue[:length])
     promised = {name: promise.at for name, promise in alone.plan().promises.items()}
     outcome = scene.plan()
-    whole = {one.gang or one.workload_id for one in scene.queue[length:]}
+    whole = {queued_request.gang or queued_request.workload_id for queued_request in scene.queue[length:]}
     kept = {name: promise.at for name, promise in outcome.promises.items() if name in promised}
     assert kept == {name: at for name, at in promised.items() if name not in outcome.started and name in kept}
     assert all(name in outcome.promises or name[:13] in whole for name in promised)
@@ -133,9 +126,9 @@ def test_later_requests_do_not_delay_promises(scene: Scene, length: int) -> None
     assert all(later.promises[name].at <= at for name, at in kept.items() if at is not None)
 
 
-def _younger(one: QueuedRequest, count: int, priority: int, now: float) -> QueuedRequest:
-    name = f"x{count:06}{one.workload_id[7:]}"
-    return replace(one, workload_id=name, attempt_id=attempt_id(name, 1), priority=priority, submitted_at=now)
+def _younger(older: QueuedRequest, count: int, priority: int, now: float) -> QueuedRequest:
+    name = f"x{count:06}{older.workload_id[7:]}"
+    return replace(older, workload_id=name, attempt_id=attempt_id(name, 1), priority=priority, submitted_at=now)
 
 
 @SLOWLY
@@ -149,14 +142,14 @@ def test_first_promise_is_kept(scene: Scene, data: st.DataObject) -> None:
     due = first_promise.at
     assert due is not None, "nobody here waits long enough for a node to be kept"
     scene = scene.after(outcome)
-    place = [one.workload_id for one in scene.queue].index(promised)
+    place = [request.workload_id for request in scene.queue].index(promised)
     # What stands before it could never be promised anything; without it the promised one is the head.
     scene, first = replace(scene, queue=scene.queue[place:]), scene.queue[place]
-    ends = {one.ends_at for one in scene.allocated if one.ends_at is not None and one.ends_at < due}
+    ends = {request.ends_at for request in scene.allocated if request.ends_at is not None and request.ends_at < due}
     for count, now in enumerate(sorted({*ends, scene.now + 1, due})):
         if now > due:
             break
-        arrivals = [_younger(one, count, first.priority, now) for one in data.draw(queues(4))]
+        arrivals = [_younger(request, count, first.priority, now) for request in data.draw(queues(4))]
         scene = replace(scene, queue=by_age([*scene.queue, *arrivals])).later(now)
         outcome = scene.plan()
         if promised in outcome.started:
@@ -248,3 +241,39 @@ def test_allocations_on_unknown_nodes_are_ignored() -> None:
     assert starts(Scene(NOW, [factories.node("n")], [allocated(0, "gone", ends_at=NOW + 5)], [queued(1)])) == {
         "w000000000001": "n"
     }
+
+
+# --- nodes with a nearly full disk ---------------------------------------------------------------------------------
+
+FULL = DiskNearlyFull(folders=("/data",), free_mib=3, min_mib=256)
+
+
+def disk_pressure(node: Node) -> Node:
+    return replace(node, report=replace(node.report, disk_pressure=FULL))
+
+
+def one_of_each_kind(*nodes: Node) -> Snapshot:
+    snapshot = Snapshot(nodes)
+    for number, kind in enumerate((Kind.JOB, Kind.SESSION, Kind.SERVICE)):
+        spec = factories.spec(kind=kind)
+        snapshot.enqueue(request_from_spec(spec, f"{kind}-{number}", NOW + number))
+    return snapshot
+
+
+def started_kinds(snapshot: Snapshot) -> dict[str, str]:
+    return {workload_id.partition("-")[0]: allocation.node for workload_id, allocation in plan(snapshot, NOW).starts}
+
+
+def test_only_sessions_start_on_a_full_disk() -> None:
+    assert started_kinds(one_of_each_kind(disk_pressure(factories.node("full")))) == {"session": "full"}
+    both = started_kinds(one_of_each_kind(disk_pressure(factories.node("full")), factories.node("roomy")))
+    assert (both["job"], both["service"]) == ("roomy", "roomy")
+    assert "session" in both
+
+
+def test_wait_reason_names_the_full_disk() -> None:
+    snapshot = one_of_each_kind(disk_pressure(factories.node("full")))
+    job = request_from_spec(factories.spec(kind=Kind.JOB), "another", NOW)
+    assert explain(snapshot, job, NOW).reasons == (InsufficientDisk(node="full", total=1, cause=FULL),)
+    session = request_from_spec(factories.spec(kind=Kind.SESSION), "another", NOW)
+    assert explain(snapshot, session, NOW).startable_now

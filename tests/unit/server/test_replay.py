@@ -84,7 +84,7 @@ def test_invalid_options_are_refused(trace: Path, words: tuple[str, ...], says: 
 
 def test_custom_policy_is_replayed(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_policy.py").write_text(
-        "from commonage.scheduler.policies.best_fit import BestFit\nclass Mine(BestFit): pass\n"
+        "from commonage.scheduler.policies.scored import BestFit\nclass Mine(BestFit): pass\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from sqlalchemy import Column, MetaData, Table, Text
 
 from commonage.domain.codec import Unreadable
-from commonage.domain.events import Event
 from commonage.domain.images import Image, Removal
 from commonage.domain.nodes import Allocation, Node
 from commonage.domain.reasons.attempts import StoppedBy
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Attempt, Kind, Spec, StopCause, StopRequest, Workload
+from commonage.domain.usage import UsageReport
+from commonage.domain.workloads import Attempt, Event, Kind, Spec, StopCause, StopRequest, Workload
 from commonage.store import codec, tables
 from commonage.testing import factories as make
 from commonage.testing import strategies as some

@@ -15,8 +15,8 @@ from commonage.api.routes.workloads import WORKLOAD, check_id
 from commonage.api.routing import QUERY, Context, Guarded, answer, caller, context, problems
 from commonage.api.streams import EVENT_STREAM, sse, wants_stream
 from commonage.control.tenants.connections import Connection
-from commonage.domain.events import Event
 from commonage.domain.principals import Principal, Scope
+from commonage.domain.workloads import Event
 from commonage.wire.events import EventOut, EventPage, EventsQuery
 
 router = APIRouter(route_class=Guarded)

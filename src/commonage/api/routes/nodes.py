@@ -15,9 +15,8 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.control.reservations.windows import deadline_of, zone_of
 from commonage.control.usage.attribution import unattributed
 from commonage.domain.errors import NotFound
-from commonage.domain.node_pools import NodePoolView
+from commonage.domain.nodes import NodePoolView
 from commonage.domain.principals import Principal, Scope
-from commonage.messages.notes import unattributed as unattributed_text
 from commonage.wire.joining import DoneOut
 from commonage.wire.nodes import (
     DeviceOut,
@@ -136,15 +135,14 @@ def node_out(view: NodeView, principal: Principal) -> NodeOut:
 def device_out(view: DeviceView) -> DeviceOut:
     """The GPU with its last sample and its faults."""
     device = view.device
-    notices = list(device.notices)
-    if view.unattributed:
-        notices.append(unattributed_text(unattributed(device, view.unattributed)))
+    notices = [*device.notices, *([unattributed(device, view.unattributed)] if view.unattributed else [])]
     return fill(
         DeviceOut,
         view,
         device,
-        unavailable=[UnavailableOut(isolation=level.value, why=why) for level, why in device.unavailable],
-        notices=notices,
+        unavailable=[UnavailableOut(isolation=level.value, reason=reason(why)) for level, why in device.unavailable],
+        faults=[reason(fault) for fault in device.faults],
+        notices=[reason(notice) for notice in notices],
         peers=[PeerOut(uuid=uuid, links=links) for uuid, links in device.peers],
         measured=view.sample,
     )

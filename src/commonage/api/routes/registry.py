@@ -25,9 +25,8 @@ from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants.membership import tenants_of
 from commonage.domain.errors import CommonageError, NotFound, Unauthenticated
-from commonage.domain.images import scope_of
+from commonage.domain.images import Rights, granted, parse_access, rights_of_member, scope_of
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.registry import Rights, granted, parse_access, rights_of_member
 from commonage.ports.registry import Registry
 from commonage.wire.images import CollectedOut, RegistryOut, RegistryTokenOut
 

@@ -13,10 +13,9 @@ from commonage.control.reservations.reservations import Wanted
 from commonage.control.reservations.windows import window_of, windows, zone_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.principals import Scope
-from commonage.domain.quantities import parse_cpus
 from commonage.domain.reasons import Reason
 from commonage.domain.requests import Request as ResourceRequest
-from commonage.domain.requests import parse_labels
+from commonage.domain.requests import parse_cpus, parse_labels
 from commonage.domain.tenants import Reservation
 from commonage.wire.tenants import ReservationIn, ReservationList, ReservationOut, ReservedOut
 

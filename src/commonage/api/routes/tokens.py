@@ -11,7 +11,7 @@ from starlette.responses import Response
 from commonage.api.routing import BODY, Guarded, answer, body_of, caller, context, expiry, problems, read_json
 from commonage.domain.errors import Forbidden, InvalidInput, Unavailable
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration
+from commonage.domain.requests import format_duration
 from commonage.wire.installation import TokenIn, TokenOut
 
 router = APIRouter(route_class=Guarded, tags=["tokens"])

@@ -19,11 +19,9 @@ from commonage.domain.errors import InvalidInput, NotFound
 from commonage.domain.explanations import Explanation, Holder, JobsAhead
 from commonage.domain.nodes import Share
 from commonage.domain.principals import Principal
-from commonage.domain.quantities import parse_cpus
-from commonage.domain.requests import GpuRequest, parse_gpus, parse_labels
+from commonage.domain.requests import GpuRequest, parse_cpus, parse_gpus, parse_labels
 from commonage.domain.requests import Request as ResourceRequest
-from commonage.domain.suggestions import usage_report_in_words
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import UsageReport, usage_report_in_words
 from commonage.domain.volumes import parse_volume
 from commonage.domain.workloads import Attempt, Condition, Dependency, Kind, RetryPolicy, State, Workload
 from commonage.messages import explanations

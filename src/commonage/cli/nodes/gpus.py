@@ -38,15 +38,17 @@ def print_node(node: NodeOut) -> None:
 
 def faults(node: NodeOut) -> list[str]:
     """The faults for which GPUs of the node take no workloads."""
-    return [f"GPU {device.label} takes no workloads: it {fault}" for device in node.devices for fault in device.faults]
+    return [
+        f"GPU {device.label} takes no workloads. {fault.message}" for device in node.devices for fault in device.faults
+    ]
 
 
 def _facts(device: DeviceOut, names: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Labels and values as markup, without unknown ones."""
     for fault in device.faults:
-        yield "fault", f"[red]{output.text(fault)}[/]"
+        yield "fault", f"[red]{output.text(fault.message)}[/]"
     for notice in device.notices:
-        yield "notice", f"[yellow]{output.text(notice)}[/]"
+        yield "notice", f"[yellow]{output.text(notice.message)}[/]"
     yield "uuid", output.text(device.uuid)
     yield (
         "memory",
@@ -76,7 +78,7 @@ def _facts(device: DeviceOut, names: dict[str, str]) -> Iterator[tuple[str, str]
 def _isolation(device: DeviceOut) -> Iterator[tuple[str, str]]:
     yield "isolation", f"[bold]{device.isolation}[/]"
     for level in device.unavailable:
-        yield "", f"no {level.isolation}: {output.text(level.why)}"
+        yield "", f"no {level.isolation}: {output.text(level.reason.message)}"
 
 
 def _measured(device: DeviceOut, last: MeasuredOut) -> Iterator[tuple[str, str]]:

@@ -217,7 +217,7 @@ def _process_text(process: UnattributedProcessOut) -> str:
 
 def _device(device: DeviceOut) -> tuple[str, str, str, str]:
     simulated = " (simulated)" if device.simulated and "simulated" not in device.model.lower() else ""
-    faults = f" [red]{output.text('; '.join(device.faults))}[/]" if device.faults else ""
+    faults = f" [red]{output.text(output.messages(device.faults))}[/]" if device.faults else ""
     busy = "" if device.utilisation is None else f"{device.utilisation:.0%}"
     return (
         f"{device.label}: {output.text(device.model)}{simulated}{faults}",

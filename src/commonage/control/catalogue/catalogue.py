@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from commonage.control.settings import ControlSettings
 from commonage.control.signals import Signal
 from commonage.control.tenants.membership import tenants_of
-from commonage.domain.environments import Environment
-from commonage.domain.images import Image, environments_of
+from commonage.domain.images import Environment, Image, environments_of
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.waiting import EnvironmentNotFound, EnvironmentNotInImage, ImageRemoved

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
-from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
+from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import OnFirstUse
 

@@ -17,7 +17,6 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.tenants.membership import tenants, tenants_of
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound
-from commonage.domain.events import Event, EventKind
 from commonage.domain.images import (
     PUBLIC,
     Image,
@@ -31,7 +30,7 @@ from commonage.domain.images import (
 from commonage.domain.nodes import NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import ImageRegistered, ImageUnregistered
-from commonage.domain.workloads import State
+from commonage.domain.workloads import Event, EventKind, State
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.waiting import wait_at_most
-from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import CommonageError, start_failure
-from commonage.domain.images import Image, environments_of
+from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus, Image, environments_of
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason

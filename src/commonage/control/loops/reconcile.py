@@ -17,12 +17,11 @@ from commonage.control.signals import Signal
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, EngineFailure, start_failure
-from commonage.domain.ids import workload_of
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AttemptLost, Effect, StartRefused, StartRun, StatusReported, StopRun
 from commonage.domain.reasons.attempts import Disappeared, NeverStarted
 from commonage.domain.statuses import LastUse, Phase, StartRequest, Status
-from commonage.domain.workloads import State, Workload
+from commonage.domain.workloads import State, Workload, workload_of
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 

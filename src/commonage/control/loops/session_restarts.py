@@ -18,11 +18,10 @@ from dataclasses import replace
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, start_failure
-from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
-from commonage.domain.workloads import MAX_LOSSES, Kind, Spec, State, StopCause, Workload
+from commonage.domain.workloads import MAX_LOSSES, Event, EventKind, Kind, Spec, State, StopCause, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Filter, Store
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event, EventKind
 from commonage.domain.nodes import Device, Node
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
-from commonage.domain.workloads import Workload
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.domain.workloads import Event, EventKind, Workload
+from commonage.scheduler.model.shapes import AllocatedRequest
 
 Alarm = GpuFault | GpuRecovered | GpuMissing
 
@@ -31,8 +30,7 @@ def alarms(
     for uuid, device in new.items():
         was_at_fault = uuid in old and bool(old[uuid].faults)
         if device.faults and not was_at_fault:
-            detail = "; ".join(device.faults)
-            told[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, detail=detail)
+            told[uuid] = GpuFault(node=node.name, gpu=device.label, model=device.model, faults=device.faults)
         elif was_at_fault and not device.faults:
             told[uuid] = GpuRecovered(node=node.name, gpu=device.label, model=device.model)
     for uuid, device in old.items():

@@ -10,9 +10,8 @@ import logging
 from commonage.control.nodes.all_devices import AllDevices
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
-from commonage.domain.events import Event, EventKind
-from commonage.domain.ids import workload_of
 from commonage.domain.reasons.notes import GpuWarning
+from commonage.domain.workloads import Event, EventKind, workload_of
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from commonage.control.nodes.nodes import Nodes
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput
-from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import AttemptLost, StopRequested
 from commonage.domain.nodes import Node, NodeState
@@ -24,7 +23,7 @@ from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeRemoved
 from commonage.domain.reasons.nodes import NodeInUse
 from commonage.domain.reasons.notes import Fate, NodeMustBeEmpty
-from commonage.domain.workloads import Kind, State, StopCause, StopRequest, Workload
+from commonage.domain.workloads import Event, EventKind, Kind, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.joining import Joining
 

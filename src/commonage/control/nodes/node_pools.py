@@ -16,14 +16,12 @@ from commonage.control.nodes.drains import Drains
 from commonage.control.state.live_state import LiveState, queued_request_of
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Unavailable
-from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
-from commonage.domain.node_pools import Machine, NodePoolPolicy, NodePoolView, PendingNode
-from commonage.domain.nodes import NodeState
+from commonage.domain.nodes import Machine, NodePoolPolicy, NodePoolView, NodeState, PendingNode
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason, notes
-from commonage.domain.workloads import State
+from commonage.domain.requests import format_duration
+from commonage.domain.workloads import Event, EventKind, State
 from commonage.ports.clock import Clock
 from commonage.ports.clouds import Cloud
 from commonage.ports.joining import Joining

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from commonage.domain.events import Event, EventKind
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import DrainedBy, NeedsRepair, NotReporting
 from commonage.domain.reasons.notes import NodeUndecided
-from commonage.domain.workloads import Workload
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.domain.workloads import Event, EventKind, Workload
+from commonage.scheduler.model.shapes import AllocatedRequest
 
 
 def with_state(node: Node) -> Node:

@@ -19,13 +19,12 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.waiting import wait_at_most
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, NotFound
-from commonage.domain.events import Event, EventKind
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node, NodeReport, NodeState
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.nodes import NotReporting, WorkloadLostThere
 from commonage.domain.reasons.notes import NodeStateChanged
-from commonage.domain.workloads import State, Workload
+from commonage.domain.workloads import Event, EventKind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 

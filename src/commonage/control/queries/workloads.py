@@ -9,14 +9,13 @@ from commonage.control.queries.node_warnings import node_problem
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import InvalidInput, NotFound
-from commonage.domain.events import Event
 from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.refusals import NoSuchAttempt
 from commonage.domain.statuses import LogLine
 from commonage.domain.usage import Usage
-from commonage.domain.workloads import Attempt, State, Workload
+from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.metrics import Metrics, Point
@@ -24,7 +23,7 @@ from commonage.ports.store import Filter, Page, Store
 from commonage.scheduler.autoscaling import expected_node
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.explain.shortfalls import over_quota
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 
 BIRTH_OF_UNIX = 0.0
 

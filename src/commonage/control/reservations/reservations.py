@@ -21,24 +21,22 @@ from commonage.control.state.writer import Writer
 from commonage.control.tenants.membership import tenants, tenants_of
 from commonage.control.workloads.admission import unschedulable_request
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, Unschedulable
-from commonage.domain.events import Event, EventKind
-from commonage.domain.ids import IdSequence
 from commonage.domain.iterations import Iterations
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import ReservationInfo, ReservationMade, ReservationOver, ReservationRemoved
 from commonage.domain.reasons.refusals import ReservationRefused
 from commonage.domain.reasons.waiting import NoNodes
-from commonage.domain.requests import Request
+from commonage.domain.requests import Request, format_duration
 from commonage.domain.tenants import Reservation, Rules
+from commonage.domain.workloads import Event, EventKind, IdSequence
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 from commonage.scheduler.backfill.reservations import feasible
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 
 log = logging.getLogger(__name__)
 LONGEST_S = 31 * 86400.0

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import parse_duration
+from commonage.domain.requests import parse_duration
 
 MAX_WINDOWS = 100
 LAST_YEAR = 9000

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.control.state.live_state import LiveState
-from commonage.domain.events import Event, EventKind
 from commonage.domain.images import Image
 from commonage.domain.lifecycle import Effect, Record, Trigger, step
 from commonage.domain.nodes import Node
 from commonage.domain.reasons import notes
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Workload
+from commonage.domain.usage import UsageReport
+from commonage.domain.workloads import Event, EventKind, Workload
 from commonage.ports.store import Batch
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
-from commonage.domain.events import Event
+from commonage.domain.workloads import Event
 
 MAX_BEHIND = 5000
 

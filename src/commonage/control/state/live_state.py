@@ -12,13 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from commonage.domain.ids import attempt_id
-from commonage.domain.node_pools import NodePoolPolicy, PendingNode
-from commonage.domain.nodes import Node
+from commonage.domain.nodes import Node, NodePoolPolicy, PendingNode
 from commonage.domain.tenants import Rules
 from commonage.domain.usage import PastAllocation
-from commonage.domain.workloads import Kind, Spec, State, Workload
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.domain.workloads import Kind, Spec, State, Workload, attempt_id
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan
 from commonage.scheduler.snapshot import Snapshot
 

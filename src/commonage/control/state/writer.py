@@ -19,14 +19,13 @@ from commonage.control.state.drafts import Change, Draft, draft_of
 from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.domain.errors import CommonageError, NotFound, StaleVersion, Unavailable
-from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.iterations import Iterations
 from commonage.domain.lifecycle import Effect, Trigger
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Reservation
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Workload
+from commonage.domain.usage import UsageReport
+from commonage.domain.workloads import Event, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.store import Batch, Filter, Store
 

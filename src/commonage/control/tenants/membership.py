@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from commonage.control.settings import ControlSettings
-from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput
+from commonage.domain.images import Environment
 from commonage.domain.principals import Principal
 from commonage.domain.tenants import Tenant
 

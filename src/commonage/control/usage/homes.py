@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from commonage.domain.errors import CommonageError
-from commonage.domain.folders import folder_name
 from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
+from commonage.domain.volumes import folder_name
 from commonage.ports.clock import Clock
 from commonage.ports.homes import Homes
 

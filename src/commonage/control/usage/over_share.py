@@ -12,9 +12,8 @@ from enum import StrEnum
 
 from commonage.control.usage.attribution import Round
 from commonage.domain.nodes import Allocation, Device
-from commonage.domain.parts import part_of
 from commonage.domain.reasons.attempts import NeededBy
-from commonage.domain.requests import GpuRequest
+from commonage.domain.requests import GpuRequest, part_of
 
 ROUNDS_TO_BE_SURE = 2
 IMPOSSIBLE_PART = 1.05  # no process holds more than its GPU has; a figure above this is invalid

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import Round, parts_of, utilisation_of
-from commonage.domain.ids import workload_of
 from commonage.domain.nodes import Allocation, Share
 from commonage.domain.statuses import LastUse, Measurement
-from commonage.domain.usage_reports import (
+from commonage.domain.usage import (
     Measured,
     UsageFigures,
     UsageReport,
@@ -25,7 +24,7 @@ from commonage.domain.usage_reports import (
     sum_of,
     with_measurement,
 )
-from commonage.domain.workloads import Attempt, Workload
+from commonage.domain.workloads import Attempt, Workload, workload_of
 from commonage.ports.clock import Clock
 from commonage.ports.store import Store
 

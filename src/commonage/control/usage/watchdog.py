@@ -17,15 +17,13 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.usage.attribution import Round, UnattributedProcess, unattributed
 from commonage.control.usage.over_share import Excess, Excesses, OverSharePolicy, needed_by
-from commonage.domain.events import Event, EventKind
-from commonage.domain.ids import workload_of
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.nodes import Device
 from commonage.domain.reasons.attempts import OverGpuShare
 from commonage.domain.reasons.notes import OverGpuShareFollows, OverGpuShareWarning, UnattributedGpuMemoryFreed
 from commonage.domain.requests import GpuRequest
-from commonage.domain.usage_reports import request_for_peak
-from commonage.domain.workloads import State, StopCause, StopRequest, Workload
+from commonage.domain.usage import request_for_peak
+from commonage.domain.workloads import Event, EventKind, State, StopCause, StopRequest, Workload, workload_of
 from commonage.ports.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -58,4 +58,4 @@ def _beyond_quota(live_state: LiveState, spec: Spec) -> Reason | None:
         amounts.gpu_milli * together,
         amounts.vram_mib * together,
     )
-    return snapshot.quotas.never(spec.tenant, all_of_it)
+    return snapshot.quotas.unsatisfiable_reason(spec.tenant, all_of_it)

@@ -9,7 +9,7 @@ from commonage.control.settings import ControlSettings
 from commonage.control.usage.usage_reports import UsageReports
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.suggestions import Suggestion, suggestion_of
+from commonage.domain.usage import Suggestion, suggestion_of
 
 
 @dataclass(slots=True)

@@ -21,10 +21,10 @@ from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.control.tenants.membership import tenant_of
 from commonage.domain.errors import CommonageError, NotFound, TooMany, Unavailable
-from commonage.domain.folders import folder_name
 from commonage.domain.iterations import Iterations
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_duration, format_memory
+from commonage.domain.requests import format_duration, format_memory
+from commonage.domain.volumes import folder_name
 from commonage.domain.workloads import Spec
 from commonage.ports.bundles import Bundles, KeptBundle, ReceivedBundle
 from commonage.ports.clock import Clock

@@ -9,10 +9,9 @@ from commonage.control.queries.workloads import WorkloadQueries
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event, EventKind
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import CommandStarted
-from commonage.domain.workloads import Attempt, State, Workload
+from commonage.domain.workloads import Attempt, Event, EventKind, State, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.engine import Engine
 from commonage.ports.execs import ExecStream, NotRunning, Terminal

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from commonage.control.catalogue.catalogue import Catalogue
 from commonage.control.settings import ControlSettings
 from commonage.control.tenants.membership import may_use, tenant_of, tenants_of, within_sites
-from commonage.domain.environments import Environment
 from commonage.domain.errors import Forbidden, InvalidInput, TooLarge
+from commonage.domain.images import Environment
 from commonage.domain.principals import OPERATOR, Principal, Scope
-from commonage.domain.quantities import format_memory
 from commonage.domain.reasons.refusals import EnvironmentNotOffered
-from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.requests import GpuRequest, Request, format_memory
 from commonage.domain.tenants import Tenant
 from commonage.domain.volumes import VolumeRequest, allowed
 from commonage.domain.workloads import Dependency, Kind, RetryPolicy, Spec

@@ -21,14 +21,13 @@ from commonage.control.workloads.bundles import UserBundles
 from commonage.control.workloads.submission import Submission, spec_of
 from commonage.domain.errors import Conflict, InvalidInput, NotFound, Unavailable, Unschedulable
 from commonage.domain.explanations import Explanation
-from commonage.domain.ids import IdSequence
 from commonage.domain.lifecycle import StopRequested
 from commonage.domain.principals import Principal, Scope
-from commonage.domain.quantities import format_cpus
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import ServerStopped, StoppedBy
 from commonage.domain.reasons.waiting import DependencyNotMet, InQueue, Other
-from commonage.domain.workloads import Kind, Spec, State, StopCause, StopRequest, Workload
+from commonage.domain.requests import format_cpus
+from commonage.domain.workloads import IdSequence, Kind, Spec, State, StopCause, StopRequest, Workload
 from commonage.ports.clock import Clock
 from commonage.ports.identity import Identity
 from commonage.ports.store import Filter, Store

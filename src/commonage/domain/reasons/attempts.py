@@ -5,26 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from commonage.domain.reasons.base import Reason, reason
+from commonage.domain.reasons.base import Reason
 
 # --- starting and running -----------------------------------------------------------------------------------------
 
 
-@reason
 class Starting(Reason):
     """The attempt is starting on its node."""
 
     node: str = ""
 
 
-@reason
 class Running(Reason):
     """The attempt runs."""
 
     node: str
 
 
-@reason
 class PreparingEnvironment(Reason):
     """The Python environment is being made, as it is used for the first time. `step` is what the installer does."""
 
@@ -32,7 +29,6 @@ class PreparingEnvironment(Reason):
     step: str
 
 
-@reason
 class PullingImage(Reason):
     """The image is being pulled. `step` is what the engine says of it; amounts are in bytes, of all layers so far."""
 
@@ -42,12 +38,10 @@ class PullingImage(Reason):
     total_bytes: int | None = None
 
 
-@reason
 class UnpackingFiles(Reason):
     """The files that were sent along are being unpacked."""
 
 
-@reason
 class RetryingStart(Reason):
     """The start failed for a reason that may pass, and is tried again after a pause."""
 
@@ -55,36 +49,30 @@ class RetryingStart(Reason):
     cause: Reason
 
 
-@reason
 class WaitingForDaemon(Reason):
     """The Docker daemon does not answer."""
 
 
-@reason
 class WaitingForAgent(Reason):
     """The agent of the node does not answer."""
 
 
-@reason
 class WaitingForSwarm(Reason):
     """Docker Swarm has not given the task to its node yet."""
 
 
-@reason
 class AssignedToNode(Reason):
     """Docker Swarm has given the task to the node."""
 
     node: str
 
 
-@reason
 class PreparingOnNode(Reason):
     """The node prepares image and network."""
 
     node: str
 
 
-@reason
 class SwarmRefuses(Reason):
     """Docker Swarm does not place the task on its node. `error` is what Docker says."""
 
@@ -92,7 +80,6 @@ class SwarmRefuses(Reason):
     error: str
 
 
-@reason
 class SwarmSeesNoRoom(Reason):
     """Others than Commonage hold resources of the node in Docker Swarm."""
 
@@ -101,28 +88,24 @@ class SwarmSeesNoRoom(Reason):
     gpu_memory_mib: int = 0
 
 
-@reason
 class SwarmSeesNoGpuMemory(Reason):
     """The Docker daemon of the node declares no GPU memory that Docker Swarm could reserve."""
 
     node: str
 
 
-@reason
 class LogTruncated(Reason):
     """The log reached its limit, and its middle is left out."""
 
     limit_mib: int
 
 
-@reason
 class TimeLimitNear(Reason):
     """The time limit ends the workload soon."""
 
     left_s: float
 
 
-@reason
 class Stopping(Reason):
     """The workload is being stopped."""
 
@@ -132,19 +115,16 @@ class Stopping(Reason):
 # --- ended by itself ----------------------------------------------------------------------------------------------
 
 
-@reason
 class Completed(Reason):
     """The command ended with exit code 0."""
 
 
-@reason
 class ExitCode(Reason):
     """The command ended with another exit code."""
 
     exit_code: int
 
 
-@reason
 class Signaled(Reason):
     """A signal ended the command."""
 
@@ -152,22 +132,18 @@ class Signaled(Reason):
     signal: int
 
 
-@reason
 class CommandNotExecutable(Reason):
     """The command exists and cannot be run (exit code 126)."""
 
 
-@reason
 class CommandNotFound(Reason):
     """The command was not found in its environment (exit code 127)."""
 
 
-@reason
 class OutOfMemory(Reason):
     """The command used more memory than requested and was ended."""
 
 
-@reason
 class ProcessesRemain(Reason):
     """The attempt ended, and some of its processes cannot be ended."""
 
@@ -177,24 +153,20 @@ class ProcessesRemain(Reason):
 # --- would not start ----------------------------------------------------------------------------------------------
 
 
-@reason
 class StartFailed(Reason):
     """The engine could not start the attempt. `error` is what the engine says."""
 
     error: str
 
 
-@reason
 class StoppedBeforeStart(Reason):
     """The attempt was stopped before its command started."""
 
 
-@reason
 class NeverStarted(Reason):
     """The attempt was started several times, and the engine never showed it."""
 
 
-@reason
 class ContainerStartFailed(Reason):
     """The container could not run its command. `error` is what the engine says."""
 
@@ -202,14 +174,12 @@ class ContainerStartFailed(Reason):
     node: str = ""
 
 
-@reason
 class SwarmWithdrew(Reason):
     """Docker Swarm gave the task up before it started. Docker's text is in the server's log."""
 
     node: str
 
 
-@reason
 class SharedFolderNotMounted(Reason):
     """The node does not see the shared folder of the site."""
 
@@ -217,7 +187,6 @@ class SharedFolderNotMounted(Reason):
     path: str
 
 
-@reason
 class PortTaken(Reason):
     """The port that was chosen is in use on the node. Docker's text is in the server's log."""
 
@@ -227,7 +196,6 @@ class PortTaken(Reason):
 # --- lost ---------------------------------------------------------------------------------------------------------
 
 
-@reason
 class NodeLost(Reason):
     """The node was lost, and the exit code with it. `cause` says how that is known."""
 
@@ -235,41 +203,34 @@ class NodeLost(Reason):
     cause: Reason | None = None
 
 
-@reason
 class NodeRestarted(Reason):
     """The node was restarted while the attempt ran."""
 
     node: str = ""
 
 
-@reason
 class DaemonRestarted(Reason):
     """The Docker daemon was restarted, and ended the attempt."""
 
 
-@reason
 class RemovedFromOutside(Reason):
     """The container or service of the attempt was removed by something other than Commonage."""
 
 
-@reason
 class SiteNotAnswering(Reason):
     """A part of the site does not answer."""
 
 
-@reason
 class Disappeared(Reason):
     """The attempt is gone, and nothing tells how it ended."""
 
 
-@reason
 class ExitCodeLost(Reason):
     """The attempt ended, and its exit code is not known."""
 
     why: ExitCodeLoss
 
 
-@reason
 class EndedFromOutside(Reason):
     """Something other than Commonage ended the attempt."""
 
@@ -295,7 +256,6 @@ class ExternalActor(StrEnum):
     SWARM = "swarm"
 
 
-@reason
 class LostTooOften(Reason):
     """The workload was lost as often as it may queue again."""
 
@@ -306,7 +266,6 @@ class LostTooOften(Reason):
 # --- stopped ------------------------------------------------------------------------------------------------------
 
 
-@reason
 class StoppedBy(Reason):
     """A user or an admin stopped the workload."""
 
@@ -314,26 +273,22 @@ class StoppedBy(Reason):
     comment: str = ""
 
 
-@reason
 class ServerStopped(Reason):
     """The server was stopped together with its node."""
 
 
-@reason
 class TimeLimitReached(Reason):
     """The time limit is over."""
 
     limit_s: int
 
 
-@reason
 class DependencyNotFound(Reason):
     """The workload that it depends on does not exist."""
 
     workload_id: str
 
 
-@reason
 class DependencyFailed(Reason):
     """The workload that it depends on ended in a state that never meets the condition."""
 
@@ -343,7 +298,6 @@ class DependencyFailed(Reason):
     state: str
 
 
-@reason
 class OverGpuShare(Reason):
     """The attempt held more GPU memory than its share. `share_mib` 0: it was given no part of this GPU."""
 
@@ -366,7 +320,6 @@ class NeededBy:
     free_mib: int = 0
 
 
-@reason
 class NodeDrained(Reason):
     """The node is drained. `leave_by_at`: when it must be empty."""
 
@@ -375,7 +328,6 @@ class NodeDrained(Reason):
     leave_by_at: float | None = None
 
 
-@reason
 class NodeRemoved(Reason):
     """An admin removed the node."""
 
@@ -383,14 +335,12 @@ class NodeRemoved(Reason):
     by: str
 
 
-@reason
 class NodeLeft(Reason):
     """The node left the site."""
 
     node: str
 
 
-@reason
 class Preempted(Reason):
     """A workload with a higher priority needs the place."""
 
@@ -399,7 +349,6 @@ class Preempted(Reason):
     is_session: bool
 
 
-@reason
 class Reclaimed(Reason):
     """A tenant takes back what it lent."""
 
@@ -410,7 +359,6 @@ class Reclaimed(Reason):
 # --- gangs --------------------------------------------------------------------------------------------------------
 
 
-@reason
 class GangMemberEnded(Reason):
     """Another member of the gang ended badly."""
 
@@ -419,21 +367,18 @@ class GangMemberEnded(Reason):
     cause: Reason
 
 
-@reason
 class GangMemberMissing(Reason):
     """Another member of the gang has ended, and the gang cannot start without it."""
 
     rank: int
 
 
-@reason
 class GangMemberStopping(Reason):
     """Another member of the gang is being stopped."""
 
     rank: int
 
 
-@reason
 class GangOutOfRetries(Reason):
     """Another member of the gang failed or was lost, and the gang has no retry left."""
 
@@ -441,7 +386,6 @@ class GangOutOfRetries(Reason):
     cause: Reason
 
 
-@reason
 class GangMemberRequeued(Reason):
     """Another member of the gang left its node, so the whole gang starts again."""
 
@@ -449,7 +393,6 @@ class GangMemberRequeued(Reason):
     cause: Reason
 
 
-@reason
 class GangStartedInPart(Reason):
     """Not all members of the gang could start at once."""
 
@@ -457,7 +400,6 @@ class GangStartedInPart(Reason):
 # --- environments -------------------------------------------------------------------------------------------------
 
 
-@reason
 class WaitingForOtherSessions(Reason):
     """Sessions start a few at a time on each node, and others are ahead."""
 
@@ -465,14 +407,12 @@ class WaitingForOtherSessions(Reason):
     node: str
 
 
-@reason
 class OnFirstUse(Reason):
     """The environment is made, or its image pulled, when it is used for the first time."""
 
     is_image: bool
 
 
-@reason
 class EnvironmentFailed(Reason):
     """The environment cannot be prepared. `error` is what the installer or the registry says."""
 
@@ -480,19 +420,16 @@ class EnvironmentFailed(Reason):
     error: str
 
 
-@reason
 class AskingNode(Reason):
     """The node is being asked for the image."""
 
 
-@reason
 class NoEngineForSite(Reason):
     """No engine answers for the site."""
 
     site: str
 
 
-@reason
 class OnNodes(Reason):
     """The image is on some nodes. `cause`: how it goes on `node`, where it is being pulled or failed."""
 

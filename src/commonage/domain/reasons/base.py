@@ -7,32 +7,31 @@ sentence: `messages` makes those, last. `codec` writes a reason as `{"code": …
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar, dataclass_transform
+from typing import dataclass_transform
+
+REASONS: dict[str, type[Reason]] = {}
+"""Every code. `commonage.domain.reasons` imports all families, so import this from there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True)
 class Reason:
-    """The base of all codes. The docstring of a code says what it means; the reference shows it."""
+    """The base of all codes. A subclass becomes an immutable dataclass with keyword arguments, and is registered.
+
+    Parameters are plain values, enums, tuples, dataclasses of these, or reasons (a cause). Their names carry the unit.
+    The docstring of a code is its meaning in the reference. An `abstract` subclass only holds parameters that several
+    codes share.
+    """
+
+    def __init_subclass__(cls, *, abstract: bool = False) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+        if abstract:
+            return
+        if cls.__name__ in REASONS:
+            raise TypeError(f"the code {cls.__name__} is declared twice")
+        REASONS[cls.__name__] = cls
 
     @property
     def code(self) -> str:
         """Part of the API and of the store: a code is never renamed in a release."""
         return type(self).__name__
-
-
-R = TypeVar("R", bound=Reason)
-REASONS: dict[str, type[Reason]] = {}
-"""Every code there is. `commonage.domain.reasons` imports all families, so import this from there."""
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-def reason(cls: type[R]) -> type[R]:
-    """Declare a code: an immutable dataclass with keyword arguments, in the registry.
-
-    Parameters are plain values, enums, tuples, dataclasses of these, or reasons (a cause). Their names carry the unit.
-    """
-    made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
-    if made.__name__ in REASONS:
-        raise TypeError(f"the code {made.__name__} is declared twice")
-    REASONS[made.__name__] = made
-    return made

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from commonage.domain.reasons.base import Reason, reason
+from commonage.domain.reasons.base import Reason
 
 # --- workloads ----------------------------------------------------------------------------------------------------
 
 
-@reason
 class Submitted(Reason):
     """Workloads were submitted."""
 
@@ -18,7 +17,6 @@ class Submitted(Reason):
     request: str
 
 
-@reason
 class CommandStarted(Reason):
     """Somebody runs a command beside a workload. `program` is empty for a shell."""
 
@@ -35,7 +33,6 @@ class OverGpuShareFollows(StrEnum):
     NOTHING = "nothing"
 
 
-@reason
 class OverGpuShareWarning(Reason):
     """A workload holds more GPU memory than its share."""
 
@@ -47,14 +44,12 @@ class OverGpuShareWarning(Reason):
     left_s: float = 0.0
 
 
-@reason
 class GpuWarning(Reason):
     """The driver or one of its daemons reports something about a workload. `detail` is what it says."""
 
     detail: str
 
 
-@reason
 class HomeUsed(Reason):
     """How much the user's home folder holds. `quota_mib` None: there is no quota."""
 
@@ -65,14 +60,12 @@ class HomeUsed(Reason):
 # --- sessions that start again ------------------------------------------------------------------------------------
 
 
-@reason
 class RestartedAs(Reason):
     """The session ended with its node, and another one was started."""
 
     workload_id: str
 
 
-@reason
 class RestartOf(Reason):
     """The session replaces one that ended with its node."""
 
@@ -80,21 +73,18 @@ class RestartOf(Reason):
     cause: Reason
 
 
-@reason
 class RestartFailed(Reason):
     """The session could not be started again."""
 
     cause: Reason
 
 
-@reason
 class RestartedTooOften(Reason):
     """The session ended with its node too many times in a row."""
 
     times: int
 
 
-@reason
 class SessionNodeFaulty(Reason):
     """Something is wrong with the node of the session."""
 
@@ -102,7 +92,6 @@ class SessionNodeFaulty(Reason):
     cause: Reason
 
 
-@reason
 class SessionRestarted(Reason):
     """The session was started again."""
 
@@ -110,7 +99,6 @@ class SessionRestarted(Reason):
     cause: Reason
 
 
-@reason
 class SessionEnded(Reason):
     """The session ended with its node."""
 
@@ -122,7 +110,6 @@ class SessionEnded(Reason):
 # --- nodes --------------------------------------------------------------------------------------------------------
 
 
-@reason
 class NodeStateChanged(Reason):
     """A node changed its state."""
 
@@ -131,7 +118,6 @@ class NodeStateChanged(Reason):
     causes: tuple[Reason, ...] = ()
 
 
-@reason
 class NodeNotResponding(Reason):
     """The node of a workload does not answer. `fate` is what happens once it is lost."""
 
@@ -140,7 +126,6 @@ class NodeNotResponding(Reason):
     silent_s: float
 
 
-@reason
 class NodeUndecided(Reason):
     """The node does not answer, and an admin must say what becomes of the workloads on it."""
 
@@ -150,7 +135,6 @@ class NodeUndecided(Reason):
     workloads: int | None = None
 
 
-@reason
 class NodeHasFault(Reason):
     """The node of a workload has a fault. Admins find it among the nodes."""
 
@@ -158,7 +142,6 @@ class NodeHasFault(Reason):
     fate: Fate
 
 
-@reason
 class NodeMustBeEmpty(Reason):
     """The node of a workload is drained, and must be empty by a deadline. `fate` is what happens then."""
 
@@ -178,7 +161,6 @@ class Fate(StrEnum):
     ENDS = "ends"
 
 
-@reason
 class PoolNodeAdded(Reason):
     """A node was requested from a cloud. Prices are per hour, of the whole pool; 0: not known."""
 
@@ -188,7 +170,6 @@ class PoolNodeAdded(Reason):
     price_before_per_h: float = 0.0
 
 
-@reason
 class PoolNodeRemoved(Reason):
     """A node was given back to its cloud. Prices are per hour, of the whole pool; 0: not known."""
 
@@ -201,21 +182,18 @@ class PoolNodeRemoved(Reason):
 # --- node pools: why they grow and shrink -------------------------------------------------------------------------
 
 
-@reason
 class PoolBelowMinimum(Reason):
     """The pool has fewer nodes than its minimum."""
 
     minimum: int
 
 
-@reason
 class PoolAboveMaximum(Reason):
     """The pool has more nodes than its maximum."""
 
     maximum: int
 
 
-@reason
 class PoolServesQueue(Reason):
     """Queued workloads would start on more nodes."""
 
@@ -223,14 +201,12 @@ class PoolServesQueue(Reason):
     nodes: int
 
 
-@reason
 class PoolNodesPending(Reason):
     """Nodes for queued workloads are on their way."""
 
     nodes: int
 
 
-@reason
 class PoolAtMaximum(Reason):
     """Workloads wait, and the pool has as many nodes as it may have; `leaving` of them are still to go."""
 
@@ -238,50 +214,42 @@ class PoolAtMaximum(Reason):
     leaving: int
 
 
-@reason
 class PoolWaits(Reason):
     """Workloads wait, but not long enough for a node to be added."""
 
     wait_s: float
 
 
-@reason
 class PoolNodesIdle(Reason):
     """Nodes of the pool have been idle for long enough to be removed."""
 
     idle_s: float
 
 
-@reason
 class PoolIdle(Reason):
     """Nothing waits for the pool."""
 
 
-@reason
 class PoolNodeFailed(Reason):
     """The cloud says that the node failed."""
 
 
-@reason
 class PoolNodeDidNotJoin(Reason):
     """The node did not join in time."""
 
     join_s: float
 
 
-@reason
 class PoolNodeLost(Reason):
     """The node was lost for a while."""
 
     causes: tuple[Reason, ...] = ()
 
 
-@reason
 class PoolNodeForgotten(Reason):
     """An admin removed the node from the site."""
 
 
-@reason
 class PoolNodeEmpty(Reason):
     """The node was drained, and nothing runs there."""
 
@@ -299,18 +267,16 @@ class ProcessInfo:
     name: str
 
 
-@reason
 class GpuFault(Reason):
     """A GPU has a fault and takes no new work. `is_held`: the reader's workload holds a part of it."""
 
     node: str
     gpu: str
     model: str
-    detail: str
+    faults: tuple[Reason, ...]
     is_held: bool = False
 
 
-@reason
 class GpuRecovered(Reason):
     """A GPU has no fault any more."""
 
@@ -320,7 +286,6 @@ class GpuRecovered(Reason):
     is_held: bool = False
 
 
-@reason
 class GpuMissing(Reason):
     """A GPU is not reported any more."""
 
@@ -330,7 +295,6 @@ class GpuMissing(Reason):
     is_held: bool = False
 
 
-@reason
 class UnattributedGpuMemory(Reason):
     """Processes that no workload started hold memory of a GPU. `used_mib` None: the driver does not say how much."""
 
@@ -341,7 +305,6 @@ class UnattributedGpuMemory(Reason):
     more: int = 0
 
 
-@reason
 class UnattributedGpuMemoryFreed(Reason):
     """No process of others holds memory of the GPU any more."""
 
@@ -352,7 +315,6 @@ class UnattributedGpuMemoryFreed(Reason):
 # --- reservations and images --------------------------------------------------------------------------------------
 
 
-@reason
 class ReservationMade(Reason):
     """An admin reserved resources. `more`: how many like it were made with it."""
 
@@ -361,7 +323,6 @@ class ReservationMade(Reason):
     more: int = 0
 
 
-@reason
 class ReservationRemoved(Reason):
     """An admin removed a reservation."""
 
@@ -369,7 +330,6 @@ class ReservationRemoved(Reason):
     reservation: ReservationInfo
 
 
-@reason
 class ReservationOver(Reason):
     """A reservation has ended."""
 
@@ -390,7 +350,6 @@ class ReservationInfo:
     ends_at: float
 
 
-@reason
 class ImageRegistered(Reason):
     """An image was registered, or put in the place of another one of its name."""
 
@@ -400,7 +359,6 @@ class ImageRegistered(Reason):
     is_replacement: bool = False
 
 
-@reason
 class ImageUnregistered(Reason):
     """An image was removed from the catalogue."""
 

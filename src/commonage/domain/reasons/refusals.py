@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from commonage.domain.reasons.base import Reason, reason
+from commonage.domain.reasons.base import Reason
 from commonage.domain.reasons.waiting import Resource
 
 
-@reason
 class NoSuchAttempt(Reason):
     """The workload has no attempt of this number, or none yet."""
 
@@ -16,12 +15,10 @@ class NoSuchAttempt(Reason):
     attempt: int | None
 
 
-@reason
 class NoGpus(Reason):
     """A GPU was requested, and no node has one that takes work."""
 
 
-@reason
 class GpuModelNotFound(Reason):
     """No node has a GPU of the requested model. `models` are those there are."""
 
@@ -29,7 +26,6 @@ class GpuModelNotFound(Reason):
     models: tuple[str, ...]
 
 
-@reason
 class TooManyGpus(Reason):
     """More whole GPUs were requested than any node has."""
 
@@ -37,7 +33,6 @@ class TooManyGpus(Reason):
     most: int
 
 
-@reason
 class TooMuchGpuMemory(Reason):
     """More GPU memory was requested than any GPU has."""
 
@@ -45,7 +40,6 @@ class TooMuchGpuMemory(Reason):
     max_mib: int
 
 
-@reason
 class RequestTooLarge(Reason):
     """No node could run it with everything free. `shortfalls` are those of some nodes."""
 
@@ -53,7 +47,6 @@ class RequestTooLarge(Reason):
     shortfalls: tuple[Reason, ...]
 
 
-@reason
 class TooFewNodes(Reason):
     """The gang has more members than there are nodes that could run one."""
 
@@ -62,7 +55,6 @@ class TooFewNodes(Reason):
     request: str
 
 
-@reason
 class UserQuotaTooSmall(Reason):
     """One member of the tenant may never hold as much."""
 
@@ -72,7 +64,6 @@ class UserQuotaTooSmall(Reason):
     requested: int
 
 
-@reason
 class QuotaTooSmall(Reason):
     """The tenant may never hold as much. `borrowed`: how much of the limit would be borrowed."""
 
@@ -91,7 +82,6 @@ class LimitOf(StrEnum):
     EVERYBODY = "everybody"
 
 
-@reason
 class TooManyWorkloads(Reason):
     """A limit on live workloads is reached. `name` is the user or tenant."""
 
@@ -103,7 +93,6 @@ class TooManyWorkloads(Reason):
     limit: int
 
 
-@reason
 class MountsNotSupported(Reason):
     """A volume was requested at a place of its own, and nothing is mounted here."""
 
@@ -112,7 +101,6 @@ class MountsNotSupported(Reason):
     target: str
 
 
-@reason
 class ReservationTooLarge(Reason):
     """All nodes together have room for fewer places than were requested."""
 
@@ -121,7 +109,6 @@ class ReservationTooLarge(Reason):
     room: int
 
 
-@reason
 class ReservationBlocked(Reason):
     """Not all places can be kept then. `workloads` may still run, `endless` of them without a time limit; with none,
     other reservations hold the rest."""
@@ -133,12 +120,10 @@ class ReservationBlocked(Reason):
     endless: int
 
 
-@reason
 class ReservationCollides(Reason):
     """It would leave no room for reservations that were made before."""
 
 
-@reason
 class ReservationRefused(Reason):
     """One window cannot be reserved."""
 
@@ -147,7 +132,6 @@ class ReservationRefused(Reason):
     cause: Reason
 
 
-@reason
 class EnvironmentNotOffered(Reason):
     """The environment does not exist, or workloads of this kind or tenant may not run in it. `removed`: why it is gone,
     if it was there. `offered` are those to choose from."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from commonage.domain.reasons.base import Reason, reason
+from commonage.domain.reasons.base import Reason
 
 
 class Resource(StrEnum):
@@ -45,21 +45,18 @@ class Other:
 # --- held ---------------------------------------------------------------------------------------------------------
 
 
-@reason
 class DependencyNotMet(Reason):
     """A dependency has not reached the state that this workload waits for."""
 
     others: tuple[Other, ...]
 
 
-@reason
 class EnvironmentNotFound(Reason):
     """The environment is not in the catalogue any more."""
 
     environment: str
 
 
-@reason
 class EnvironmentNotInImage(Reason):
     """The image that brought the environment was replaced by one without it."""
 
@@ -68,7 +65,6 @@ class EnvironmentNotInImage(Reason):
     environments: tuple[str, ...]
 
 
-@reason
 class ImageRemoved(Reason):
     """The image of the environment was removed from the catalogue."""
 
@@ -77,7 +73,6 @@ class ImageRemoved(Reason):
     removed_at: float
 
 
-@reason
 class RetryScheduled(Reason):
     """The last attempt failed or was lost, and the retry policy allows another one after a pause."""
 
@@ -92,29 +87,24 @@ class RetryScheduled(Reason):
 # --- queued -------------------------------------------------------------------------------------------------------
 
 
-@reason
 class InQueue(Reason):
     """The workload is queued. `explain` says what it waits for."""
 
 
-@reason
 class Requeued(Reason):
     """An attempt was taken away from its node, or lost with it, and the workload queues again."""
 
     cause: Reason
 
 
-@reason
 class ResourcesFree(Reason):
     """There is room since the last pass of the scheduler; the next one is due at once."""
 
 
-@reason
 class NoNodes(Reason):
     """No node has reported yet."""
 
 
-@reason
 class GangIncomplete(Reason):
     """Fewer members of the gang are queued than start together."""
 
@@ -122,7 +112,6 @@ class GangIncomplete(Reason):
     queued: int
 
 
-@reason
 class InsufficientNodes(Reason):
     """Fewer nodes have room than the gang has members."""
 
@@ -130,14 +119,12 @@ class InsufficientNodes(Reason):
     nodes: int
 
 
-@reason
 class InsufficientNodesAtSite(Reason):
     """Enough nodes have room, but not at one site."""
 
     size: int
 
 
-@reason
 class NodeRequested(Reason):
     """A node that could run it was requested from a cloud. `expected_in_s` is at most that, or about that if it
     `is_measured`; None: it was requested `requested_s` ago and is overdue."""
@@ -151,7 +138,6 @@ class NodeRequested(Reason):
 # --- quotas -------------------------------------------------------------------------------------------------------
 
 
-@reason
 class UserQuotaExceeded(Reason):
     """The user holds as much as one member of the tenant may hold."""
 
@@ -162,7 +148,6 @@ class UserQuotaExceeded(Reason):
     limit: int
 
 
-@reason
 class QuotaExceeded(Reason):
     """The tenant holds as much as it may. `borrowing`: how much more it may borrow (None: any amount), of which
     `unused` is there to borrow."""
@@ -175,7 +160,6 @@ class QuotaExceeded(Reason):
     unused: int
 
 
-@reason
 class QuotaLent(Reason):
     """The request is within the tenant's quota, but other tenants borrowed what was unused."""
 
@@ -189,8 +173,7 @@ class QuotaLent(Reason):
 # --- what a node lacks --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeShortfall(Reason):
+class NodeShortfall(Reason, abstract=True):
     """A node does not fit. `node` is the nearest of `nodes` for which the same holds, out of `total`."""
 
     node: str
@@ -198,52 +181,44 @@ class NodeShortfall(Reason):
     total: int = 1
 
 
-@reason
 class NodeDraining(NodeShortfall):
     """The node is draining and starts nothing new."""
 
     by: str
 
 
-@reason
 class NodeFaulty(NodeShortfall):
     """The node has a fault and starts nothing new. Admins find it among the nodes."""
 
 
-@reason
 class NodeUnavailable(NodeShortfall):
     """The node is lost: it does not report, or its engine has given it up."""
 
 
-@reason
 class InsufficientDisk(NodeShortfall):
     """The disk of the node is nearly full: only sessions start, so that their users can delete files."""
 
     cause: Reason
 
 
-@reason
 class NodeLabelsMismatch(NodeShortfall):
     """The node lacks labels that were requested."""
 
     labels: tuple[tuple[str, str], ...]
 
 
-@reason
 class NoMatchingGpu(NodeShortfall):
     """The node has no healthy GPU of the requested model."""
 
     model: str | None
 
 
-@reason
 class GpuIsPartitioned(NodeShortfall):
     """Whole GPUs were requested, and those of the node are split into MIG instances."""
 
     model: str | None
 
 
-@reason
 class InsufficientGpus(NodeShortfall):
     """Fewer whole GPUs are free than were requested."""
 
@@ -253,7 +228,6 @@ class InsufficientGpus(NodeShortfall):
     present: int
 
 
-@reason
 class InsufficientGpusOnNumaNode(NodeShortfall):
     """Enough whole GPUs are free, but not on one NUMA node."""
 
@@ -263,7 +237,6 @@ class InsufficientGpusOnNumaNode(NodeShortfall):
     together: int
 
 
-@reason
 class InsufficientGpuMemory(NodeShortfall):
     """No GPU has the requested memory free. `gpu` is the one that has most."""
 
@@ -274,7 +247,6 @@ class InsufficientGpuMemory(NodeShortfall):
     total_mib: int
 
 
-@reason
 class InsufficientGpuCompute(NodeShortfall):
     """No GPU has the requested part of its compute free. `gpu` is the one that has most."""
 
@@ -284,7 +256,6 @@ class InsufficientGpuCompute(NodeShortfall):
     free_milli: int
 
 
-@reason
 class InsufficientCpu(NodeShortfall):
     """Fewer CPUs are free than were requested."""
 
@@ -293,7 +264,6 @@ class InsufficientCpu(NodeShortfall):
     total_cpus_milli: int
 
 
-@reason
 class InsufficientMemory(NodeShortfall):
     """Less memory is free than was requested."""
 
@@ -305,8 +275,7 @@ class InsufficientMemory(NodeShortfall):
 # --- what is free and yet not available ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeButKept(Reason):
+class FreeButKept(Reason, abstract=True):
     """Resources are free on `node` and on others (`nodes` in all), but this workload may not have them."""
 
     node: str = ""
@@ -314,14 +283,12 @@ class FreeButKept(Reason):
     free: Resources = _NOTHING
 
 
-@reason
 class TenantQuotaExceededThere(FreeButKept):
     """The GPUs that are free are larger than what the quota of the tenant leaves."""
 
     tenant: str
 
 
-@reason
 class ReservedForOthers(FreeButKept):
     """A reservation keeps them. `user` is set if it is for one member of the tenant."""
 
@@ -332,24 +299,20 @@ class ReservedForOthers(FreeButKept):
     ends_in_s: float | None = None
 
 
-@reason
 class ReservedForHeadOfQueue(FreeButKept):
     """They are kept for a workload further ahead that no time limit gives a start, until enough has ended there."""
 
 
-@reason
 class PreemptingForOthers(FreeButKept):
     """Other workloads are being preempted there for a workload further ahead."""
 
 
-@reason
 class PromisedToOthers(FreeButKept):
     """A workload further ahead starts there, and this one could still run then."""
 
     starts_in_s: float
 
 
-@reason
 class KeptForQueue(FreeButKept):
     """They are kept for workloads further ahead, except for what ends within `for_s`."""
 
@@ -359,7 +322,6 @@ class KeptForQueue(FreeButKept):
 # --- when it starts -----------------------------------------------------------------------------------------------
 
 
-@reason
 class StartsNow(Reason):
     """The request fits now."""
 
@@ -367,27 +329,22 @@ class StartsNow(Reason):
     gpus: str = ""
 
 
-@reason
 class EstimateFromTimeLimits(Reason):
     """The estimate rests on the time limits of what runs and of what is ahead in the queue."""
 
 
-@reason
 class EstimateFromHistory(Reason):
     """The estimate rests on how long similar workloads usually take."""
 
 
-@reason
 class EstimateFromFewRuns(Reason):
     """The estimate rests on the few similar workloads that ended before."""
 
 
-@reason
 class EstimateFromTotalWork(Reason):
     """The estimate spreads all work ahead over all nodes."""
 
 
-@reason
 class NoTimeLimitAhead(Reason):
     """No estimate: what it waits for has no time limit. `kind` and `owner` name one such workload."""
 
@@ -395,18 +352,15 @@ class NoTimeLimitAhead(Reason):
     owner: str = ""
 
 
-@reason
 class NoNodeLargeEnough(Reason):
     """No estimate: no schedulable node is large enough."""
 
 
-@reason
 class TooManyAhead(Reason):
     """No estimate: more workloads are ahead than the estimate follows."""
 
     ahead: int
 
 
-@reason
 class NoRoomFromNextEnds(Reason):
     """No estimate: what ends next makes no room for it."""

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from commonage.domain.environments import EnvironmentStatus
 from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.images import EnvironmentStatus
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import Starting
 from commonage.domain.statuses import Phase, StartRequest, Status

@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
 from commonage.domain.statuses import Capabilities, Measurement, ProcessOwner
 from commonage.engines.containers.attempt_backend import Run

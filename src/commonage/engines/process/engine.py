@@ -20,8 +20,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from commonage.domain.environments import Environment, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, start_failure
+from commonage.domain.images import Environment, EnvironmentStatus
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import UnpackingFiles

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
-from commonage.domain.environments import left_out
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import left_out
 
 Step = Callable[[str, float | None], None]
 """Callback with uv's current step, and its progress (0..1)."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.folders import folder_name
+from commonage.domain.volumes import folder_name
 from commonage.files.safe_path import SafePath
 
 __all__ = ["FOLDER", "folder_name", "link_volumes", "make_workspace"]

@@ -17,8 +17,8 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.nodes import EngineNotAnswering, SharedFolderNotSet

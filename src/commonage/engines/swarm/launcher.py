@@ -16,8 +16,8 @@ from functools import partial
 from ipaddress import IPv4Network
 from typing import Any
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.reasons.attempts import AssignedToNode
 from commonage.domain.reasons.nodes import NodeTakesNoWork
 from commonage.domain.statuses import StartRequest

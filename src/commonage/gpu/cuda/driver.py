@@ -110,17 +110,14 @@ class Cuda:
         return free.value // MIB, total.value // MIB
 
     def allocate(self, mib: int) -> int:
-        """Allocate memory; returns its address."""
         address = c_uint64()
         self._do("cuMemAlloc_v2", byref(address), c_size_t(mib * MIB))
         return address.value
 
     def free(self, address: int) -> None:
-        """Free the memory at this address."""
         self._do("cuMemFree_v2", c_uint64(address))
 
     def burner(self) -> Burner:
-        """Load the kernel."""
         return Burner(self)
 
     def load(self, program: bytes, entry: bytes) -> c_void_p:

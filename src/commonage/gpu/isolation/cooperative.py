@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from commonage.domain.nodes import Device, Isolation
+from commonage.domain.reasons import Reason
 from commonage.files.injected import PYTHON
 from commonage.gpu.isolation.level import Level
 from commonage.ports.devices import ShareAssignment
@@ -17,14 +18,11 @@ SITE_VARIABLE = "COMMONAGE_GPU_SITE"
 
 
 class Cooperative(Level):
-    """Variables only."""
-
     isolation = Isolation.COOPERATIVE
 
-    def available(self, device: Device) -> str:
-        """Always available: it guarantees nothing."""
-        return ""
+    def why_unavailable(self, device: Device) -> Reason | None:
+        return None
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """The folder for every Python of the workload; the engine mounts it into containers."""
-        return {} if hold.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}
+        return {} if assignment.in_container else {"PYTHONPATH": str(PYTHON), SITE_VARIABLE: str(PYTHON)}

@@ -1,7 +1,7 @@
 """Wraps any devices: chooses the isolation level and slots of each, and enforces the shares of attempts.
 
-Created by `detect.open_devices` for the server. A hold is written to disk before it is applied (`holds`), so that it is
-released after any crash; GPUs that another server of this node allocates are not allocated here (`claims`).
+Created by `detect.open_devices` for the server. An assignment is written to disk before it is applied, so that it is
+released after any crash; GPUs that another server of this node allocates are not allocated here (`gpu_locks`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from commonage.domain.nodes import Allocation, Device, Isolation, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import IsolationLost, IsolationNotAvailable, MpsNotForContainers
 from commonage.gpu.environment import share_environment
+from commonage.gpu.isolation.assignment_files import AssignmentFiles
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.driver_limit import DriverLimit
 from commonage.gpu.isolation.gpu_locks import GpuLocks
-from commonage.gpu.isolation.holds import Holds
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
@@ -28,12 +30,6 @@ from commonage.ports.devices import Devices, DeviceSample, ShareAssignment, Shar
 
 log = logging.getLogger(__name__)
 Wanted = Literal["auto", "driver-limit", "mig", "mps", "cooperative"]
-
-
-_NOT_BY_ITSELF = (
-    "clients of MPS in containers must share the node's /dev/shm with most drivers, and ours do not: it is used "
-    "only where gpu_isolation names it"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +45,9 @@ class Sharing:
     in_containers: bool = False
 
 
-def holds_in(folder: Path) -> Holds:
+def assignments_in(folder: Path) -> AssignmentFiles:
     """The holds of the server whose `Sharing` has this folder, for read access."""
-    return Holds(folder / "holds")
+    return AssignmentFiles(folder / "holds")
 
 
 class IsolatedDevices:
@@ -71,7 +67,7 @@ class IsolatedDevices:
         self._warnings: list[tuple[str, str]] = []
         self._levels = tuple(levels or self._all_levels())
         self._by = {level.isolation: level for level in self._levels}
-        self._holds = holds_in(sharing.folder)
+        self._assignments = assignments_in(sharing.folder)
         self._claims = claims or GpuLocks(f"data folder {sharing.folder.parent}")
         self._contexts = contexts or Contexts(sharing.folder / "contexts.json")
         self._held: dict[str, ShareAssignment] = {}  # content of the files, by attempt
@@ -87,15 +83,14 @@ class IsolatedDevices:
     # --- inventory ----------------------------------------------------------------------------------------
 
     def inventory(self) -> Sequence[Device]:
-        """The GPUs of `inner`, each with its level, its slots, and notices about them."""
         found = self._inner.inventory()
         with self._lock:
-            notices: dict[str, tuple[str, ...]] = {}
+            notices: dict[str, tuple[Reason, ...]] = {}
             for level in self._levels:
                 notices.update(level.watch())
             return [self._with_state(device, notices.get(device.uuid, ())) for device in found]
 
-    def _with_state(self, device: Device, notices: tuple[str, ...]) -> Device:
+    def _with_state(self, device: Device, notices: tuple[Reason, ...]) -> Device:
         slots = self._sharing.slots.of(device)
         if device.simulated:
             return replace(device, slots=slots, isolation=Isolation.COOPERATIVE)
@@ -114,35 +109,34 @@ class IsolatedDevices:
             context_mib=self._contexts.known().get(device.uuid, 0),
         )
 
-    def _why_not(self, level: Level, device: Device) -> str:
-        why = level.available(device)
+    def _why_not(self, level: Level, device: Device) -> Reason | None:
+        why = level.why_unavailable(device)
         if why or level.isolation is not Isolation.MPS or not self._sharing.in_containers:
             return why
         held = any(share.isolation is Isolation.MPS for share in self._shares_of(device.uuid))
-        return "" if held or self._sharing.wanted == "mps" else _NOT_BY_ITSELF
+        return None if held or self._sharing.wanted == "mps" else MpsNotForContainers()
 
-    def _choice(self, device: Device, why_not: Mapping[Isolation, str]) -> tuple[Isolation, str]:
+    def _choice(self, device: Device, why_not: Mapping[Isolation, Reason | None]) -> tuple[Isolation, Reason | None]:
         """The best available level, or the requested one; and the fault, if the GPU takes no work because of it.
 
         While shares of a GPU are held it keeps their level: two levels at once would enforce neither.
         """
         held = next((one.isolation for one in self._shares_of(device.uuid)), None)
         if held is not None:
-            why = f"takes no more work until its present shares ended: {held} does not hold any more: {why_not[held]}"
-            return held, why if why_not[held] else ""
+            cause = why_not[held]
+            return held, cause and IsolationLost(level=held.value, cause=cause)
         if device.parent_uuid is not None or self._sharing.wanted == "auto":
-            return next(level for level, why in why_not.items() if not why), ""
+            return next(level for level, why in why_not.items() if not why), None
         wanted = Isolation(self._sharing.wanted)
-        if why_not[wanted]:
-            why = f"is not shared: gpu_isolation is {wanted}, which does not hold here: {why_not[wanted]}"
-            return Isolation.COOPERATIVE, why
-        return wanted, ""
+        cause = why_not[wanted]
+        if cause:
+            return Isolation.COOPERATIVE, IsolationNotAvailable(level=wanted.value, cause=cause)
+        return wanted, None
 
     def _shares_of(self, uuid: str) -> Iterator[Share]:
-        return (share for hold in self._held.values() for share in hold.shares if share.device_uuid == uuid)
+        return (share for assignment in self._held.values() for share in assignment.shares if share.device_uuid == uuid)
 
     def measure(self) -> Sequence[DeviceSample]:
-        """The samples of `inner`."""
         return self._inner.measure()
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
@@ -150,42 +144,45 @@ class IsolatedDevices:
         return {**self._inner.environment(shares), **share_environment(shares, self._contexts.known())}
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
-        """Forwarded to `inner`."""
         self._inner.note_allocations(allocations)
 
     def resume(self, uuid: str | None = None) -> None:
-        """Forwarded to `inner`."""
         self._inner.resume(uuid)
 
     # --- enforcing shares ---------------------------------------------------------------------------------
 
-    def enforce(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def enforce(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Enforce each share that is a part of its GPU, at the level with which it was allocated."""
-        parts = tuple(share for share in hold.shares if not share.whole)
+        parts = tuple(share for share in assignment.shares if not share.whole)
         if not parts:
             return {}
         with self._lock:
-            self._refuse_a_second_level(hold.attempt_id, parts)
+            self._refuse_a_second_level(assignment.attempt_id, parts)
             try:
-                self._held[hold.attempt_id] = replace(hold, shares=parts)
-                self._holds.put(self._held[hold.attempt_id])
+                self._held[assignment.attempt_id] = replace(assignment, shares=parts)
+                self._assignments.put(self._held[assignment.attempt_id])
                 # Frameworks get their limit at every level: this avoids failed allocations.
-                variables = dict(self._by[Isolation.COOPERATIVE].apply(hold))
+                variables = dict(self._by[Isolation.COOPERATIVE].apply(assignment))
                 for isolation in dict.fromkeys(share.isolation for share in parts):
                     mine = tuple(share for share in parts if share.isolation is isolation)
-                    variables |= self._by[isolation].apply(replace(hold, shares=mine))
+                    variables |= self._by[isolation].apply(replace(assignment, shares=mine))
                 return variables
             except OSError as error:
-                self.release(hold.attempt_id)
+                self.release(assignment.attempt_id)
                 raise ShareNotEnforced(f"its share of a GPU cannot be written down: {error}", retryable=True) from error
             except BaseException:
-                self.release(hold.attempt_id)
+                self.release(assignment.attempt_id)
                 raise
 
     def _refuse_a_second_level(self, attempt_id: str, parts: Sequence[Share]) -> None:
         for share in parts:
-            others = (hold for hold in self._held.values() if hold.attempt_id != attempt_id)
-            levels = {one.isolation for hold in others for one in hold.shares if one.device_uuid == share.device_uuid}
+            others = (assignment for assignment in self._held.values() if assignment.attempt_id != attempt_id)
+            levels = {
+                one.isolation
+                for assignment in others
+                for one in assignment.shares
+                if one.device_uuid == share.device_uuid
+            }
             if levels - {share.isolation}:
                 raise ShareNotEnforced(
                     f"its share was given as {share.isolation}, but GPU {share.device_index} is shared by "
@@ -196,32 +193,30 @@ class IsolatedDevices:
         """Release all shares of the attempt; failures are logged."""
         with self._lock:
             self._held.pop(attempt_id, None)
-            hold = self._holds.get(attempt_id)
-            if hold is None:
+            assignment = self._assignments.get(attempt_id)
+            if assignment is None:
                 return
-            for isolation in dict.fromkeys(share.isolation for share in hold.shares):
-                mine = tuple(share for share in hold.shares if share.isolation is isolation)
-                self._by[isolation].release(replace(hold, shares=mine))
-            self._holds.drop(attempt_id)
+            for isolation in dict.fromkeys(share.isolation for share in assignment.shares):
+                mine = tuple(share for share in assignment.shares if share.isolation is isolation)
+                self._by[isolation].release(replace(assignment, shares=mine))
+            self._assignments.drop(attempt_id)
 
     def settle(self, live: Collection[str]) -> None:
         """Keep the holds of live attempts, release all others."""
         with self._lock:
-            for attempt_id in set(self._holds.ids()) - set(live):
+            for attempt_id in set(self._assignments.ids()) - set(live):
                 log.info("attempt %s does not live any more: its share is released", attempt_id)
                 self.release(attempt_id)
-            self._held = {hold.attempt_id: hold for hold in self._holds}
+            self._held = {assignment.attempt_id: assignment for assignment in self._assignments}
             for level in self._levels:
-                mine = (_only(hold, level.isolation) for hold in self._held.values())
-                level.settle([hold for hold in mine if hold.shares])
+                mine = (_only(assignment, level.isolation) for assignment in self._held.values())
+                level.settle([assignment for assignment in mine if assignment.shares])
 
     def enforced(self) -> Collection[str]:
-        """The attempts with a hold, from the files."""
         with self._lock:
-            return self._holds.ids()
+            return self._assignments.ids()
 
     def take_warnings(self) -> Sequence[tuple[str, str]]:
-        """The warnings of the levels since the last call."""
         with self._lock:
             taken, self._warnings = self._warnings, []
             return [*self._inner.take_warnings(), *taken]
@@ -235,5 +230,5 @@ class IsolatedDevices:
         self._inner.close()
 
 
-def _only(hold: ShareAssignment, isolation: Isolation) -> ShareAssignment:
-    return replace(hold, shares=tuple(share for share in hold.shares if share.isolation is isolation))
+def _only(assignment: ShareAssignment, isolation: Isolation) -> ShareAssignment:
+    return replace(assignment, shares=tuple(share for share in assignment.shares if share.isolation is isolation))

@@ -21,6 +21,18 @@ from pathlib import Path
 import pynvml
 
 from commonage.domain.nodes import Device, Isolation
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import (
+    CgroupsMissing,
+    CgroupsReadOnly,
+    ContainerToolkitTooOld,
+    DriverRefusesLimits,
+    DriverTooOld,
+    GpuSimulated,
+    MigInstanceHasNoLimits,
+    NvidiaOnly,
+    RootRequired,
+)
 from commonage.gpu.environment import MIB
 from commonage.gpu.isolation.level import Level, is_nvidia
 from commonage.gpu.isolation.session import handle_of, nvml, words
@@ -29,10 +41,6 @@ from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 log = logging.getLogger(__name__)
 MIN_DRIVER = 615
 _HOOK = "apply-cuda-memory-limits"
-_OLD_TOOLKIT = (
-    f"NVIDIA's container toolkit here does not limit the VRAM of containers (`nvidia-cdi-hook --help` has no {_HOOK}); "
-    "upgrade it"
-)
 _TOOLKIT_COUNTS_S, _TOOLKIT_WITHIN_S = 300.0, 10.0
 # This group never has limits, so a driver that supports them may refuse to report any. Setting one shows the support.
 _OF_THE_TOPMOST_GROUP = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
@@ -66,28 +74,28 @@ class DriverLimit(Level):
         in_containers: bool = False,
     ) -> None:
         self._in_containers = in_containers
-        self._toolkit = ("", 0.0)  # the reason that it cannot, and the time until which that is cached
+        self._toolkit: tuple[Reason | None, float] = None, 0.0  # why it cannot, and until when that is cached
         self._root = cgroup_root
         self._is_root = is_root
-        self._asked: dict[tuple[str, str], str] = {}
+        self._asked: dict[tuple[str, str], Reason | None] = {}
 
-    def available(self, device: Device) -> str:
+    def why_unavailable(self, device: Device) -> Reason | None:
         """The driver is asked once for each GPU and driver version."""
         if device.simulated:
-            return "the GPU is simulated"
+            return GpuSimulated()
         if sys.platform != "linux" or not is_nvidia(device):
-            return "only NVIDIA's driver for Linux has it"
+            return NvidiaOnly()
         if device.parent_uuid is not None:
-            return "the driver has no such limits for MIG instances"
+            return MigInstanceHasNoLimits()
         major = device.driver.partition(".")[0]
         if not major.isdigit() or int(major) < MIN_DRIVER:
-            return f"it needs driver {MIN_DRIVER} or newer, here is {device.driver or 'one that does not say'}"
+            return DriverTooOld(required=str(MIN_DRIVER), present=device.driver)
         if not (self._root / "cgroup.controllers").exists():
-            return f"it needs cgroups version 2 at {self._root}; boot with systemd.unified_cgroup_hierarchy=1"
+            return CgroupsMissing(folder=str(self._root))
         if not self._is_root():
-            return "only root may set it; start the server as root"
+            return RootRequired()
         if not os.access(self._root, os.W_OK):
-            return f"the control groups at {self._root} are read-only here, as in most containers"
+            return CgroupsReadOnly(folder=str(self._root))
         if self._in_containers and (why := self._why_toolkit_cannot()):
             return why
         key = device.uuid, device.driver
@@ -95,35 +103,35 @@ class DriverLimit(Level):
             self._asked[key] = self._ask(device.uuid)
         return self._asked[key]
 
-    def _why_toolkit_cannot(self) -> str:
+    def _why_toolkit_cannot(self) -> Reason | None:
         why, until = self._toolkit
         if time.monotonic() >= until:
-            why = "" if _toolkit_sets_limits() else _OLD_TOOLKIT
+            why = None if _toolkit_sets_limits() else ContainerToolkitTooOld(hook=_HOOK)
             self._toolkit = why, time.monotonic() + _TOOLKIT_COUNTS_S
         return why
 
-    def _ask(self, uuid: str) -> str:
+    def _ask(self, uuid: str) -> Reason | None:
         limits = pynvml.c_nvmlGetMemoryLimits_v1_t()
         limits.nameSpace = os.fsencode(self._root)
         try:
             with nvml():
                 pynvml.nvmlDeviceGetMemoryLimits_v1(handle_of(uuid), limits)
         except pynvml.NVMLError as error:
-            return "" if error.value in _OF_THE_TOPMOST_GROUP else words(error)
-        return ""
+            return None if error.value in _OF_THE_TOPMOST_GROUP else DriverRefusesLimits(error=words(error))
+        return None
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Set the limits; for a container, pass them to its runtime."""
-        if hold.in_container:
-            limit = str(min(share.memory_mib for share in hold.shares))
+        if assignment.in_container:
+            limit = str(min(share.memory_mib for share in assignment.shares))
             return {"NVIDIA_GPU_MEMORY_REQUEST": limit, "NVIDIA_GPU_MEMORY_LIMIT": limit}
-        folder = _unified(hold)
+        folder = _unified(assignment)
         if folder is None:
             raise ShareNotEnforced(
                 "its share of a GPU cannot be held by the driver: it has no control group of version 2; "
                 "see `commonage doctor`, or set gpu_isolation to another level"
             )
-        for share in hold.shares:
+        for share in assignment.shares:
             try:
                 _set(share.device_uuid, folder, share.memory_mib * MIB, share.memory_mib * MIB)
             except pynvml.NVMLError as error:
@@ -134,21 +142,23 @@ class DriverLimit(Level):
                 ) from error
         return {}
 
-    def release(self, hold: ShareAssignment) -> None:
+    def release(self, assignment: ShareAssignment) -> None:
         """Clear the limits, so that the parent groups no longer count them."""
-        folder = _unified(hold)
+        folder = _unified(assignment)
         if folder is None or not folder.is_dir():  # its limits were removed with it
             return
-        for share in hold.shares:
+        for share in assignment.shares:
             try:
                 _set(share.device_uuid, folder, 0, pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX)
             except pynvml.NVMLError as error:
-                log.warning("attempt %s: its limit on %s stays: %s", hold.attempt_id, share.device_uuid, words(error))
+                log.warning(
+                    "attempt %s: its limit on %s stays: %s", assignment.attempt_id, share.device_uuid, words(error)
+                )
 
 
-def _unified(hold: ShareAssignment) -> Path | None:
+def _unified(assignment: ShareAssignment) -> Path | None:
     """The attempt's folder in the version 2 hierarchy."""
-    return next((Path(one) for one in hold.cgroups if (Path(one).parent / "cgroup.controllers").exists()), None)
+    return next((Path(one) for one in assignment.cgroups if (Path(one).parent / "cgroup.controllers").exists()), None)
 
 
 def _set(uuid: str, folder: Path, soft: int, hard: int) -> None:

@@ -14,6 +14,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import GpuLockFailed, GpuTakenByOtherServer
+
 _PLACES = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # locks of a node, without content to protect
 
 
@@ -28,27 +31,27 @@ class GpuLocks:
         self._folders = folders or _PLACES
         self._held: dict[str, list[int]] = {}
 
-    def claim(self, uuid: str) -> str:
-        """Claim the GPU. Returns an empty string, or the current holder in half a sentence. Idempotent."""
+    def claim(self, uuid: str) -> Reason | None:
+        """Claim the GPU. Returns why it cannot be claimed. Idempotent."""
         if uuid in self._held:
-            return ""
+            return None
         name = f"commonage-gpu-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)[:100]}.lock"
         taken: list[int] = []
-        why = ""
+        why: Reason | None = None
         for path in (folder / name for folder in self._folders):
             try:
                 descriptor = _open(path)
             except OSError as error:
-                why = f"cannot be claimed for this server: {path} cannot be opened ({error.strerror})"
+                why = GpuLockFailed(path=str(path), error=error.strerror or str(error))
                 continue
             taken.append(descriptor)
             if not self._lock(descriptor):
-                other = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
+                holder = os.read(descriptor, 1000).decode("utf-8", "replace").strip()
                 _close(taken)
-                return f"is given out by another Commonage on this machine ({other or 'which does not say who it is'})"
+                return GpuTakenByOtherServer(holder=holder)
         if taken:
             self._held[uuid] = taken
-        return "" if taken else why
+        return None if taken else why
 
     def _lock(self, descriptor: int) -> bool:
         try:

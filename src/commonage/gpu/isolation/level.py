@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from commonage.domain.nodes import Device, Isolation
+from commonage.domain.reasons import Reason
 from commonage.ports.devices import ShareAssignment
 
 
@@ -16,33 +17,31 @@ class Level(Protocol):
     """
 
     @property
-    def isolation(self) -> Isolation:
-        """The level that this class implements."""
+    def isolation(self) -> Isolation: ...
+
+    def why_unavailable(self, device: Device) -> Reason | None:
+        """None if it is available on this device."""
         ...
 
-    def available(self, device: Device) -> str:
-        """Empty if it is available on this device, else why not and what would change that, in half a sentence."""
-        ...
-
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Enforce these shares, all of this level and each a part of its GPU; returns variables to add.
 
         Raises ShareNotEnforced.
         """
         ...
 
-    def release(self, hold: ShareAssignment) -> None:
+    def release(self, assignment: ShareAssignment) -> None:
         """Called when the attempt has no process any more.
 
         A failure (a GPU that fell off the bus) is logged, not raised.
         """
         return
 
-    def settle(self, holds: Sequence[ShareAssignment]) -> None:
+    def settle(self, assignments: Sequence[ShareAssignment]) -> None:
         """Called after a start with all applied holds: keep the processes that serve them, end the others."""
         return
 
-    def watch(self) -> Mapping[str, tuple[str, ...]]:
+    def watch(self) -> Mapping[str, tuple[Reason, ...]]:
         """Check the processes that serve the shares; returns notices by device uuid. Called every few seconds."""
         return {}
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from commonage.domain.errors import Conflict, InvalidInput
 from commonage.domain.nodes import INSTANCE_INDEX, Device
+from commonage.domain.reasons.devices import MigWithoutInstances
 
 OFF = "off"
 _PROFILE = re.compile(r"\d{1,2}g\.\d{1,4}gb(?:\+[a-z0-9.]+)*|\d{1,3}", re.ASCII)
@@ -48,7 +49,9 @@ def gpu_of(devices: Sequence[Device], name: str) -> Gpu:
         raise InvalidInput(f"there is no GPU {name[:60]!r} on this machine; there is: {there}", field="gpu")
     instances = [device for device in mine if device.parent_uuid is not None]
     uuids = dict.fromkeys(uuid for device in mine for uuid in (device.uuid, device.parent_uuid) if uuid)
-    is_split = bool(instances) or any("MIG mode" in fault for device in mine for fault in device.faults)
+    is_split = bool(instances) or any(
+        isinstance(fault, MigWithoutInstances) for device in mine for fault in device.faults
+    )
     return Gpu(_gpu_index(mine[0]), mine[0].model, tuple(uuids), tuple(one.mig_profile for one in instances), is_split)
 
 

@@ -19,6 +19,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commonage.domain.nodes import Device, Isolation
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import (
+    ComputeCapabilityTooLow,
+    GpuSimulated,
+    MigInstanceIsIsolated,
+    MpsDaemonEnded,
+    MpsNotExclusive,
+    MpsNotStarting,
+    NvidiaOnly,
+    ProgramMissing,
+    SharedByMps,
+    SocketPathTooLong,
+)
 from commonage.gpu.cuda.probe import digits
 from commonage.gpu.isolation.level import Level, is_nvidia
 from commonage.gpu.isolation.mps_daemon import MAX_PATH, PROGRAM, MpsDaemon
@@ -28,22 +41,18 @@ log = logging.getLogger(__name__)
 _MIN_CAPABILITY = 7.0  # Volta: before it clients share one address space, without limits
 _TRY_AGAIN_S = 60.0
 _TELL_FOR_S = 3600.0
-_FAULTS = "shared by MPS: a fatal fault of one workload's program ends the programs of all that share the GPU"
 _LOST = (
     "the MPS daemon of its GPU ended, so its programs can no longer use the GPU: start them again "
     "(in a notebook, restart the kernel)"
 )
-_ESCAPE = "a program that clears its variables leaves MPS and its limits, for the GPU is not in exclusive-process mode"
 
 
 @dataclass(slots=True)
 class _Served:
-    """A GPU's daemon and the attempts that are its clients."""
-
     daemon: MpsDaemon
     attempts: set[str] = field(default_factory=set)
     escape: str = ""
-    ended: str = ""
+    ended_at: float = 0.0
     is_down: bool = False
     tell_until: float = 0.0
 
@@ -68,38 +77,36 @@ class Mps(Level):
         self._served: dict[str, _Served] = {}
         self._broken: dict[str, tuple[str, float]] = {}  # why a daemon failed to start; cached until
 
-    def available(self, device: Device) -> str:
-        """Depends on the GPU's generation, and on whether the program is installed."""
+    def why_unavailable(self, device: Device) -> Reason | None:
         if device.simulated:
-            return "the GPU is simulated"
+            return GpuSimulated()
         if not is_nvidia(device):
-            return "only NVIDIA's GPUs have it"
+            return NvidiaOnly()
         if device.parent_uuid is not None:
-            return "a MIG instance is held by the hardware already"
+            return MigInstanceIsIsolated()
         if shutil.which(PROGRAM) is None:
-            return f"{PROGRAM} is not on PATH; it comes with the driver (Debian and Ubuntu: nvidia-compute-utils)"
+            return ProgramMissing(program=PROGRAM, package="Debian and Ubuntu: nvidia-compute-utils")
         if _capability(device) < _MIN_CAPABILITY:
-            has = device.compute_capability or "one that does not say"
-            return f"it needs compute capability {_MIN_CAPABILITY} or newer, here is {has}"
+            return ComputeCapabilityTooLow(required=str(_MIN_CAPABILITY), present=device.compute_capability)
         pipe = self._daemon(device.uuid).pipe
         if len(str(pipe)) > MAX_PATH:
-            return f"the path {pipe} is too long for its sockets; use a data folder with a shorter path"
-        why, until = self._broken.get(device.uuid, ("", 0.0))
-        return why if self._now() < until else ""
+            return SocketPathTooLong(path=str(pipe))
+        error, retry_at = self._broken.get(device.uuid, ("", 0.0))
+        return MpsNotStarting(error=error) if self._now() < retry_at else None
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
         """Start the daemon if needed, and return the client's limits. If interrupted, `release` cleans up."""
-        if len(hold.shares) > 1:
+        if len(assignment.shares) > 1:
             raise ShareNotEnforced("parts of several GPUs cannot be held by MPS: each GPU has a daemon of its own")
-        (share,) = hold.shares
+        (share,) = assignment.shares
         served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
-        is_new = hold.attempt_id not in served.attempts
-        served.attempts.add(hold.attempt_id)
+        is_new = assignment.attempt_id not in served.attempts
+        served.attempts.add(assignment.attempt_id)
         try:
             self._start(served)
         except ShareNotEnforced:
             if is_new:
-                self.release(hold)
+                self.release(assignment)
             raise
         return {
             **served.daemon.variables,
@@ -122,23 +129,22 @@ class Mps(Level):
         served = self._served.get(uuid)
         return served is not None and not served.escape
 
-    def release(self, hold: ShareAssignment) -> None:
-        """The daemon ends with its last client."""
-        for share in hold.shares:
+    def release(self, assignment: ShareAssignment) -> None:
+        for share in assignment.shares:
             served = self._served.get(share.device_uuid)
             if served is None:
                 continue
-            served.attempts.discard(hold.attempt_id)
+            served.attempts.discard(assignment.attempt_id)
             if not served.attempts:
                 served.daemon.stop()
                 del self._served[share.device_uuid]
 
-    def settle(self, holds: Sequence[ShareAssignment]) -> None:
+    def settle(self, assignments: Sequence[ShareAssignment]) -> None:
         """Find the daemons of an earlier process by the holds that need them; end those without holds."""
-        for hold in holds:
-            for share in hold.shares:
+        for assignment in assignments:
+            for share in assignment.shares:
                 served = self._served.setdefault(share.device_uuid, _Served(self._daemon(share.device_uuid)))
-                served.attempts.add(hold.attempt_id)
+                served.attempts.add(assignment.attempt_id)
         for served in self._served.values():
             if served.daemon.pid() is not None:
                 served.escape = served.daemon.exclusive_mode()
@@ -147,25 +153,24 @@ class Mps(Level):
             if folder.parent not in needed:
                 MpsDaemon.in_folder(folder.parent).stop()
 
-    def watch(self) -> Mapping[str, tuple[str, ...]]:
+    def watch(self) -> Mapping[str, tuple[Reason, ...]]:
         """Restart daemons that died, and return notices about each GPU that is shared by MPS."""
         return {uuid: self._look_after(served) for uuid, served in self._served.items()}
 
-    def _look_after(self, served: _Served) -> tuple[str, ...]:
+    def _look_after(self, served: _Served) -> tuple[Reason, ...]:
         if served.daemon.pid() is None:
             self._revive(served)
-        notices = [_FAULTS]
+        notices: list[Reason] = [SharedByMps()]
         if served.escape:
-            notices.append(f"{_ESCAPE}: {served.escape}")
+            notices.append(MpsNotExclusive(error=served.escape))
         if served.is_down or self._now() < served.tell_until:
-            notices.append(served.ended)
+            notices.append(MpsDaemonEnded(ended_at=served.ended_at))
         return tuple(notices)
 
     def _revive(self, served: _Served) -> None:
         uuid = served.daemon.uuid
         if not served.is_down:
-            at = time.strftime("%H:%M", time.localtime(self._now()))
-            served.ended = f"its MPS daemon ended at {at}; the programs that were its clients must be started again"
+            served.ended_at = self._now()
             served.is_down, served.tell_until = True, self._now() + _TELL_FOR_S
             log.error("the MPS daemon of %s ended, it had %d workloads; starting it again", uuid, len(served.attempts))
             for attempt in sorted(served.attempts):

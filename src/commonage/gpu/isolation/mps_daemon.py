@@ -34,8 +34,6 @@ _STARTS_WITHIN_S, _ENDS_WITHIN_S, _LOOK_S = 20.0, 10.0, 0.05
 
 
 class MpsDaemon:
-    """The daemon of the GPU `uuid`, with its files in `folder`."""
-
     def __init__(self, uuid: str, folder: Path) -> None:
         self.uuid = uuid
         self.folder = folder

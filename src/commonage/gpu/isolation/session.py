@@ -24,10 +24,8 @@ def nvml() -> Iterator[None]:
 
 
 def handle_of(uuid: str) -> Any:
-    """The driver's handle of a GPU. Raises pynvml.NVMLError."""
     return pynvml.nvmlDeviceGetHandleByUUID(uuid)
 
 
 def words(error: pynvml.NVMLError) -> str:
-    """The driver's error message, for use in a sentence."""
     return f"the driver answers {str(error)!r} (NVML code {error.value})"

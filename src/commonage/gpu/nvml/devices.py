@@ -19,17 +19,14 @@ from typing import Any
 import pynvml
 
 from commonage.domain.nodes import Allocation, Device, Share
-from commonage.gpu.device_faults import DeviceFaults, Life, boot_id
+from commonage.domain.reasons.devices import GpuDriverFailed, GpuNotListed, MigChangedInUse, MigInstanceRemoved
+from commonage.gpu.device_faults import DeviceFaults, ResetMarkers, boot_id
 from commonage.gpu.environment import share_environment
 from commonage.gpu.nvml import errors
-from commonage.gpu.nvml.inventory import Node, cuda_version, devices_of, instances_of, life_of, node_of
+from commonage.gpu.nvml.inventory import Node, cuda_version, devices_of, instances_of, node_of, reset_markers_of
 from commonage.gpu.nvml.library import Gpu, Library, Message
 from commonage.gpu.nvml.sample import Measuring
 from commonage.ports.devices import Devices, DeviceSample, DevicesUnavailable
-
-_REMADE = "is not there any more: its GPU was split anew while it was held"
-_BESIDE = "is a part of a GPU that was split anew under running work, and takes none until that has ended"
-_UNLISTED = "is no longer listed by the driver; look for `Xid` in `dmesg`; a reboot often brings it back"
 
 
 class NvmlDevices(Devices):
@@ -82,11 +79,10 @@ class NvmlDevices(Devices):
                 found = self._look_at_all()
             except DevicesUnavailable as error:
                 return self._all_at_fault(error)
-            self._let_go_if_broken(found)
+            self._close_if_broken(found)
             return found
 
     def measure(self) -> Sequence[DeviceSample]:
-        """A sample of every GPU that answers; for the others, `inventory` gives the reason."""
         with self._lock:
             try:
                 self._library.open()
@@ -94,7 +90,7 @@ class NvmlDevices(Devices):
             except DevicesUnavailable:
                 self._trouble = True
                 return ()
-            self._hear([gpu for gpu in gpus if isinstance(gpu, Gpu)])
+            self._read_events([gpu for gpu in gpus if isinstance(gpu, Gpu)])
             samples: list[DeviceSample] = []
             for gpu in gpus:
                 try:
@@ -103,11 +99,10 @@ class NvmlDevices(Devices):
                     samples += self._measuring.samples(gpu, self._faults.last.get(gpu.uuid))
                 except pynvml.NVMLError:
                     self._trouble = True
-            self._let_go_if_broken([device for devices in self._known.values() for device in devices])
+            self._close_if_broken([device for devices in self._known.values() for device in devices])
             return tuple(samples)
 
     def environment(self, shares: Sequence[Share]) -> Mapping[str, str]:
-        """The variables for a workload that holds these shares."""
         return share_environment(shares, self._context_mib)
 
     def note_allocations(self, allocations: Sequence[Allocation]) -> None:
@@ -121,7 +116,6 @@ class NvmlDevices(Devices):
             self._faults.forget(None if uuid is None else of.get(uuid, uuid))
 
     def close(self) -> None:
-        """Close the driver."""
         with self._lock:
             self._library.close()
 
@@ -140,7 +134,7 @@ class NvmlDevices(Devices):
     def _look_at_all(self) -> tuple[Device, ...]:
         gpus = self._gpus()
         answering = [gpu for gpu in gpus if isinstance(gpu, Gpu)]
-        self._hear(answering)
+        self._read_events(answering)
         self._trouble = False
         node = node_of(self._library, answering, self._boot)
         seen: dict[str, tuple[Device, ...]] = {}
@@ -167,11 +161,13 @@ class NvmlDevices(Devices):
         gone = [one for one in self._known.get(gpu, ()) if one.uuid in self._held and one.uuid not in listed]
         if not gone:
             return here
-        parts = [one if one.uuid in self._held else replace(one, faults=(*one.faults, _BESIDE)) for one in here]
+        parts = [
+            one if one.uuid in self._held else replace(one, faults=(*one.faults, MigChangedInUse())) for one in here
+        ]
         for one in gone:
             taken = {device.index for device in parts}
             index = next(place for place in itertools.count(one.index) if place not in taken)
-            parts.append(replace(one, index=index, faults=(_REMADE,)))
+            parts.append(replace(one, index=index, faults=(MigInstanceRemoved(),)))
         return tuple(parts)
 
     def _at_fault(self, index: int, error: Any, node: Node) -> list[Device]:
@@ -193,40 +189,40 @@ class NvmlDevices(Devices):
         for device in gone:
             index = device.index if device.index not in taken else max(taken) + 1
             taken.add(index)
-            found.append(replace(device, index=index, faults=(_UNLISTED,)))
+            found.append(replace(device, index=index, faults=(GpuNotListed(search="Xid"),)))
         return found
 
     def _all_at_fault(self, error: DevicesUnavailable) -> Sequence[Device]:
         self._trouble = True
         if not self._known:
             raise error
-        faults = (f"cannot be used: {error.message}",)
+        faults = (GpuDriverFailed(error=error.message),)
         return tuple(replace(device, faults=faults) for devices in self._known.values() for device in devices)
 
-    def _hear(self, gpus: Sequence[Gpu]) -> None:
+    def _read_events(self, gpus: Sequence[Gpu]) -> None:
         """Read the driver's events since the last time."""
         by_uuid = {gpu.uuid: gpu for gpu in gpus}
         for gpu in gpus:
             self._library.listen(gpu)
         for message in self._library.messages():
-            self._note(message, by_uuid.get(message.gpu))
+            self._note_event(message, by_uuid.get(message.gpu))
 
-    def _note(self, message: Message, gpu: Gpu | None) -> None:
+    def _note_event(self, message: Message, gpu: Gpu | None) -> None:
         driver = str(self._library.try_to("nvmlSystemGetDriverVersion") or "")
         instance = None
         try:
             if gpu is None:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-            life = life_of(gpu, driver, self._boot)
+            markers = reset_markers_of(gpu, driver, self._boot)
             if message.gpu_instance is not None:
                 ids = (message.gpu_instance, message.compute_instance)
                 found = (one for one in instances_of(gpu) if (one.gpu_instance, one.compute_instance) == ids)
                 instance = next((one.uuid for one in found), None)
         except pynvml.NVMLError:  # it is gone by now, and gives no more data
-            life = Life(self._boot, driver)
-        self._faults.agent_reports(message.gpu, message.number, life, instance)
+            markers = ResetMarkers(self._boot, driver)
+        self._faults.note_xid(message.gpu, message.number, markers, instance)
 
-    def _let_go_if_broken(self, devices: Sequence[Device]) -> None:
+    def _close_if_broken(self, devices: Sequence[Device]) -> None:
         """Close NVML while a GPU waits for a reset, except for moments.
 
         `nvidia-smi --gpu-reset` is refused while any process has NVML open. Xids of that time are missed, the GPUs' own

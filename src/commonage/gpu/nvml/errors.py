@@ -1,18 +1,33 @@
 """Translates NVML's native errors into Commonage's. Used by `nvml` only.
 
-There are two kinds: DevicesUnavailable if the driver as a whole cannot be used, and a fault, a half sentence that
-follows the name of a GPU, if one GPU cannot.
+There are two kinds: DevicesUnavailable if the driver as a whole cannot be used, and a fault if one GPU cannot.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pynvml
 
-from commonage.gpu.nvml import driver_versions
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import (
+    GpuInfoRomCorrupted,
+    GpuNeedsReset,
+    GpuNotAccessible,
+    GpuNotAnswering,
+    GpuNotReachable,
+    GpuWithoutInterrupts,
+    GpuWithoutPower,
+)
 from commonage.ports.devices import DevicesUnavailable
 
+LOADED = Path("/proc/driver/nvidia/version")
+MAPPED = Path("/proc/self/maps")
+_LOADED = re.compile(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", re.MULTILINE)
+_LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)")
 _DRIVER = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "NVIDIA's management library (libnvidia-ml.so.1) cannot be loaded here: install the NVIDIA driver; "
@@ -48,15 +63,12 @@ _DRIVER_RETRYABLE = frozenset(
         pynvml.NVML_ERROR_NOT_READY,
     }
 )
-_GPU = {
-    pynvml.NVML_ERROR_GPU_IS_LOST: (
-        "fell off the bus or cannot be reached; look for `Xid` in `dmesg`; a reboot often brings it back"
-    ),
-    pynvml.NVML_ERROR_RESET_REQUIRED: "needs a reset to work again (`nvidia-smi --gpu-reset -i {index}`)",
-    pynvml.NVML_ERROR_INSUFFICIENT_POWER: "has no external power; check its power cables",
-    pynvml.NVML_ERROR_IRQ_ISSUE: "gets no interrupts; look into `dmesg` and the BIOS settings",
-    pynvml.NVML_ERROR_NO_PERMISSION: "is not accessible to this user; check the rights of /dev/nvidia*",
-    pynvml.NVML_ERROR_CORRUPTED_INFOROM: "has a corrupted infoROM; its vendor has to repair it",
+_GPU: Mapping[int, Reason] = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: GpuNotReachable(),
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: GpuWithoutPower(),
+    pynvml.NVML_ERROR_IRQ_ISSUE: GpuWithoutInterrupts(),
+    pynvml.NVML_ERROR_NO_PERMISSION: GpuNotAccessible(),
+    pynvml.NVML_ERROR_CORRUPTED_INFOROM: GpuInfoRomCorrupted(),
 }
 _ABSENT = frozenset(
     {
@@ -71,23 +83,49 @@ _ABSENT = frozenset(
 
 
 def unavailable(error: Any) -> DevicesUnavailable:
-    """The exception for an NVMLError of a call that concerns the driver as a whole."""
     sentence = _DRIVER.get(error.value)
     if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH and sentence is not None:
-        sentence = sentence.format(versions=driver_versions.in_words())
+        sentence = sentence.format(versions=versions_in_words())
     if sentence is None:
         sentence = f"NVIDIA's management library answers {str(error)!r} (code {error.value}): try `nvidia-smi`"
     return DevicesUnavailable(sentence, retryable=error.value in _DRIVER_RETRYABLE)
 
 
-def fault(error: Any, index: int) -> str:
-    """The fault of GPU `index` for an NVMLError of a call that concerns it alone."""
-    known = _GPU.get(error.value)
-    if known is not None:
-        return known.format(index=index)
-    return f"does not answer: {str(error)!r} (NVML code {error.value}); try `nvidia-smi`"
+def fault(error: Any, index: int) -> Reason:
+    if error.value == pynvml.NVML_ERROR_RESET_REQUIRED:
+        return GpuNeedsReset(index=index)
+    unknown = GpuNotAnswering(error=f"{str(error)!r} (NVML code {error.value})", advice="try `nvidia-smi`")
+    return _GPU.get(error.value, unknown)
 
 
 def is_absent(error: Any) -> bool:
     """True if the GPU or driver does not support this one value, which says nothing about the others."""
     return error.value in _ABSENT
+
+
+# --- versions, for the message about a mismatch ----------------------------------------------------------------------
+
+
+def loaded_version(path: Path = LOADED) -> str:
+    """The version of the kernel module; empty if none is loaded."""
+    return _first(_LOADED, path)
+
+
+def library_version(path: Path = MAPPED) -> str:
+    """The version of the NVML library in this process; empty if none is loaded, or its name has no version."""
+    return _first(_LIBRARY, path)
+
+
+def versions_in_words(loaded: Path = LOADED, mapped: Path = MAPPED) -> str:
+    """` (550.54.14, the library is of 570.86.10)`, as far as known; else empty."""
+    kernel, library = loaded_version(loaded), library_version(mapped)
+    known = [kernel, f"the library is of {library}" if library else ""]
+    return f" ({', '.join(part for part in known if part)})" if any(known) else ""
+
+
+def _first(pattern: re.Pattern[str], path: Path) -> str:
+    try:
+        found = pattern.search(path.read_text(errors="replace"))
+    except OSError:
+        return ""
+    return found[1] if found else ""

@@ -1,4 +1,4 @@
-"""The health that a GPU reports itself: faults (it takes no new work) and notices, with what to do.
+"""The health that a GPU reports itself: faults (it takes no new work) and notices.
 
 Used by `inventory`. Xids, which a GPU reports only once, are in `device_faults`; a GPU that does not answer at all
 in `errors`. Sources: NVIDIA, "GPU Memory Error Management" (row remapping, dynamic page retirement) and the NVML
@@ -7,29 +7,45 @@ reference (recovery actions, clocks event reasons).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pynvml
 
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import (
+    ClocksLow,
+    ComputeModeProhibited,
+    ExclusiveProcessMode,
+    GpuFabricBroken,
+    GpuMemoryBroken,
+    GpuMemoryErrors,
+    GpuMemoryErrorsSeen,
+    GpuNeedsReboot,
+    GpuNeedsReset,
+    GpuPeersUnreachable,
+    MemoryPagesPending,
+    MemoryRowsPending,
+    ModeChangesAtReset,
+    PersistenceModeOff,
+)
 from commonage.gpu.nvml.library import Gpu
 
-_RESET = "end what runs on it and reset it with `nvidia-smi --gpu-reset -i {index}`, or reboot"
-_REBOOT = "reboot the node"
 _CONTAINS_ERRORS = (8, 0)
 """From this compute capability on, an uncorrectable memory error ends only the application that it hit."""
 
-_RECOVERY_FAULTS = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: f"needs a reset, says the driver: {_RESET}",
-    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: f"needs a reboot, says the driver: {_REBOOT}",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: (
-        f"needs a reset once what runs on it has ended, says the driver: {_RESET}"
-    ),
-    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: f"needs a reset of its bus, says the driver: {_REBOOT}",
-    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: f"needs a reboot, says the driver: {_REBOOT}",
-}
-_RECOVERY_NOTICES = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "does not reach its peers any more, says the driver, until it is reset",
-    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "is cut off from other nodes: recover its IMEX domain",
+_NEEDS_REBOOT = (
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT,
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET,
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT,
+)
+_NEEDS_RESET = (
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET,
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET,
+)
+_RECOVERY_NOTICES: dict[int | None, Reason] = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: GpuPeersUnreachable(),
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: GpuFabricBroken(),
 }
 _THROTTLE = {
     pynvml.nvmlClocksThrottleReasonSwPowerCap: "power limit",
@@ -64,20 +80,16 @@ class MemoryErrors:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The faults and notices that a GPU reports itself."""
-
-    faults: tuple[str, ...]
-    notices: tuple[str, ...]
+    faults: tuple[Reason, ...]
+    notices: tuple[Reason, ...]
 
 
 def health_of(gpu: Gpu, capability: tuple[int, int] | None, recovery: int | None) -> Health:
     """Everything but Xids. `recovery` is the action that the driver asks for (`recovery_of`)."""
     errors = memory_errors(gpu)
-    faults = [*_recovery_fault(recovery), *_memory_faults(gpu, errors, capability), *_mode_faults(gpu)]
-    notices = [*_recovery_notice(recovery), *_memory_notices(gpu, errors), *_mode_notices(gpu), *_slow(gpu)]
     return Health(
-        tuple(words.format(index=gpu.index) for words in faults),
-        tuple(words.format(index=gpu.index) for words in notices),
+        tuple(_faults(gpu, errors, capability, recovery)),
+        tuple(_notices(gpu, errors, recovery)),
     )
 
 
@@ -104,7 +116,6 @@ def throttle_words(bits: int | None) -> tuple[str, ...]:
 
 
 def memory_errors(gpu: Gpu) -> MemoryErrors:
-    """Its ECC counts and remapped rows."""
     corrected, uncorrected = (
         gpu.ask("nvmlDeviceGetTotalEccErrors", kind, pynvml.NVML_VOLATILE_ECC)
         for kind in (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
@@ -115,57 +126,38 @@ def memory_errors(gpu: Gpu) -> MemoryErrors:
     return MemoryErrors(corrected, uncorrected, int(rows[0]), int(rows[1]), bool(rows[2]), bool(rows[3]))
 
 
-def _recovery_fault(recovery: int | None) -> list[str]:
-    return [_RECOVERY_FAULTS[recovery]] if recovery in _RECOVERY_FAULTS else []
-
-
-def _recovery_notice(recovery: int | None) -> list[str]:
-    return [_RECOVERY_NOTICES[recovery]] if recovery in _RECOVERY_NOTICES else []
-
-
-def _memory_faults(gpu: Gpu, errors: MemoryErrors, capability: tuple[int, int] | None) -> list[str]:
-    faults = []
+def _faults(
+    gpu: Gpu, errors: MemoryErrors, capability: tuple[int, int] | None, recovery: int | None
+) -> Iterator[Reason]:
+    if recovery in _NEEDS_RESET:
+        yield GpuNeedsReset(index=gpu.index, when_idle=recovery == pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET)
+    if recovery in _NEEDS_REBOOT:
+        yield GpuNeedsReboot()
     if errors.remap_failed:
-        faults.append("has broken memory that could not be replaced by spare rows: have the GPU exchanged")
+        yield GpuMemoryBroken()
     if errors.uncorrected and (capability is None or capability < _CONTAINS_ERRORS):
-        faults.append(f"had {errors.uncorrected} uncorrectable memory errors since the driver was loaded: {_RESET}")
-    return faults
-
-
-def _memory_notices(gpu: Gpu, errors: MemoryErrors) -> list[str]:
-    notices = []
-    if errors.uncorrected:
-        notices.append(f"{errors.uncorrected} uncorrectable memory errors since the driver was loaded")
-    if errors.remap_pending:
-        notices.append(f"broken memory waits to be replaced by spare rows, when nothing runs: {_RESET}")
-    if gpu.ask("nvmlDeviceGetRetiredPagesPendingStatus"):
-        notices.append(f"broken pages of memory wait to be retired, when nothing runs: {_RESET}")
-    return notices
-
-
-def _mode_faults(gpu: Gpu) -> list[str]:
+        yield GpuMemoryErrors(count=errors.uncorrected, index=gpu.index)
     if gpu.ask("nvmlDeviceGetComputeMode") == pynvml.NVML_COMPUTEMODE_PROHIBITED:
-        return ["is in compute mode Prohibited; allow work with `nvidia-smi -i {index} -c DEFAULT`"]
-    return []
+        yield ComputeModeProhibited(index=gpu.index)
 
 
-def _mode_notices(gpu: Gpu) -> list[str]:
-    notices = []
-    ecc = gpu.ask("nvmlDeviceGetEccMode")
-    if ecc is not None and ecc[0] != ecc[1]:
-        notices.append(f"ECC is switched {'on' if ecc[1] else 'off'} at the next reset")
-    mig = gpu.ask("nvmlDeviceGetMigMode")
-    if mig is not None and mig[0] != mig[1]:
-        notices.append(f"MIG is switched {'on' if mig[1] else 'off'} at the next reset")
+def _notices(gpu: Gpu, errors: MemoryErrors, recovery: int | None) -> Iterator[Reason]:
+    if recovery in _RECOVERY_NOTICES:
+        yield _RECOVERY_NOTICES[recovery]
+    if errors.uncorrected:
+        yield GpuMemoryErrorsSeen(count=errors.uncorrected)
+    if errors.remap_pending:
+        yield MemoryRowsPending(index=gpu.index)
+    if gpu.ask("nvmlDeviceGetRetiredPagesPendingStatus"):
+        yield MemoryPagesPending(index=gpu.index)
+    for mode, name in (("ECC", "nvmlDeviceGetEccMode"), ("MIG", "nvmlDeviceGetMigMode")):
+        state = gpu.ask(name)
+        if state is not None and state[0] != state[1]:
+            yield ModeChangesAtReset(mode=mode, is_on=bool(state[1]))
     if gpu.ask("nvmlDeviceGetPersistenceMode") == 0:
-        notices.append("persistence mode is off, so first use is slow; switch it on with `nvidia-smi -i {index} -pm 1`")
+        yield PersistenceModeOff(index=gpu.index)
     if gpu.ask("nvmlDeviceGetComputeMode") == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
-        notices.append("compute mode is Exclusive Process: only one process at a time can use it, if not through MPS")
-    return notices
-
-
-def _slow(gpu: Gpu) -> list[str]:
-    bits = throttle_of(gpu)
-    if bits is None or not bits & _WORTH_A_NOTICE:
-        return []
-    return [f"its clocks are low: {', '.join(throttle_words(bits & _WORTH_A_NOTICE))}"]
+        yield ExclusiveProcessMode()
+    slow = (throttle_of(gpu) or 0) & _WORTH_A_NOTICE
+    if slow:
+        yield ClocksLow(causes=throttle_words(slow))

@@ -13,17 +13,13 @@ from typing import Any
 import pynvml
 
 from commonage.domain.nodes import INSTANCE_INDEX, Device
-from commonage.gpu.device_faults import DeviceFaults, Life
+from commonage.domain.reasons.devices import GpuMemoryUnknown, MigWithoutInstances
+from commonage.gpu.device_faults import DeviceFaults, ResetMarkers
 from commonage.gpu.environment import MIB
 from commonage.gpu.nvml.health import health_of, recovery_of
 from commonage.gpu.nvml.library import Gpu, Library
 from commonage.gpu.nvml.places import Links, links_of, numa_of, pci_of, peers_of
 
-_NO_MEMORY = "does not say how much memory it has, so no share of it can be given"
-_NO_INSTANCE = (
-    "is in MIG mode and has no instance: make some (`commonage node mig`, or `nvidia-smi mig -i {index} -cgi PROFILES "
-    "-C`), or switch MIG off (`nvidia-smi -i {index} -mig 0`)"
-)
 _PROFILE = re.compile(r"MIG (\S+)$")
 
 
@@ -40,8 +36,6 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Values that all GPUs of the node share."""
-
     driver: str
     cuda: str
     boot: str
@@ -69,7 +63,7 @@ def cuda_version(library: Library) -> str:
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
-def life_of(gpu: Gpu, driver: str, boot: str) -> Life:
+def reset_markers_of(gpu: Gpu, driver: str, boot: str) -> ResetMarkers:
     """Values that change when the GPU is reset.
 
     Without persistence mode the driver unloads a GPU whenever no process has it open, and may then restart the energy
@@ -77,7 +71,7 @@ def life_of(gpu: Gpu, driver: str, boot: str) -> Life:
     """
     lasts = gpu.ask("nvmlDeviceGetPersistenceMode") == pynvml.NVML_FEATURE_ENABLED
     energy = gpu.ask("nvmlDeviceGetTotalEnergyConsumption") if lasts else None
-    return Life(boot, driver, None if energy is None else int(energy), recovery_of(gpu))
+    return ResetMarkers(boot, driver, None if energy is None else int(energy), recovery_of(gpu))
 
 
 def devices_of(gpu: Gpu, node: Node, faults: DeviceFaults) -> tuple[Device, ...]:
@@ -87,7 +81,7 @@ def devices_of(gpu: Gpu, node: Node, faults: DeviceFaults) -> tuple[Device, ...]
         return (device,)
     instances = instances_of(gpu)
     if not instances:
-        return (replace(device, faults=(*device.faults, _NO_INSTANCE.format(index=gpu.index))),)
+        return (replace(device, faults=(*device.faults, MigWithoutInstances(index=gpu.index))),)
     return tuple(_instance(gpu, device, one, faults) for one in instances)
 
 
@@ -95,15 +89,15 @@ def _gpu(gpu: Gpu, node: Node, faults: DeviceFaults) -> Device:
     total_mib, _ = memory_mib(gpu.library, gpu.handle)
     capability = gpu.ask("nvmlDeviceGetCudaComputeCapability")
     pci = pci_of(gpu)
-    life = life_of(gpu, node.driver, node.boot)
-    health = health_of(gpu, capability and (capability[0], capability[1]), life.recovery)
-    missing = () if total_mib else (_NO_MEMORY,)
+    markers = reset_markers_of(gpu, node.driver, node.boot)
+    health = health_of(gpu, capability and (capability[0], capability[1]), markers.recovery)
+    missing = () if total_mib else (GpuMemoryUnknown(),)
     return Device(
         uuid=gpu.uuid,
         index=gpu.index,
         model=str(gpu.ask("nvmlDeviceGetName") or "unnamed GPU"),
         memory_mib=total_mib or 0,
-        faults=(*missing, *faults.faults(gpu.uuid, gpu.index, life), *health.faults),
+        faults=(*missing, *faults.faults(gpu.uuid, gpu.index, markers), *health.faults),
         driver=node.driver,
         cuda=node.cuda,
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
@@ -118,7 +112,6 @@ def _gpu(gpu: Gpu, node: Node, faults: DeviceFaults) -> Device:
 
 
 def is_split(gpu: Gpu) -> bool:
-    """True if MIG is on."""
     mode = gpu.ask("nvmlDeviceGetMigMode")
     return bool(mode and mode[0])
 
@@ -143,7 +136,7 @@ def instances_of(gpu: Gpu) -> list[Instance]:
 
 def _instance(gpu: Gpu, whole: Device, one: Instance, faults: DeviceFaults) -> Device:
     mib, _ = memory_mib(gpu.library, one.handle)
-    missing = () if mib else (_NO_MEMORY,)
+    missing = () if mib else (GpuMemoryUnknown(),)
     return replace(
         whole,
         uuid=one.uuid,

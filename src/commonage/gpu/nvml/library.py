@@ -89,7 +89,6 @@ class Library:
             return None
 
     def gpu(self, index: int) -> Gpu:
-        """The GPU at `index`. Raises pynvml.NVMLError."""
         handle = self.api.nvmlDeviceGetHandleByIndex(index)
         return Gpu(self, handle, index, self.api.nvmlDeviceGetUUID(handle))
 

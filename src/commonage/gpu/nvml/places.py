@@ -51,7 +51,6 @@ def numa_of(gpu: Gpu, pci: str) -> int | None:
 
 
 def links_of(gpu: Gpu) -> Links:
-    """The links that are active now."""
     direct: Counter[str] = Counter()
     switched = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pynvml
 
 from commonage import __version__
+from commonage.domain.codec import to_json
 from commonage.domain.nodes import Device
 from commonage.gpu.nvml.devices import NvmlDevices
 from commonage.gpu.nvml.library import key_of
@@ -125,8 +125,7 @@ def record(path: Path, *, source: str = "NVML", api: Any = pynvml) -> Mapping[st
 
 
 def as_json(device: Device) -> dict[str, Any]:
-    """The device as it is stored in the record."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(device)))
+    plain: dict[str, Any] = json.loads(json.dumps(to_json(device)))
     return plain
 
 

@@ -49,8 +49,6 @@ class Replayed:
 
 
 class Handle(str):
-    """Replaces an address."""
-
     __slots__ = ()
 
 

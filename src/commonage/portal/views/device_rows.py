@@ -13,7 +13,7 @@ from commonage.control.queries.node_views import DeviceView, NodeView
 from commonage.domain.explanations import Holder
 from commonage.domain.nodes import Device
 from commonage.domain.principals import Principal
-from commonage.domain.quantities import format_cpus, format_memory
+from commonage.domain.requests import format_cpus, format_memory
 from commonage.portal.templating import percent
 from commonage.ports.devices import DeviceSample
 

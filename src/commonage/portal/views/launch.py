@@ -15,7 +15,7 @@ from commonage import messages
 from commonage.domain.errors import CommonageError, InvalidInput, NotFound, Unschedulable
 from commonage.domain.explanations import Explanation
 from commonage.domain.principals import Principal
-from commonage.domain.suggestions import Suggestion
+from commonage.domain.usage import Suggestion
 from commonage.portal import live
 from commonage.portal.auth import HOME, Visitor
 from commonage.portal.site import Site, form_text

@@ -16,8 +16,15 @@ from commonage import messages
 from commonage.control.loops.session_restarts import own_variables
 from commonage.control.workloads.submission import DEFAULT_GRACE_S, MAX_TOGETHER, Submission, Variables
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import format_cpus, format_memory, parse_cpus, parse_duration, parse_memory
-from commonage.domain.requests import parse_gpus, parse_labels
+from commonage.domain.requests import (
+    format_cpus,
+    format_memory,
+    parse_cpus,
+    parse_duration,
+    parse_gpus,
+    parse_labels,
+    parse_memory,
+)
 from commonage.domain.volumes import VolumeRequest, parse_volume
 from commonage.domain.workloads import Kind, RetryPolicy, Workload
 

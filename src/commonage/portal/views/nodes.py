@@ -16,6 +16,7 @@ from commonage.control.nodes.device_alarms import device_of
 from commonage.control.reservations.windows import deadline_of
 from commonage.domain.nodes import Node
 from commonage.domain.principals import Principal
+from commonage.messages import texts
 from commonage.portal.auth import Visitor
 from commonage.portal.site import Site, form_text
 from commonage.portal.views import device_rows
@@ -78,7 +79,7 @@ class _Nodes:
         nodes, name = self._site.control.nodes, request.path_params["name"]
         device = device_of(await nodes.resume(visitor.who, name, gpu), gpu)
         if device.faults:
-            message = f"GPU {device.label} of {name} is still faulty: {'; '.join(device.faults)}"
+            message = f"GPU {device.label} of {name} is still faulty. {texts(device.faults)}"
             return self._site.done(request, message, "nodes", "bad")
         return self._site.done(request, f"GPU {device.label} of {name} is schedulable again", "nodes")
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from commonage.control.control import Control
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event
 from commonage.domain.principals import Principal
+from commonage.domain.workloads import Event
 from commonage.portal.labels import title_of
 
 _STEPS = (200, 2_000, 20_000)

@@ -11,8 +11,7 @@ from commonage.control.reservations.reservations import Wanted
 from commonage.control.reservations.windows import window_of, windows, zone_of
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import parse_cpus, parse_memory
-from commonage.domain.requests import Request, parse_gpus
+from commonage.domain.requests import Request, parse_cpus, parse_gpus, parse_memory
 
 T = TypeVar("T")
 FIELDS = (

@@ -13,11 +13,10 @@ from starlette.routing import Route
 
 from commonage.control.control import Control
 from commonage.domain.errors import NotFound
-from commonage.domain.events import Event, EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons import Reason
 from commonage.domain.statuses import LogLine
-from commonage.domain.workloads import Attempt
+from commonage.domain.workloads import Attempt, Event, EventKind
 from commonage.portal import live
 from commonage.portal.auth import Visitor
 from commonage.portal.labels import title_of

@@ -19,12 +19,10 @@ import numpy as np
 
 from commonage.domain.nodes import Allocation
 from commonage.domain.tenants import Reservation
-from commonage.scheduler.backfill.availability import AvailabilityProfiles
-from commonage.scheduler.backfill.claims import CapacityClaim, CapacityClaims
+from commonage.scheduler.backfill.claims import AvailabilityProfiles, CapacityClaim, CapacityClaims
 from commonage.scheduler.backfill.reservations import ReservedCapacity
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
+from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, Floats, Ints, QueuedRequest, Shape
 from commonage.scheduler.model.space import fits_in, free_rows, pick_devices, row_of
 
 MAX_PROMISES = 16
@@ -43,13 +41,10 @@ class Promise:
     allocations: tuple[Allocation, ...]
 
 
-PossibleStart = tuple[float, list[int]]
-"""A start time, and the node of each member of a gang."""
+PossibleStart = tuple[float, list[int]]  # A start time, and the node of each member of a gang
 
 
 class Backfill:
-    """The backfill decisions of one pass, and its claims."""
-
     def __init__(
         self,
         grid: Grid,
@@ -69,17 +64,19 @@ class Backfill:
     def exempt(self, queued: QueuedRequest) -> tuple[str, ...]:
         """The reservations that the request may use; their capacity does not block it."""
         return tuple(
-            one.id
-            for one in self._reservations
-            if one.starts_at <= self.now and one.tenant == queued.tenant and one.owner in (None, queued.owner)
+            reservation.id
+            for reservation in self._reservations
+            if reservation.starts_at <= self.now
+            and reservation.tenant == queued.tenant
+            and reservation.owner in (None, queued.owner)
         )
 
     # --- now ------------------------------------------------------------------------------------------------------
 
-    def mask(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
+    def startable_nodes(self, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
         """[N]: the nodes, of those in `fit`, on which the request may start now without delaying earlier ones."""
         own_nodes = self._reserved.own_nodes(queued, shape)
-        not_reserved = self._reserved.mask(queued, shape)
+        not_reserved = self._reserved.open_nodes(queued, shape)
         if own_nodes is not None and np.count_nonzero(fit & own_nodes) >= queued.gang_size:
             # Earlier requests do not matter: no other request could use this capacity.
             return fit & own_nodes if not_reserved is None else fit & own_nodes & not_reserved
@@ -87,7 +84,7 @@ class Backfill:
         if not_reserved is not None:
             allowed &= not_reserved
         if self.protected.any():
-            allowed &= ~self.protected | (self.until(queued) <= self._profiles.first_ends())
+            allowed &= ~self.protected | (self.end_if_started(queued) <= self._profiles.first_ends())
         claimed = [number for number in self.claims.nodes if allowed[number]]
         if claimed:
             allowed[claimed] = self._fits_next_to_claims(queued, shape, np.array(claimed))
@@ -99,7 +96,7 @@ class Backfill:
         The refusal of a long run holds for every request that runs as long, so the pass skips those.
         """
         if self._reservations:  # reservations differ by request: only an equal run is sure to fail
-            return self.until(queued) - ROUNDING_S
+            return self.end_if_started(queued) - ROUNDING_S
         ends = np.where(self.protected, self._profiles.first_ends(), np.inf)
         ends[~fit] = -np.inf
         claimed = [number for number in self.claims.nodes if fit[number]]
@@ -117,31 +114,28 @@ class Backfill:
         if within is not None or number not in self.claims.nodes:
             return within
         with self._reserved.without_reserved(queued, shape, number):
-            return pick_devices(self._grid, shape, number, self.claims.room(number, self.until(queued)))
+            return pick_devices(self._grid, shape, number, self.claims.room(number, self.end_if_started(queued)))
 
-    def until(self, queued: QueuedRequest) -> float:
+    def end_if_started(self, queued: QueuedRequest) -> float:
         """The end of the request if it starts now; inf without a time limit."""
         return np.inf if queued.time_limit_s is None else self.now + queued.time_limit_s
 
     def _fits_next_to_claims(self, queued: QueuedRequest, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: the nodes on which the request fits next to the claims."""
         if not self._reservations:
-            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.until(queued)))
+            return fits_in(self._grid, shape, nodes, self.claims.rooms(nodes, self.end_if_started(queued)))
         fit = np.zeros(len(nodes), np.bool_)
         for index, number in enumerate(nodes.tolist()):
             with self._reserved.without_reserved(queued, shape, number):
-                room = self.claims.room(number, self.until(queued))
+                room = self.claims.room(number, self.end_if_started(queued))
                 fit[index] = fits_in(self._grid, shape, nodes[index : index + 1], room[None])[0]
         return fit
 
     # --- later ----------------------------------------------------------------------------------------------------
 
     def protect(self, nodes: Bools) -> None:
-        """Protect nodes that a waiting request could use: later requests must not delay it there."""
         self.protected |= nodes
 
     def promise(self, queued_requests: Sequence[QueuedRequest], shape: Shape, earliest_start: PossibleStart) -> Promise:
-        """Promise the start that `earliest_start` found."""
         queued, exempt, (at, nodes) = queued_requests[0], self.exempt(queued_requests[0]), earliest_start
         length = _duration_s(queued)
         rows = [self.claims.between(number, at, at + length, exempt) for number in nodes]
@@ -157,9 +151,9 @@ class Backfill:
         """Claim the nodes on which victims are evicted, so that no other workload takes them."""
         rows = [free_rows(self._grid, np.array([number]))[0] for number in nodes]
         for index, number in enumerate(nodes):
-            for one in victims:
-                if one.allocation.node == self._grid.nodes[number].name:
-                    rows[index] = rows[index] + row_of(self._grid, one.allocation)
+            for victim in victims:
+                if victim.allocation.node == self._grid.nodes[number].name:
+                    rows[index] = rows[index] + row_of(self._grid, victim.allocation)
         return self._claim(queued_requests, shape, (self.now, list(nodes)), rows)
 
     def _claim(
@@ -257,16 +251,16 @@ class Backfill:
         grid = self._grid
         room: Ints = free_rows(grid, np.array([number]))[0]
         wanted = row_of(grid, allocation)
-        holding = sorted(grid.allocated_on(number), key=lambda one: (-one.at, one.attempt_id))
+        holding = sorted(grid.allocated_on(number), key=lambda allocated: (-allocated.at, allocated.attempt_id))
         for whole in (True, False):
-            for one in list(holding):
-                row = row_of(grid, one)
+            for allocated in list(holding):
+                row = row_of(grid, allocated)
                 if (room >= wanted).all():
                     return room
                 short = room < wanted
                 if (row[short] > 0).any() and (not whole or (row[2:] * short[2:]).any()):
                     room = room + row
-                    holding.remove(one)
+                    holding.remove(allocated)
         return room
 
 

@@ -36,7 +36,6 @@ class ReservationState:
 
     @property
     def wanted(self) -> int:
-        """The number of places to reserve."""
         return max(0, self.reservation.count - math.ceil(sum(self.used.values()) - ROUNDING))
 
     @property
@@ -50,7 +49,6 @@ class ReservationState:
         return (BEGUN if self.begun else self.reservation.starts_at, self.reservation.ends_at)
 
     def is_for(self, tenant: str, owner: str) -> bool:
-        """Whether the user of the tenant may use the reservation."""
         return self.reservation.tenant == tenant and self.reservation.owner in (None, owner)
 
 
@@ -68,22 +66,23 @@ class ReservationPlaces:
     def declare(self, reservations: Sequence[Reservation], now: float) -> None:
         """Replace the reservations; unchanged ones stay in place."""
         before, self.states = self.states, {}
-        for one in reservations:
-            old = before.pop(one.id, None)
-            if old is not None and old.reservation == one:
-                self.states[one.id] = old
+        for reservation in reservations:
+            old = before.pop(reservation.id, None)
+            if old is not None and old.reservation == reservation:
+                self.states[reservation.id] = old
                 continue
-            self.states[one.id] = ReservationState(one, self.grid.shape(one.request), one.starts_at <= now)
-            places = [] if old is None or old.reservation.request != one.request else list(old.places)
+            self.states[reservation.id] = ReservationState(
+                reservation, self.grid.shape(reservation.request), reservation.starts_at <= now
+            )
+            places = [] if old is None or old.reservation.request != reservation.request else list(old.places)
             if old is not None:
                 self._remove_all(old)
-            self._add(self.states[one.id], places[: one.count])
+            self._add(self.states[reservation.id], places[: reservation.count])
         for old in before.values():
             self._remove_all(old)
         self._missing_before = 0
 
     def restore(self, places: Mapping[str, Sequence[Allocation]]) -> None:
-        """Restore the places of these reservations."""
         for state in self.states.values():
             self._remove_all(state)
         for name, state in self.states.items():
@@ -91,7 +90,7 @@ class ReservationPlaces:
 
     def begin(self, now: float) -> bool:
         """Begin the windows that are due; returns whether any was."""
-        begins = [one for one in self.states.values() if not one.begun and one.reservation.starts_at <= now]
+        begins = [state for state in self.states.values() if not state.begun and state.reservation.starts_at <= now]
         for state in begins:
             state.begun = True
             for number in {self.grid.number[place.node] for place in state.places if place.node in self.grid.number}:
@@ -128,7 +127,6 @@ class ReservationPlaces:
         self._missing_before = missing_places
 
     def _is_lost(self, number: int) -> bool:
-        """Whether reserved capacity on a node will not be available, or the node is unschedulable."""
         if not self.grid.ready[number] or self.timeline.is_short(number):
             return True
         devices = self.grid.kind.shape[1]
@@ -158,15 +156,17 @@ class ReservationPlaces:
 
     def _overlapping(self, some: list[ReservationState]) -> list[ReservationState]:
         """`some`, and all reservations with overlapping windows, transitively."""
-        from_at = min(state.window[0] for state in some)
-        until = max(state.window[1] for state in some)
+        starts_at = min(state.window[0] for state in some)
+        ends_at = max(state.window[1] for state in some)
         overlapping: list[ReservationState] = []
         while True:
-            found = [one for one in self.states.values() if one.window[0] < until and from_at < one.window[1]]
-            if len(found) == len(overlapping):
+            wider = [
+                state for state in self.states.values() if state.window[0] < ends_at and starts_at < state.window[1]
+            ]
+            if len(wider) == len(overlapping):
                 return overlapping
-            overlapping = found
-            from_at, until = min(one.window[0] for one in found), max(one.window[1] for one in found)
+            overlapping = wider
+            starts_at, ends_at = min(state.window[0] for state in wider), max(state.window[1] for state in wider)
 
     def _remove_all(self, state: ReservationState) -> None:
         self._remove(state, list(state.places))
@@ -221,15 +221,12 @@ class ReservationPlaces:
         self._load(state, places, -1)
 
     def _load(self, state: ReservationState, places: Sequence[Allocation], sign: int) -> None:
-        for number, row in self._rows_of(places).items():
+        for number, row in self.rows(places).items():
             self.timeline.reserve(number, state.reservation.id, state.window, sign * row)
             self._changed(number)
 
-    def rows(self, state: ReservationState) -> dict[int, Ints]:
+    def rows(self, places: Sequence[Allocation]) -> dict[int, Ints]:
         """The reserved row of each node."""
-        return self._rows_of(state.places)
-
-    def _rows_of(self, places: Sequence[Allocation]) -> dict[int, Ints]:
         rows: dict[int, Ints] = {}
         for place in places:
             number, row = self.grid.number[place.node], row_of(self.grid, place)

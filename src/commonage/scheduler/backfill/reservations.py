@@ -1,8 +1,8 @@
 """Reservations: keeps capacity free for them, and decides which requests may use which nodes next to it.
 
 The snapshot owns a `ReservedCapacity`: call `update` at the beginning of a pass, `take` and `give` after those of the
-grid and the allocations. For each request backfill reads `mask` (nodes on which it may start) and `own_nodes` (nodes of
-its own reservation), and picks devices within `without_reserved`. The API calls `feasible` before it admits a
+grid and the allocations. For each request backfill reads `open_nodes` (nodes on which it may start) and `own_nodes`
+(those of its own reservation), and picks devices within `without_reserved`. The API calls `feasible` before it admits a
 reservation.
 
 A reservation is `count` places on chosen nodes (reservation_places.py). A workload that does not end before the window
@@ -33,24 +33,21 @@ from commonage.scheduler.backfill.reservation_places import (
 from commonage.scheduler.backfill.timeline import BEGUN, Window
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid, Rows
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows, width
 
-MAX_VIEWS = 64
-"""Cached views: requests share a view if the same reservations begin before they end."""
+MAX_VIEWS = 64  # cached views: requests share a view if the same reservations begin before they end
 
 
 @dataclass(slots=True, eq=False)
 class _View:
     """The reserved room for a group of requests: `unavailable` [N, W].
 
-    The requests stay beyond `until`, the last beginning of a reservation before they end. `own` is the reservation that
-    they may use.
+    `last_start` is the last start of a reservation before the requests end; `own` the reservation that they may use.
     """
 
     unavailable: Ints
-    until: float
+    last_start: float
     own: str | None
     rows: Rows
 
@@ -77,7 +74,7 @@ class ReservedCapacity:
     def update(self, reservations: Iterable[Reservation], now: float) -> None:
         """Begin a pass: drop expired reservations, begin due ones, and choose missing places."""
         self.now = now
-        declared = sorted((one for one in reservations if one.ends_at > now), key=_order)
+        declared = sorted((reservation for reservation in reservations if reservation.ends_at > now), key=_order)
         new_grid, is_changed = self._phase[0] != self._grid.epoch, declared != self._declared
         if new_grid:
             self._views.clear()
@@ -111,7 +108,6 @@ class ReservedCapacity:
                 self._places.restore(before)
 
     def _reset_usage(self) -> None:
-        """Recompute the use of reservations that have begun."""
         states = self._places.states.values()
         self._starts = sorted({state.reservation.starts_at for state in states if not state.begun})
         self._views.clear()
@@ -165,7 +161,7 @@ class ReservedCapacity:
 
     # --- queries ------------------------------------------------------------------------------------------------------
 
-    def mask(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
+    def open_nodes(self, queued: QueuedRequest, shape: Shape) -> Bools | None:
         """[N], read-only: the nodes on which reservations let the request start now; None: all.
 
         Where nothing is reserved for others, True does not mean that the request fits.
@@ -187,7 +183,7 @@ class ReservedCapacity:
         if own is None or not self._places.states[own].places:
             return None
         own_nodes = np.zeros(len(self._grid.nodes), np.bool_)
-        rows = self._places.rows(self._places.states[own])
+        rows = self._places.rows(self._places.states[own].places)
         nodes = np.array(list(rows), np.int64)
         own_nodes[nodes] = fits_in(self._grid, shape, nodes, np.array(list(rows.values())))
         return own_nodes if own_nodes.any() else None
@@ -195,7 +191,7 @@ class ReservedCapacity:
     def devices(self, queued: QueuedRequest, shape: Shape, number: int) -> Sequence[int] | None:
         """The devices of the request's own reservation on a node; None if it does not fit into that."""
         own = self._own_reservation(queued, shape)
-        row = None if own is None else self._places.rows(self._places.states[own]).get(number)
+        row = None if own is None else self._places.rows(self._places.states[own].places).get(number)
         if row is None or not fits_in(self._grid, shape, np.array([number]), row[None])[0]:
             return None
         return pick_devices(self._grid, shape, number, row)
@@ -211,11 +207,9 @@ class ReservedCapacity:
             yield
 
     def missing(self, reservation_id: str) -> int:
-        """The number of missing places of a reservation."""
         return self._missing.get(reservation_id, 0)
 
     def places(self, reservation_id: str) -> Sequence[Allocation]:
-        """The free places of a reservation."""
         state = self._places.states.get(reservation_id)
         return [] if state is None else list(state.places)
 
@@ -224,11 +218,9 @@ class ReservedCapacity:
         return self._places.timeline.windows()
 
     def shortfall(self, reservation_id: str) -> Reason | None:
-        """Why places of a reservation are missing; None if none are."""
         state = self._places.states.get(reservation_id)
-        return None if state is None or not self.missing(reservation_id) else self._shortfall_reason(state)
-
-    def _shortfall_reason(self, state: ReservationState) -> Reason:
+        if state is None or not self.missing(reservation_id):
+            return None
         nodes, count = everywhere(self._grid), state.wanted
         ever = times_in(self._grid, state.shape, nodes, whole_rows(self._grid, nodes))
         request = str(state.reservation.request)
@@ -253,22 +245,23 @@ class ReservedCapacity:
         return min(own)[1] if own else None
 
     def _view(self, queued: QueuedRequest, shape: Shape) -> _View | None:
-        """The view of the request; None without reservations."""
         if not self._places.states:
             return None
         before = len(self._starts)
         if queued.time_limit_s is not None:
             before = bisect_left(self._starts, self.now + queued.time_limit_s)
-        until = self._starts[before - 1] if before else BEGUN
+        last_start = self._starts[before - 1] if before else BEGUN
         own = self._own_reservation(queued, shape)
-        view = self._views.get((until, own))
+        view = self._views.get((last_start, own))
         if view is None:
             if len(self._views) >= MAX_VIEWS:
                 self._views.clear()
             unavailable = np.zeros((len(self._grid.nodes), width(self._grid)), np.int64)
             for number in self._places.timeline.nodes:
-                unavailable[number] = self._places.timeline.unavailable(number, until, own)
-            view = self._views[until, own] = _View(unavailable, until, own, Rows(self._grid, lambda *_: unavailable))
+                unavailable[number] = self._places.timeline.unavailable(number, last_start, own)
+            view = self._views[last_start, own] = _View(
+                unavailable, last_start, own, Rows(self._grid, lambda *_: unavailable)
+            )
             view.rows = Rows(self._grid, partial(self._allowed, view))
         return view
 
@@ -281,9 +274,8 @@ class ReservedCapacity:
         return allowed
 
     def _update_views(self, number: int) -> None:
-        """Update all views of a node."""
         for view in self._views.values():
-            view.unavailable[number] = self._places.timeline.unavailable(number, view.until, view.own)
+            view.unavailable[number] = self._places.timeline.unavailable(number, view.last_start, view.own)
         self._grid.touch(number)
 
 
@@ -291,15 +283,15 @@ def feasible(
     grid: Grid, allocations: AllocationTable, reservations: Iterable[Reservation], wanted: Reservation, now: float
 ) -> Reason | None:
     """Why a reservation is not possible next to existing reservations and allocations; None if it is."""
-    others = [one for one in reservations if one.id != wanted.id]
+    others = [other for other in reservations if other.id != wanted.id]
     alone, kept = (
         ReservedCapacity(grid, allocations, others, now),
         ReservedCapacity(grid, allocations, [*others, wanted], now),
     )
-    if not kept.missing(wanted.id) and any(kept.missing(one.id) > alone.missing(one.id) for one in others):
+    if not kept.missing(wanted.id) and any(kept.missing(other.id) > alone.missing(other.id) for other in others):
         return refusals.ReservationCollides()
     return kept.shortfall(wanted.id)
 
 
-def _order(one: Reservation) -> tuple[float, str]:
-    return (one.starts_at, one.id)
+def _order(reservation: Reservation) -> tuple[float, str]:
+    return (reservation.starts_at, reservation.id)

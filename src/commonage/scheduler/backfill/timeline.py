@@ -40,8 +40,6 @@ class _NodeTimeline:
 
 
 class _RunningSums:
-    """Running sums of rows by time."""
-
     def __init__(self, at: Floats, rows: Ints) -> None:
         order = np.argsort(at, kind="stable")
         self._at = at[order]
@@ -49,7 +47,6 @@ class _RunningSums:
         np.cumsum(rows[order], axis=0, out=self._sums[1:])
 
     def by(self, instants: Floats) -> Ints:
-        """[M, W]: the sum of all rows up to and including each time."""
         sums: Ints = self._sums[np.searchsorted(self._at, instants, side="right")]
         return sums
 
@@ -65,11 +62,9 @@ class Timeline:
 
     @property
     def nodes(self) -> list[int]:
-        """The nodes with reserved room at any time."""
         return list(self._reserved)
 
     def windows(self) -> Iterator[tuple[int, str, Window, Ints]]:
-        """(node, reservation id, window, reserved row [W]) of each window."""
         return (
             (number, reservation_id, window, row)
             for number, here in self._reserved.items()
@@ -88,9 +83,8 @@ class Timeline:
         self._lines.pop(number, None)
 
     def begin(self, number: int, reservation_id: str) -> None:
-        """Begin the window of a reservation on a node."""
-        (_, until), row = self._reserved[number][reservation_id]
-        self._reserved[number][reservation_id] = ((BEGUN, until), row)
+        (_, ends_at), row = self._reserved[number][reservation_id]
+        self._reserved[number][reservation_id] = ((BEGUN, ends_at), row)
         self._lines.pop(number, None)
 
     def node_changed(self, number: int) -> bool:
@@ -103,39 +97,32 @@ class Timeline:
         line = self._lines.get(number)
         if line is None:
             self._allocations.sync()
-            windows = np.array([window for window, _ in self._reserved[number].values()])
-            slots = np.flatnonzero(self._allocations.node == number)
-            line = self._lines[number] = _NodeTimeline(
-                windows,
-                np.array([row for _, row in self._reserved[number].values()]),
-                self._allocations.ends_at[slots],
-                self._allocations.rows[slots],
-            )
+            line = self._lines[number] = self._make_line(number, self._reserved[number])
         return line
+
+    def _make_line(self, number: int, reserved: dict[str, tuple[Window, Ints]]) -> _NodeTimeline:
+        slots = np.flatnonzero(self._allocations.node == number)
+        return _NodeTimeline(
+            np.array([window for window, _ in reserved.values()]),
+            np.array([row for _, row in reserved.values()]),
+            self._allocations.ends_at[slots],
+            self._allocations.rows[slots],
+        )
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def unavailable(self, number: int, until: float, without: str | None = None) -> Ints:
-        """[W]: the part of a node's free room that is not available to a workload that stays beyond `until`, an instant
-        at which a window begins; as seen by the reservation `without`.
+    def unavailable(self, number: int, instant: float, without: str | None = None) -> Ints:
+        """[W]: the part of a node's free room that a workload may not use if it stays beyond `instant`, the begin of a
+        window; as seen by the reservation `without`.
         """
         here = self._reserved.get(number, {})
         if without in here:
             others = {reservation_id: kept for reservation_id, kept in here.items() if reservation_id != without}
-            line = self._without(number, others) if others else None
+            line = self._make_line(number, others) if others else None
         else:
             line = self._line(number) if here else None
-        count = 0 if line is None else int(np.searchsorted(line.starts, until, side="right"))
+        count = 0 if line is None else int(np.searchsorted(line.starts, instant, side="right"))
         return np.zeros(width(self.grid), np.int64) if line is None or not count else line.unavailable[count - 1]
-
-    def _without(self, number: int, others: dict[str, tuple[Window, Ints]]) -> _NodeTimeline:
-        slots = np.flatnonzero(self._allocations.node == number)
-        return _NodeTimeline(
-            np.array([window for window, _ in others.values()]),
-            np.array([row for _, row in others.values()]),
-            self._allocations.ends_at[slots],
-            self._allocations.rows[slots],
-        )
 
     def total(self, number: int) -> Ints:
         """[W]: the sum of all room reserved on a node, even in windows that do not overlap."""

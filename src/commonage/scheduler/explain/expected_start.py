@@ -15,8 +15,7 @@ import numpy as np
 from commonage.domain.explanations import Confidence
 from commonage.domain.reasons import Reason, waiting
 from commonage.domain.tenants import Amounts
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Floats
+from commonage.scheduler.model.shapes import AllocatedRequest, Floats, QueuedRequest
 from commonage.scheduler.plan import SchedulingPass
 from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.queue.quota import amounts_of
@@ -67,7 +66,7 @@ def expected_start(snapshot: Snapshot, target: QueuedRequest, now: float) -> Exp
         return ExpectedStart(None, waiting.NoTimeLimitAhead())
     parts = (SOON, LATE) if few and usual.passes <= FEW_PASSES else ()
     starts = (_Simulation(snapshot, target, now, part).run(FEW_PASSES) for part in parts)
-    others = [one for one in starts if one is not None]
+    others = [start for start in starts if start is not None]
     earliest, latest = min([at, *others]), max([at, *others])
     if usual.is_confident:
         return ExpectedStart(at, BY_HISTORY, Confidence.LIKELY, earliest, latest)
@@ -120,21 +119,20 @@ class _Simulation:
                 snapshot.end(allocated)
 
     def _pass(self, order: QueueOrder, now: float) -> Collection[str]:
-        """The ids of the requests that start now."""
         snapshot = self._snapshot
         snapshot.refresh(now)
         if not snapshot.rules.reservations and not snapshot.fits.count[order.request_classes].any():
             return ()  # nothing fits anywhere
         self.passes += 1
-        one = SchedulingPass(snapshot, now, order)
-        one.run()
-        if self._target.workload_id not in one.started:
-            for allocated in one.started.values():
+        simulated = SchedulingPass(snapshot, now, order)
+        simulated.run()
+        if self._target.workload_id not in simulated.started:
+            for allocated in simulated.started.values():
                 self._assume(allocated, now)
         first = snapshot.queue.gang(self._target.gang)[0] if self._target.gang else self._target
-        promise = one.promises.get(first.workload_id)
+        promise = simulated.promises.get(first.workload_id)
         self._promised = None if promise is None else promise.at
-        return one.started
+        return simulated.started
 
     def _assume(self, allocated: AllocatedRequest, now: float) -> None:
         """Let an allocation end when similar ones did, unless its time limit is earlier."""
@@ -152,7 +150,6 @@ class _Simulation:
             self._end_at(allocated, at)
 
     def _end_at(self, allocated: AllocatedRequest, at: float) -> None:
-        """Assume this end within the simulation."""
         slot, number = (
             self._snapshot.allocations.slot.get(allocated.allocation.attempt_id),
             self._snapshot.grid.number.get(allocated.allocation.node),

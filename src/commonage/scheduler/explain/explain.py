@@ -13,18 +13,18 @@ from itertools import islice
 
 import numpy as np
 
-from commonage.domain.explanations import Confidence, Explanation, Holder
+from commonage.domain.explanations import Confidence, Explanation, Holder, JobsAhead, Precedence
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.requests import Request
 from commonage.scheduler.explain.expected_start import expected_start
-from commonage.scheduler.explain.jobs_ahead import jobs_ahead
 from commonage.scheduler.explain.shortfalls import might_start, shortfalls
 from commonage.scheduler.explain.smaller_requests import smaller_requests
 from commonage.scheduler.fit.filters import matching, refusal, usable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.plan import Plan, trial_pass
+from commonage.scheduler.queue.queue import QueueOrder
 from commonage.scheduler.snapshot import Snapshot
 
 MAX_HOLDERS = 5
@@ -84,7 +84,7 @@ def _with_gang(snapshot: Snapshot, queued: QueuedRequest) -> list[QueuedRequest]
         return [queued]
     waiting = snapshot.queue.gang(queued.gang)
     if waiting or queued.gang_size < 2:
-        return [queued, *(one for one in waiting if one.workload_id != queued.workload_id)]
+        return [queued, *(member for member in waiting if member.workload_id != queued.workload_id)]
     others = (f"{queued.workload_id}+{number}" for number in range(1, queued.gang_size))
     return [queued, *(replace(queued, workload_id=other, attempt_id=f"{other}-1") for other in others)]
 
@@ -145,19 +145,21 @@ def _never_fits_reason(nodes: Sequence[Node], request: Request) -> Reason:
     if gpu is not None:
         devices = [[device for _, device in matching(empty, shape, number)] for number in range(len(nodes))]
         if not any(devices):
-            models = sorted({one.model for node in nodes for one in node.report.devices if not one.faults})
+            models = sorted({device.model for node in nodes for device in node.report.devices if not device.faults})
             if not models:
                 return refusals.NoGpus()
             return refusals.GpuModelNotFound(model=gpu.model or "", models=tuple(models))
         if gpu.whole:
-            most = max(len(found) for found in devices)
+            most = max(len(usable) for usable in devices)
             if gpu.whole > most:
                 return refusals.TooManyGpus(requested=gpu.whole, most=most)
-        largest = max(device.memory_mib for found in devices for device in found)
+        largest = max(device.memory_mib for usable in devices for device in usable)
         if gpu.vram_mib > largest:
             return refusals.TooMuchGpuMemory(requested_mib=gpu.vram_mib, max_mib=largest)
-    found = (refusal(empty, shape, number) for number in range(min(MAX_SHORTFALLS, len(nodes))))
-    return refusals.RequestTooLarge(request=str(request), shortfalls=tuple(one for one in found if one is not None))
+    usable = (refusal(empty, shape, number) for number in range(min(MAX_SHORTFALLS, len(nodes))))
+    return refusals.RequestTooLarge(
+        request=str(request), shortfalls=tuple(device for device in usable if device is not None)
+    )
 
 
 def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
@@ -170,21 +172,33 @@ def _holders(snapshot: Snapshot, queued: QueuedRequest) -> tuple[Holder, ...]:
     else:
         devices = usable(grid, shape, allocations.node[slots])
         amounts = np.where(devices, allocations.rows[slots, 2 : 2 + devices.shape[1]], 0).sum(axis=1)
-    found: list[tuple[int, AllocatedRequest]] = []
+    largest: list[tuple[int, AllocatedRequest]] = []
     for index in np.argsort(-amounts, kind="stable").tolist():
-        one, amount = allocations.allocated[slots[index]], int(amounts[index])
-        if not amount or (len(found) >= MAX_HOLDERS and amount < found[-1][0]):
+        request, amount = allocations.allocated[slots[index]], int(amounts[index])
+        if not amount or (len(largest) >= MAX_HOLDERS and amount < largest[-1][0]):
             break
-        if one is not None and one.workload_id in snapshot.allocated:
-            found.append((amount, one))
-    found.sort(key=lambda pair: (-pair[0], pair[1].workload_id))
+        if request is not None and request.workload_id in snapshot.allocated:
+            largest.append((amount, request))
+    largest.sort(key=lambda pair: (-pair[0], pair[1].workload_id))
     holders = []
-    for amount, one in found[:MAX_HOLDERS]:
+    for amount, request in largest[:MAX_HOLDERS]:
         if queued.request.gpu is not None:
             holds = waiting.Resources(gpu_memory_mib=amount)
         else:
-            holds = waiting.Resources(cpus_milli=one.allocation.cpus_milli, memory_mib=one.allocation.memory_mib)
-        holders.append(Holder(one.workload_id, one.name, one.owner, one.kind, one.allocation.node, holds, one.ends_at))
+            holds = waiting.Resources(
+                cpus_milli=request.allocation.cpus_milli, memory_mib=request.allocation.memory_mib
+            )
+        holders.append(
+            Holder(
+                request.workload_id,
+                request.name,
+                request.owner,
+                request.kind,
+                request.allocation.node,
+                holds,
+                request.ends_at,
+            )
+        )
     return tuple(holders)
 
 
@@ -192,9 +206,9 @@ def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request |
     """A smaller request that would start now, verified by a trial pass."""
     queued_requests = _with_gang(snapshot, queued)
     for request in _candidates(snapshot, queued_requests, now):
-        since = [max(now, one.submitted_at) for one in queued_requests]
+        since = [max(now, member.submitted_at) for member in queued_requests]
         instead = [
-            replace(one, request=request, submitted_at=at) for one, at in zip(queued_requests, since, strict=True)
+            replace(member, request=request, submitted_at=at) for member, at in zip(queued_requests, since, strict=True)
         ]
         with queued_in(snapshot, instead), trial_pass(snapshot, now) as done:
             if queued.workload_id in done.started:
@@ -204,29 +218,29 @@ def _smaller(snapshot: Snapshot, queued: QueuedRequest, now: float) -> Request |
 
 def _candidates(snapshot: Snapshot, queued_requests: Sequence[QueuedRequest], now: float) -> list[Request]:
     """Smaller requests that might start instead of the queued ones; the largest first."""
-    for one in queued_requests:
-        snapshot.dequeue(one.workload_id)
+    for member in queued_requests:
+        snapshot.dequeue(member.workload_id)
     try:
         with trial_pass(snapshot, now) as done:
-            found = smaller_requests(snapshot.grid, queued_requests[0].request)
+            requests = smaller_requests(snapshot.grid, queued_requests[0].request)
             good = (
-                one
-                for one in found
-                if might_start(done, replace(queued_requests[0], request=one), len(queued_requests))
+                member
+                for member in requests
+                if might_start(done, replace(queued_requests[0], request=member), len(queued_requests))
             )
             return list(islice(good, MAX_TRIES))
     finally:
-        for one in queued_requests:
-            snapshot.enqueue(one)
+        for member in queued_requests:
+            snapshot.enqueue(member)
 
 
 def _no_basis(snapshot: Snapshot, queued: QueuedRequest, holders: Sequence[Holder], basis: Reason) -> Reason:
     grid = snapshot.grid
     if not grid.fits_empty(grid.shape(queued.request), np.arange(len(grid.nodes))).any():
         return waiting.NoNodeLargeEnough()
-    for one in holders:
-        if one.ends_at is None:
-            return waiting.NoTimeLimitAhead(kind=one.kind, owner=one.owner)
+    for holder in holders:
+        if holder.ends_at is None:
+            return waiting.NoTimeLimitAhead(kind=holder.kind, owner=holder.owner)
     return basis
 
 
@@ -236,3 +250,30 @@ def _site_of(snapshot: Snapshot, queued: QueuedRequest) -> str | None:
         return None
     could = snapshot.grid.fits_empty(snapshot.grid.shape(queued.request), np.arange(len(snapshot.grid.nodes)))
     return snapshot.sites.queue_site(queued.workload_id, could, queued.gang_size)
+
+
+MAX_NAMED = 3
+_REASONS = (Precedence.PRIORITY, Precedence.FAIR_SHARE, Precedence.OLDER, Precedence.OWN)
+
+
+def jobs_ahead(snapshot: Snapshot, order: QueueOrder, queued: QueuedRequest) -> tuple[JobsAhead, ...]:
+    """The requests ahead, grouped by reason; for each reason the number, and the nearest."""
+    place = order.place(snapshot.queue.slot(queued.workload_id))
+    slots = order.slots[:place]
+    if not len(slots):
+        return ()
+    priority, submitted, keys = snapshot.ranks(order.now)
+    mine = order.slots[place]
+    by_age = snapshot.rules.age_credit * (submitted[mine] - submitted[slots])
+    by_share = keys[mine] - keys[slots] - by_age
+    reasons = np.where(by_share > by_age, 1, 2)
+    reasons[priority[slots] > priority[mine]] = 0
+    reasons[order.accounts[:place] == order.accounts[place]] = 3
+    groups = []
+    for number, precedence in enumerate(_REASONS):
+        some = slots[reasons == number]
+        if len(some):
+            nearest = [snapshot.queue.queued_requests[slot] for slot in some[: -MAX_NAMED - 1 : -1].tolist()]
+            named = tuple((request.kind, request.owner) for request in nearest if request is not None)
+            groups.append(JobsAhead(precedence, len(some), named))
+    return tuple(groups)

@@ -14,17 +14,14 @@ import numpy as np
 
 from commonage.domain.nodes import NodeState
 from commonage.domain.reasons import Reason, waiting
-from commonage.domain.tenants import Amounts
 from commonage.scheduler.fit.filters import FILTERS, Filter, NodeReady, matching, usable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import QueuedRequest
-from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.model.shapes import Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.plan import Plan, SchedulingPass
 from commonage.scheduler.queue.quota import amounts_of
 from commonage.scheduler.snapshot import Snapshot
 
-Found = list[tuple[int, Reason]]
-"""(closest node, shortfall there) of each group of nodes."""
+Found = list[tuple[int, Reason]]  # (closest node, shortfall there) of each group of nodes
 
 
 def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> tuple[Reason, ...]:
@@ -41,7 +38,7 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
         return (over,)
     fit = grid.fits(shape, np.arange(len(grid.nodes)))
     within = _within_quota(snapshot, queued, shape, fit)
-    may = outcome.backfill.mask(queued, shape, within)
+    may = outcome.backfill.startable_nodes(queued, shape, within)
     rooms = int(np.count_nonzero(may))
     if rooms >= queued.gang_size:
         if snapshot.sites.choose(may, queued.gang_size).any():
@@ -49,10 +46,10 @@ def shortfalls(snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: Queue
             return () if came_later else (waiting.ResourcesFree(),)
         return (waiting.InsufficientNodesAtSite(size=queued.gang_size),)
     nodes = _by_distance(grid, shape, fit)
-    found, left = _refused(grid, shape, nodes[~may[nodes]])
-    found += _PreconditionMissing(snapshot, outcome, queued).found(left, within)
+    by_node, left = _refused(grid, shape, nodes[~may[nodes]])
+    by_node += _Withheld(snapshot, outcome, queued).found(left, within)
     place = {number: index for index, number in enumerate(nodes.tolist())}
-    reasons = [one for _, one in sorted(found, key=lambda pair: place[pair[0]])]
+    reasons = [reason for _, reason in sorted(by_node, key=lambda pair: place[pair[0]])]
     if rooms:
         reasons = [waiting.InsufficientNodes(size=queued.gang_size, nodes=rooms), *reasons]
     return tuple(reasons)
@@ -65,7 +62,7 @@ def might_start(outcome: SchedulingPass, queued: QueuedRequest, size: int) -> bo
     if over_quota(snapshot, queued, shape) is not None:
         return False
     fit = snapshot.grid.fits(shape, np.arange(len(snapshot.grid.nodes)))
-    may = outcome.backfill.mask(queued, shape, _within_quota(snapshot, queued, shape, fit))
+    may = outcome.backfill.startable_nodes(queued, shape, _within_quota(snapshot, queued, shape, fit))
     return int(np.count_nonzero(may)) >= size
 
 
@@ -76,13 +73,15 @@ def over_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape) -> Reaso
     """The quota reason for the request with its gang. Quotas do not count requests that fit into a reservation."""
     if not snapshot.rules.tenants or snapshot.reserved.own_nodes(queued, shape) is not None:
         return None
-    one = amounts_of(shape)
-    amounts = Amounts(*(getattr(one, name) * max(1, queued.gang_size) for name in one.__slots__))
-    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts)
+    return snapshot.quotas.refusal(queued.tenant, queued.owner, amounts_of(shape, max(1, queued.gang_size)))
 
 
 def _within_quota(snapshot: Snapshot, queued: QueuedRequest, shape: Shape, fit: Bools) -> Bools:
-    within = snapshot.quotas.mask(snapshot.grid, shape, queued.tenant, queued.owner) if snapshot.rules.tenants else None
+    within = (
+        snapshot.quotas.nodes_within_quota(snapshot.grid, shape, queued.tenant, queued.owner)
+        if snapshot.rules.tenants
+        else None
+    )
     return fit.copy() if within is None else fit & within
 
 
@@ -99,16 +98,16 @@ def _by_distance(grid: Grid, shape: Shape, fit: Bools) -> Ints:
 
 def _refused(grid: Grid, shape: Shape, nodes: Ints) -> tuple[Found, Ints]:
     """(refusals of filters, the nodes that no filter refuses)."""
-    found: Found = []
+    refusals: Found = []
     left = nodes
-    for one in FILTERS:
-        passes = one.passes(grid, shape, left)
+    for condition in FILTERS:
+        passes = condition.passes(grid, shape, left)
         refused, left = left[~passes], left[passes]
-        for alike in _groups_of(one, grid, refused):
-            shortfall = one.refusal(grid, shape, alike[0])
+        for alike in _groups_of(condition, grid, refused):
+            shortfall = condition.refusal(grid, shape, alike[0])
             if shortfall is not None:  # always: the filter has just refused this node
-                found.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
-    return found, left
+                refusals.append((alike[0], replace(shortfall, nodes=len(alike), total=len(grid.nodes))))
+    return refusals, left
 
 
 def _groups_of(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int]]:
@@ -122,12 +121,12 @@ def _groups_of(refusing: Filter, grid: Grid, refused: Ints) -> Iterable[list[int
     return groups.values()
 
 
-class _PreconditionMissing:
+class _Withheld:
     """Explains why a request may not start where it fits: a quota, or capacity withheld for others."""
 
     def __init__(self, snapshot: Snapshot, outcome: SchedulingPass | Plan, queued: QueuedRequest) -> None:
         self._snapshot, self._backfill, self._now, self._queued = snapshot, outcome.backfill, outcome.now, queued
-        self._reserved = snapshot.reserved.mask(queued, snapshot.grid.shape(queued.request))
+        self._reserved = snapshot.reserved.open_nodes(queued, snapshot.grid.shape(queued.request))
         self._reserving: defaultdict[int, list[str]] = defaultdict(list)
         for number, name, _, _ in snapshot.reserved.windows():
             self._reserving[number].append(name)
@@ -156,25 +155,27 @@ class _PreconditionMissing:
         at = self._promised.get(self._snapshot.grid.nodes[number].name, np.inf)
         if at <= self._now:
             return waiting.PreemptingForOthers()
-        if at < self._backfill.until(self._queued):
+        if at < self._backfill.end_if_started(self._queued):
             return waiting.PromisedToOthers(starts_in_s=float(at - self._now))
         first = float(self._snapshot.profiles.first_ends()[number])
         return waiting.KeptForQueue(for_s=first - self._now if np.isfinite(first) else None)
 
     def _reservation(self, number: int) -> waiting.FreeButKept:
         """The reservation on the node that has begun, else the one that begins first."""
-        named = {one.id: one for one in self._snapshot.rules.reservations}
+        named = {reservation.id: reservation for reservation in self._snapshot.rules.reservations}
         here = [named[name] for name in self._reserving[number] if name in named]
         if not here:
             return waiting.ReservedForOthers(tenant="")
-        one = min(here, key=lambda one: (one.starts_at > self._now, one.starts_at, one.id))
-        begins = one.starts_at > self._now
+        reservation = min(
+            here, key=lambda reservation: (reservation.starts_at > self._now, reservation.starts_at, reservation.id)
+        )
+        begins = reservation.starts_at > self._now
         return waiting.ReservedForOthers(
-            tenant=one.tenant,
-            user=one.owner,
-            title=one.title,
-            begins_in_s=one.starts_at - self._now if begins else None,
-            ends_in_s=None if begins else one.ends_at - self._now,
+            tenant=reservation.tenant,
+            user=reservation.owner,
+            title=reservation.title,
+            begins_in_s=reservation.starts_at - self._now if begins else None,
+            ends_in_s=None if begins else reservation.ends_at - self._now,
         )
 
 
@@ -186,7 +187,6 @@ def _place(snapshot: Snapshot, outcome: SchedulingPass | Plan, workload_id: str)
 
 
 def _free(grid: Grid, queued: QueuedRequest, number: int) -> waiting.Resources:
-    """The free amounts of the requested resources."""
     shape = grid.shape(queued.request)
     if queued.request.gpu is None:
         return waiting.Resources(cpus_milli=int(grid.cpus[number]), memory_mib=int(grid.memory[number]))

@@ -50,6 +50,6 @@ def _with_less_else(grid: Grid, request: Request) -> Iterator[Request]:
         memory = min(request.memory_mib, int(grid.memory[number]))
         if cpus < MIN_CPUS_MILLI or memory < MIN_MEMORY_MIB:
             continue
-        for one in (request, less_gpu):
-            if one is not None:
-                yield replace(one, cpus_milli=cpus, memory_mib=memory)
+        for smaller in (request, less_gpu):
+            if smaller is not None:
+                yield replace(smaller, cpus_milli=cpus, memory_mib=memory)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from commonage.domain.nodes import Device, Node, NodeState
+from commonage.domain.nodes import Device, NodeState
 from commonage.domain.reasons import waiting
 from commonage.scheduler.model.grid import Grid, max_colocated, missing_labels
 from commonage.scheduler.model.shapes import NEVER, Bools, Ints, Shape, model_matches
@@ -30,25 +30,22 @@ class Filter(Protocol):
 
 
 class NodeReady:
-    """The node is ready."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
-        """[n]: which of these nodes take work."""
         return grid.schedulable(shape, nodes)
 
     def refusal(self, grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
-        """The state of the node, and its reason."""
         node = grid.nodes[number]
+        if node.state is NodeState.DRAINING:
+            return waiting.NodeDraining(node=node.name, by=node.drained_by)
         if node.state is not NodeState.READY:
-            return _not_ready(node)
+            # Not the reason itself: its text may come from a daemon, so only admins see it, on the page of nodes.
+            return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(node=node.name)
         if shape.request.on_full_disk or node.report.disk_pressure is None:
             return None
         return waiting.InsufficientDisk(node=node.name, cause=node.report.disk_pressure)
 
 
 class _NodeLabels:
-    """The node carries all requested labels."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         return grid.has_labels(shape, nodes)
 
@@ -59,8 +56,6 @@ class _NodeLabels:
 
 
 class _GpuModel:
-    """The node has a schedulable device of the requested model."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         devices = usable(grid, shape, nodes)
         return np.ones(len(nodes), np.bool_) if shape.request.gpu is None else np.asarray(devices.any(axis=1), np.bool_)
@@ -73,8 +68,6 @@ class _GpuModel:
 
 
 class _WholeDevices:
-    """The requested number of devices is wholly free."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         gpu = shape.request.gpu
         if gpu is None or not gpu.whole:
@@ -99,8 +92,6 @@ class _WholeDevices:
 
 
 class _SameNumaNode:
-    """The requested whole devices are free on one NUMA node, if the request wants that."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         if not shape.request.one_numa or shape.devices < 2:
             return np.ones(len(nodes), np.bool_)
@@ -120,8 +111,6 @@ class _SameNumaNode:
 
 
 class _PartOfDevice:
-    """One device has the requested VRAM and compute free."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         if not shape.is_part:
             return np.ones(len(nodes), np.bool_)
@@ -133,8 +122,8 @@ class _PartOfDevice:
             return None
         free_mib, free_milli = grid.free_mib[number], grid.free_milli[number]
 
-        def most(found: tuple[int, Device]) -> int:
-            index, device = found
+        def most(numbered: tuple[int, Device]) -> int:
+            index, device = numbered
             return min(int(free_mib[index]), int(free_milli[index]) * device.memory_mib // 1000)
 
         index, device = max(matching(grid, shape, number), key=most)
@@ -160,8 +149,6 @@ class _PartOfDevice:
 
 
 class _Cpus:
-    """Enough cores are free."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         return np.asarray(grid.cpus[nodes] >= shape.cpus_milli, np.bool_)
 
@@ -177,8 +164,6 @@ class _Cpus:
 
 
 class _Memory:
-    """Enough memory is free."""
-
     def passes(self, grid: Grid, shape: Shape, nodes: Ints) -> Bools:
         return np.asarray(grid.memory[nodes] >= shape.memory_mib, np.bool_)
 
@@ -191,15 +176,6 @@ class _Memory:
             free_mib=max(0, int(grid.memory[number])),
             total_mib=int(grid.memory_total[number]),
         )
-
-
-def _not_ready(node: Node) -> waiting.NodeShortfall:
-    """The state of the node. The text of its reason may come from a daemon, so only admins see it, on the page of
-    nodes.
-    """
-    if node.state is NodeState.DRAINING:
-        return waiting.NodeDraining(node=node.name, by=node.drained_by)
-    return (waiting.NodeUnavailable if node.state is NodeState.LOST else waiting.NodeFaulty)(node=node.name)
 
 
 FILTERS: tuple[Filter, ...] = (
@@ -216,19 +192,20 @@ FILTERS: tuple[Filter, ...] = (
 
 def refusal(grid: Grid, shape: Shape, number: int) -> waiting.NodeShortfall | None:
     """Why the shape does not fit on node `number` now, from the first filter that refuses; None if it fits."""
-    return next((why for one in FILTERS if (why := one.refusal(grid, shape, number)) is not None), None)
+    return next(
+        (reason for condition in FILTERS if (reason := condition.refusal(grid, shape, number)) is not None), None
+    )
 
 
 def usable(grid: Grid, shape: Shape, nodes: Ints) -> Bools:
     """[n, C]: the schedulable devices of these nodes that match the requested model."""
     gpu = shape.request.gpu
     of_model = [gpu is not None and model_matches(gpu, device.model) for _, device in grid.kinds]
-    found: Bools = np.array([*of_model, False])[grid.kind[nodes]]
-    return found
+    devices: Bools = np.array([*of_model, False])[grid.kind[nodes]]
+    return devices
 
 
 def matching(grid: Grid, shape: Shape, number: int) -> Iterator[tuple[int, Device]]:
-    """The schedulable devices of a node that match the requested model, with their numbers."""
     gpu = shape.request.gpu
     if gpu is not None:
         for index, device in enumerate(grid.nodes[number].report.devices):

@@ -1,9 +1,12 @@
 """Which request classes fit on which nodes, for all at once: a request that fits nowhere costs a pass nothing.
 
-The snapshot keeps one row for each request class of the queue; only changed nodes are compared again.
+The snapshot keeps one row for each request class of the queue; only changed nodes are compared again. `choose_nodes`
+is the pass's last step, after quotas, reservations and backfill: the members of a gang get different nodes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -43,7 +46,6 @@ class FitTable:
         self._fresh = {request_class for request_class, request in enumerate(self._requests) if request is not None}
 
     def put(self, request_class: int, request: Request) -> None:
-        """Set the request of a class."""
         while len(self._requests) <= request_class:
             self._requests.append(None)
             self.shapes.append(None)
@@ -52,7 +54,6 @@ class FitTable:
             self._fresh.add(request_class)
 
     def shape(self, request_class: int) -> Shape:
-        """The shape of a request class, after `refresh()`."""
         shape = self.shapes[request_class]
         assert shape is not None  # refresh() made all shapes
         return shape
@@ -68,7 +69,6 @@ class FitTable:
         return np.where(self._cpus < NEVER, np.maximum.reduce(parts), 0.0)
 
     def refresh(self) -> None:
-        """Update from the grid, and add new request classes."""
         grid = self._grid
         if self._epoch != grid.epoch or len(self._requests) > len(self._cpus):
             self._size(max(64, 2 * len(self._requests)))
@@ -108,7 +108,6 @@ class FitTable:
         self.count[request_classes] = np.count_nonzero(self.now[request_classes], axis=1)
 
     def _compute(self, table: Bools, request_classes: Ints, nodes: Ints, *, empty: bool) -> None:
-        """Compare request classes with nodes."""
         if not len(request_classes) or not len(nodes):
             return
         step = max(1, MAX_AT_ONCE // (len(request_classes) * max(1, self._grid.kind.shape[1])))
@@ -134,3 +133,35 @@ class FitTable:
             enough &= milli >= self._need_milli[some][:, kind]
             fit[with_devices] &= np.count_nonzero(enough, axis=2) >= self._devices[some][:, None]
         return fit
+
+
+NEAR_TIE = 0.01
+"""Nodes are nearly equal within this part of the range from the best node to the worst. More would override the policy.
+"""
+
+
+def choose_nodes(costs: Floats, count: int, runs_environment: Callable[[int], bool]) -> tuple[int, ...] | None:
+    """The numbers of `count` different nodes, the cheapest first; None if not all members can start.
+
+    `costs` [N] are inf where no member may start. Near ties prefer nodes that already run the environment: its image
+    and files are there.
+    """
+    if np.count_nonzero(np.isfinite(costs)) < count:
+        return None
+    left, chosen = costs.copy(), []
+    for _ in range(count):
+        chosen.append(cheapest_node(left, runs_environment))
+        left[chosen[-1]] = np.inf
+    return tuple(chosen)
+
+
+def cheapest_node(costs: Floats, runs_environment: Callable[[int], bool]) -> int:
+    """The cheapest near tie that runs the environment, else the cheapest node. At least one cost must be finite."""
+    best = int(np.argmin(costs))
+    if runs_environment(best):
+        return best
+    possible = np.flatnonzero(np.isfinite(costs))
+    bound = costs[best] + NEAR_TIE * (costs[possible].max() - costs[best])
+    near = possible[costs[possible] <= bound]
+    by_cost = near[np.argsort(costs[near], kind="stable")].tolist()
+    return next((number for number in by_cost if runs_environment(number)), best)

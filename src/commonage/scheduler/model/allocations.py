@@ -1,7 +1,7 @@
 """Current allocations as arrays, one slot for each attempt: their ends, the rows they free, their evictability.
 
-The pass keeps it in step with the grid: call `take` and `give` on both. Read by reservations.py, preemption.py and
-gang.py. Free room and permission to start are decided elsewhere.
+The pass keeps it in step with the grid: call `take` and `give` on both. Read by backfill, reservations
+and preemption. Free room and permission to start are decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
-from commonage.scheduler.model.shapes import Bools, Floats, Ints
+from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Floats, Ints
 from commonage.scheduler.model.space import row_of, width
 
 NEVER_ENDS = np.inf
@@ -22,22 +21,21 @@ class AllocationTable:
     """Arrays by slot [S]; call `sync()` before reading. A slot whose `node` is -1 is empty, or on an unknown node.
 
     `rows` [S, W] is the room each takes on its node (see space.py), `ends_at` the end by its time limit (inf: never),
-    `at` the start, `priority`, `preemptible`, `tenant` the index in `tenants`, and `gang` the number of its gang, -1
+    `at` the start, `priority`, `preemptible`, `tenant` the number in `tenants`, and `gang` the number of its gang, -1
     without one.
     """
 
     def __init__(self, grid: Grid, allocated: Iterable[AllocatedRequest] = ()) -> None:
         self.grid = grid
         self.slot: dict[str, int] = {}
-        self.tenants: list[str] = []
-        self._tenant_number: dict[str, int] = {}
+        self.tenants: dict[str, int] = {}
         self._gang_number: dict[str, int] = {}
         self.allocated: list[AllocatedRequest | None] = []
         self._empty: list[int] = []
         self._shape_arrays(64)
         self._epoch = grid.epoch
-        for one in allocated:
-            self.take(one)
+        for request in allocated:
+            self.take(request)
 
     def _shape_arrays(self, slots: int) -> None:
         self.node: Ints = np.full(slots, -1, np.int64)
@@ -50,13 +48,12 @@ class AllocationTable:
         self.gang: Ints = np.full(slots, -1, np.int64)
 
     def __iter__(self) -> Iterator[AllocatedRequest]:
-        return (one for one in self.allocated if one is not None)
+        return (request for request in self.allocated if request is not None)
 
     def __len__(self) -> int:
         return len(self.slot)
 
     def take(self, allocated: AllocatedRequest) -> None:
-        """Add an allocation, or replace that of the same attempt."""
         attempt = allocated.allocation.attempt_id
         slot = self.slot.get(attempt)
         if slot is None:
@@ -101,17 +98,10 @@ class AllocationTable:
         self.at[slot] = allocated.allocation.at
         self.priority[slot] = allocated.priority
         self.preemptible[slot] = allocated.preemptible
-        self.tenant[slot] = self._number_of(allocated.tenant)
+        self.tenant[slot] = self.tenants.setdefault(allocated.tenant, len(self.tenants))
         self.gang[slot] = -1
         if allocated.gang is not None:
             self.gang[slot] = self._gang_number.setdefault(allocated.gang, len(self._gang_number))
-
-    def _number_of(self, tenant: str) -> int:
-        number = self._tenant_number.get(tenant)
-        if number is None:
-            number = self._tenant_number[tenant] = len(self.tenants)
-            self.tenants.append(tenant)
-        return number
 
     def sum(self, slots: Ints) -> Ints:
         """[N, W]: the sum of these slots on each node. None of them may be empty."""
@@ -123,7 +113,6 @@ class AllocationTable:
         return total
 
     def ended_by(self, at: float) -> Ints:
-        """[N, W]: the room that time limits have freed at that instant."""
         self.sync()
         return self.sum(np.flatnonzero((self.node >= 0) & (self.ends_at <= at)))
 

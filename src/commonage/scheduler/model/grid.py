@@ -1,7 +1,6 @@
 """Free and total resources of every node and device as arrays: fast for a thousand nodes.
 
-The snapshot adds nodes and allocations; filters, policies and the pass read. A pass takes and gives back within
-`trial()`, which restores the grid.
+The snapshot adds nodes and allocations; filters, policies and the pass read.
 
 Axes: N nodes, C devices of the largest node. Memory and VRAM in MiB, CPUs and compute in thousandths.
 """
@@ -16,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonage.domain.nodes import Allocation, Device, Node, NodeState, Share
-from commonage.domain.parts import part_of
-from commonage.domain.requests import Request
+from commonage.domain.requests import Request, part_of
 from commonage.scheduler.model.shapes import Bools, DeviceKind, Ints, Shape, shape_of
 
 MAX_SHAPES = 50_000  # cached shapes of requests
@@ -46,14 +44,12 @@ class Grid:
         self._allocated: list[dict[str, Allocation]] = []
         self._shapes: dict[Request, Shape] = {}
         self._last_shape = 0
-        self._undo: list[tuple[Allocation, int]] | None = None
         self._shape_arrays(0, 0)
         self.put(nodes)
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
     def put(self, nodes: Sequence[Node]) -> None:
-        """Add nodes, or replace those of the same name; their allocations stay."""
         width = max([self.free_mib.shape[1], *(len(node.report.devices) for node in nodes)])
         fresh = [node for node in nodes if node.name not in self.number]
         if fresh or width > self.free_mib.shape[1]:
@@ -66,19 +62,16 @@ class Grid:
         for node in nodes:
             self._write(self.number[node.name], node)
         if len(self.kinds) != known:
-            self._shapes = {request: shape_of(one.number, request, self.kinds) for request, one in self._shapes.items()}
+            self._shapes = {
+                request: shape_of(shape.number, request, self.kinds) for request, shape in self._shapes.items()
+            }
             self._invalidate()
 
     def remove(self, name: str) -> None:
-        """Remove a node and its allocations."""
         gone = self.number[name]
         nodes = [node for node in self.nodes if node.name != name]
-        allocations = [
-            allocation
-            for number, allocated in enumerate(self._allocated)
-            if number != gone
-            for allocation in allocated.values()
-        ]
+        del self._allocated[gone]
+        allocations = [allocation for allocated in self._allocated for allocation in allocated.values()]
         self.nodes, self.number, self._allocated, self._device = [], {}, [], {}
         self._shape_arrays(0, 0)
         self.put(nodes)
@@ -86,9 +79,7 @@ class Grid:
             self.take(allocation)
 
     def _shape_arrays(self, n: int, c: int) -> None:
-        """Resize all arrays, and keep their contents in place."""
-
-        def grown(name: str, fill: int, shape: tuple[int, ...], dtype: type = np.int64) -> None:
+        def resize(name: str, fill: int, shape: tuple[int, ...], dtype: type = np.int64) -> None:
             new: npt.NDArray[Any] = np.full(shape, fill, dtype)
             old = getattr(self, name, None)
             if old is not None and n:
@@ -107,13 +98,13 @@ class Grid:
         self.ready: Bools
         self.disk_pressure: Bools
         for name in ("cpus", "memory", "cpus_total", "memory_total"):
-            grown(name, 0, (n,))
+            resize(name, 0, (n,))
         for name in ("ready", "disk_pressure"):
-            grown(name, 0, (n,), np.bool_)
+            resize(name, 0, (n,), np.bool_)
         for name in ("free_mib", "free_milli", "total_mib"):
-            grown(name, 0, (n, c))
-        grown("kind", -1, (n, c))
-        grown("numa", -1, (n, c))
+            resize(name, 0, (n, c))
+        resize("kind", -1, (n, c))
+        resize("numa", -1, (n, c))
         self._invalidate()
 
     def _write(self, number: int, node: Node) -> None:
@@ -157,21 +148,15 @@ class Grid:
     # --- allocations ----------------------------------------------------------------------------------------------
 
     def take(self, allocation: Allocation) -> None:
-        """Add an allocation. It has no effect on an unknown node."""
         number = self.number.get(allocation.node)
         if number is not None and allocation.attempt_id not in self._allocated[number]:
             self._allocated[number][allocation.attempt_id] = allocation
             self._apply(allocation, 1)
-            if self._undo is not None:
-                self._undo.append((allocation, 1))
 
     def give(self, allocation: Allocation) -> None:
-        """Release an allocation."""
         number = self.number.get(allocation.node)
         if number is not None and self._allocated[number].pop(allocation.attempt_id, None) is not None:
             self._apply(allocation, -1)
-            if self._undo is not None:
-                self._undo.append((allocation, -1))
 
     def _apply(self, allocation: Allocation, sign: int) -> None:
         number = self.number[allocation.node]
@@ -185,18 +170,6 @@ class Grid:
         self.changed.append(number)
         if len(self.changed) > 50_000:
             self._invalidate()
-
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Undo every take and give made inside when the context ends. Trials may nest."""
-        outer, self._undo = self._undo, []
-        try:
-            yield
-        finally:
-            undo, self._undo = self._undo, None
-            for allocation, sign in reversed(undo):
-                (self.give if sign > 0 else self.take)(allocation)
-            self._undo = outer
 
     @contextmanager
     def reduced(self, number: int, row: Ints) -> Iterator[None]:
@@ -216,28 +189,25 @@ class Grid:
         self.touch(number)
 
     def allocated_on(self, number: int) -> Sequence[Allocation]:
-        """The allocations on a node."""
         return list(self._allocated[number].values())
 
     def device(self, uuid: str) -> tuple[int, int] | None:
-        """(node number, device number on the node); None for an unknown device."""
         return self._device.get(uuid)
 
     def touch(self, number: int) -> None:
-        """Invalidate the cached rows of a node."""
         self.changed.append(number)
 
     # --- requests -------------------------------------------------------------------------------------------------
 
     def shape(self, request: Request) -> Shape:
         """The shape of a request; the same object for equal requests until the kinds of devices change."""
-        found = self._shapes.get(request)
-        if found is None:
+        shape = self._shapes.get(request)
+        if shape is None:
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
-            found = self._shapes[request] = shape_of(self._last_shape, request, self.kinds)
+            shape = self._shapes[request] = shape_of(self._last_shape, request, self.kinds)
             self._last_shape += 1
-        return found
+        return shape
 
     def has_labels(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: which nodes carry the labels that the request wants."""
@@ -260,33 +230,33 @@ class Grid:
         return enough
 
     def fits(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: where the shape fits now."""
         fit: Bools = self.schedulable(shape, nodes) & (self.cpus[nodes] >= shape.cpus_milli)
         fit &= self.memory[nodes] >= shape.memory_mib
-        if shape.request.labels:
-            fit &= self.has_labels(shape, nodes)
-        if shape.devices:
-            fit &= max_colocated(self.devices_fit(shape, nodes), self.numa[nodes], shape) >= shape.devices
-        return fit
+        return self.with_devices(fit, shape, nodes, self.devices_fit)
 
     def fits_empty(self, shape: Shape, nodes: Ints) -> Bools:
-        """[len(nodes)]: where the shape would fit on an empty node."""
         return self.schedulable(shape, nodes) & self.could_fit(shape, nodes)
 
     def could_fit(self, shape: Shape, nodes: Ints) -> Bools:
         """[len(nodes)]: the same, regardless of node states."""
         fit: Bools = self.cpus_total[nodes] >= shape.cpus_milli
         fit &= self.memory_total[nodes] >= shape.memory_mib
+        return self.with_devices(fit, shape, nodes, self._devices_large_enough)
+
+    def _devices_large_enough(self, shape: Shape, nodes: Ints) -> Bools:
+        kind = self.kind[nodes]
+        enough: Bools = (self.total_mib[nodes] >= shape.need_mib[kind]) & (shape.need_milli[kind] <= 1000)
+        return enough
+
+    def with_devices(self, fit: Bools, shape: Shape, nodes: Ints, devices: Callable[[Shape, Ints], Bools]) -> Bools:
+        """`fit` [len(nodes)], restricted to nodes with the labels and with enough of the `devices` [len(nodes), C]."""
         if shape.request.labels:
             fit &= self.has_labels(shape, nodes)
         if shape.devices:
-            kind = self.kind[nodes]
-            enough = (self.total_mib[nodes] >= shape.need_mib[kind]) & (shape.need_milli[kind] <= 1000)
-            fit &= max_colocated(enough, self.numa[nodes], shape) >= shape.devices
+            fit &= max_colocated(devices(shape, nodes), self.numa[nodes], shape) >= shape.devices
         return fit
 
     def allocation(self, shape: Shape, number: int, devices: Sequence[int], attempt_id: str, now: float) -> Allocation:
-        """The allocation of an attempt on node `number`, with these devices of it, from `now` on."""
         node = self.nodes[number]
         shares = tuple(share_of(node.report.devices[index], shape) for index in devices)
         return Allocation(attempt_id, node.name, shape.cpus_milli, shape.memory_mib, shares, now)
@@ -294,12 +264,15 @@ class Grid:
 
 def missing_labels(node: Node, wanted: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The labels that a node does not carry. One of `site=north|south` is enough."""
-    there = labels_of(node)
-    return [(key, value) for key, value in wanted if not any((key, one) in there for one in value.split("|"))]
+    labels = labels_of(node)
+    return [
+        (key, value)
+        for key, value in wanted
+        if not any((key, alternative) in labels for alternative in value.split("|"))
+    ]
 
 
 def labels_of(node: Node) -> set[tuple[str, str]]:
-    """A node's labels, including those that every node has."""
     return {*node.report.labels, ("node", node.name), ("site", node.site), ("engine", node.engine)}
 
 
@@ -312,7 +285,6 @@ def max_colocated(devices: Bools, numa: Ints, shape: Shape) -> Ints:
 
 
 def share_of(device: Device, shape: Shape) -> Share:
-    """The share of a device that a shape gets; the shape must fit on it."""
     gpu = shape.request.gpu
     part = part_of(device, gpu) if gpu is not None else None
     if part is None:
@@ -367,5 +339,4 @@ class Rows:
         return row.of(lambda nodes: self._compute(shape, nodes))
 
     def clear(self) -> None:
-        """Forget all rows."""
         self._rows.clear()

@@ -1,6 +1,6 @@
-"""Requests in the numbers that the grid compares: one `Shape` for all equal requests.
+"""Requests as the scheduler sees them: queued, with an allocation, and in numbers (one `Shape` for equal requests).
 
-Made by the grid, which knows the kinds of devices; read by filters and policies.
+The live state makes the first two. The grid, which knows the kinds of devices, makes shapes.
 """
 
 from __future__ import annotations
@@ -11,9 +11,49 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from commonage.domain.nodes import Device
-from commonage.domain.parts import part_of
-from commonage.domain.requests import GpuRequest, Request
+from commonage.domain.nodes import Allocation, Device
+from commonage.domain.requests import GpuRequest, Request, part_of
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    workload_id: str
+    attempt_id: str
+    request: Request
+    priority: int
+    submitted_at: float
+    time_limit_s: int | None = None
+    owner: str = ""
+    tenant: str = ""
+    kind: str = ""
+    environment: str = ""
+    preemptible: bool = False
+    gang: str | None = None  # members of one gang start together, on different nodes, or not at all
+    gang_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedRequest:
+    """A held allocation, its holder, and the latest time at which its time limit ends it (None: unknown).
+
+    `ending`: its stop is requested, and `ends_at` is the end of its grace period. `evicted_for` is the workload for
+    which it is evicted, if there is one.
+    """
+
+    allocation: Allocation
+    workload_id: str
+    name: str
+    owner: str
+    kind: str
+    ends_at: float | None = None
+    tenant: str = ""
+    environment: str = ""
+    priority: int = 0
+    preemptible: bool = False
+    gang: str | None = None
+    ending: bool = False
+    evicted_for: str = ""
+
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -32,7 +72,6 @@ class DeviceKind(NamedTuple):
 
     @classmethod
     def of(cls, device: Device) -> DeviceKind:
-        """The kind of a device."""
         return cls(device.model, device.memory_mib, device.slots, device.parent_memory_mib)
 
 
@@ -63,13 +102,11 @@ class Shape:
 
     @property
     def is_part(self) -> bool:
-        """True if it takes a part of one device."""
         gpu = self.request.gpu
         return gpu is not None and not gpu.whole
 
 
 def shape_of(number: int, request: Request, kinds: list[tuple[DeviceKind, Device]]) -> Shape:
-    """The shape of a request for these kinds of devices, each with one device as an example."""
     gpu = request.gpu
     need_mib = np.full(len(kinds) + 1, NEVER, np.int64)
     need_milli = np.full(len(kinds) + 1, NEVER, np.int64)

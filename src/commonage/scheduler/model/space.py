@@ -1,7 +1,7 @@
 """Resources of a node as one row of numbers, so that reserved, freed and evicted amounts add and compare at once.
 
 A row has W = 2 + 2C columns: CPUs (thousandths), memory (MiB), then VRAM (MiB) of each device, then compute
-(thousandths) of each. Called by allocations.py, reservations.py, preemption.py and gang.py. The grid has the free room.
+(thousandths) of each. Read by allocations.py, backfill and preemption. The grid has the free room.
 """
 
 from __future__ import annotations
@@ -11,22 +11,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from commonage.domain.nodes import Allocation
-from commonage.scheduler.model.grid import Grid, max_colocated
+from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.model.shapes import Bools, Ints, Shape
 
 
 def everywhere(grid: Grid) -> Ints:
-    """The numbers of all nodes."""
     return np.arange(len(grid.nodes))
 
 
 def width(grid: Grid) -> int:
-    """W: the number of columns of a row."""
     return 2 + 2 * int(grid.kind.shape[1])
 
 
 def free_rows(grid: Grid, nodes: Ints) -> Ints:
-    """[n, W]: the free room on these nodes."""
     own = (grid.cpus[nodes, None], grid.memory[nodes, None])
     return np.concatenate((*own, grid.free_mib[nodes], grid.free_milli[nodes]), axis=1)
 
@@ -62,11 +59,7 @@ def fits_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Bools:
     """[n]: where the shape would fit on schedulable nodes if `rows` [n, W] were free."""
     fit: Bools = grid.schedulable(shape, nodes) & (rows[:, 0] >= shape.cpus_milli)
     fit &= rows[:, 1] >= shape.memory_mib
-    if shape.request.labels:
-        fit &= grid.has_labels(shape, nodes)
-    if shape.devices:
-        fit &= max_colocated(devices_in(grid, shape, nodes, rows), grid.numa[nodes], shape) >= shape.devices
-    return fit
+    return grid.with_devices(fit, shape, nodes, lambda shape, nodes: devices_in(grid, shape, nodes, rows))
 
 
 def times_in(grid: Grid, shape: Shape, nodes: Ints, rows: Ints) -> Ints:

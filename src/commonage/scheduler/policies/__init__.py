@@ -18,9 +18,7 @@ from commonage.scheduler.model.shapes import Floats, Shape
 class Policy(Protocol):
     """A policy over one grid; it may cache rows (`grid.Rows`) and learn from arrivals, and keeps no other state."""
 
-    def arrived(self, shape: Shape) -> None:
-        """A workload of this shape was submitted; the policy may learn from it."""
-        ...
+    def arrived(self, shape: Shape) -> None: ...
 
     def costs(self, shape: Shape) -> Floats:
         """[N]: the cost of each node for the shape, lower is better, inf where it does not fit.

@@ -14,12 +14,11 @@ import numpy as np
 
 from commonage.scheduler.model.grid import Grid, Row, Rows, max_colocated
 from commonage.scheduler.model.shapes import NEVER, Bools, Floats, Ints, Shape
-from commonage.scheduler.policies.devices import first_fitting
 from commonage.scheduler.policies.mix import MixEstimator, WorkloadMix, mix_distance
+from commonage.scheduler.policies.scored import first_fitting
 from commonage.scheduler.policies.waste_tables import END, FINE, PARTS, WIDTH, Demand, step_for, table
 
-PART = 1000 // PARTS
-"""Thousandths in one part of a device."""
+PART = 1000 // PARTS  # thousandths in one part of a device
 OPEN = 30.0
 """The cost of using a node on which nothing runs, or of breaking a whole device, in thousandths of a device: near ties
 go to nodes and devices in use.
@@ -30,17 +29,12 @@ TIDY = 1e-6
 """For workloads without a GPU, among nodes with equal waste: the price of each free thousandth of a CPU left there."""
 IDLE_CHANGED = 0.2
 """The tables are rebuilt when the idle capacity of all devices has changed by this part, and by a hundredth of all,"""
-MIX_CHANGED = 0.1
-"""or when this part of the typical workloads has changed."""
-UNJUDGED = 1e9
-"""Thousandths of a CPU per MiB where nothing is known of workloads' memory: memory then never matters."""
-CHECK_EVERY = 32
-"""The need to rebuild is checked after this number of node changes."""
+MIX_CHANGED = 0.1  # or when this part of the typical workloads has changed
+UNJUDGED = 1e9  # thousandths of a CPU per MiB where nothing is known of workloads' memory: memory then never matters
+CHECK_EVERY = 32  # the need to rebuild is checked after this number of node changes
 
 
 class ExpectedWaste:
-    """The policy over one grid. It is deterministic."""
-
     def __init__(self, grid: Grid, mix: WorkloadMix, seed: int) -> None:
         self._grid = grid
         self._arrivals = MixEstimator(mix)
@@ -50,7 +44,6 @@ class ExpectedWaste:
         self._taken_by: dict[int, Ints] = {}
 
     def arrived(self, shape: Shape) -> None:
-        """Count it in the mix of typical workloads."""
         self._arrivals.add(shape.request)
 
     def costs(self, shape: Shape) -> Floats:
@@ -60,7 +53,6 @@ class ExpectedWaste:
         return costs
 
     def devices(self, shape: Shape, node: int) -> Sequence[int]:
-        """The device that costs least, or the first whole ones."""
         if shape.is_part:
             self._refresh_tables()
             return [int(self._rows.of(shape)[node, 1])]
@@ -69,7 +61,6 @@ class ExpectedWaste:
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _refresh_tables(self) -> None:
-        """Rebuild the tables if their inputs have changed enough."""
         grid = self._grid
         fresh = self._epoch != grid.epoch
         if not fresh and self._folds == self._arrivals.folds and len(grid.changed) - self._checked_at < CHECK_EVERY:

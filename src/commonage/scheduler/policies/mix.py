@@ -14,19 +14,14 @@ from commonage.domain.requests import GpuRequest, Request
 
 POPULARITY = 0.95
 """The most popular requests up to this part of all are typical, as in "Beware of Fragmentation" (USENIX ATC 2023)."""
-HALF_LIFE = 5000
-"""Arrivals after which one counts half: about a month of a lab, or an hour of a large cluster."""
-START_COUNTS = 5000
-"""The weight of a mix that was given at the start, in arrivals."""
-GUESS_COUNTS = 50
-"""The weight of the built-in guess, in arrivals: a class of thirty that signs in twice outvotes it."""
+HALF_LIFE = 5000  # arrivals after which one counts half: about a month of a lab, or an hour of a large cluster
+START_COUNTS = 5000  # the weight of a mix that was given at the start, in arrivals
+GUESS_COUNTS = 50  # the weight of the built-in guess, in arrivals: a class of thirty that signs in twice outvotes it
 LEARNED_POPULARITY = 0.99
 """The part of all arrivals that a learned mix keeps, the most popular first. Rare small requests fill the last gaps."""
 
-ENOUGH = 1000
-"""Arrivals before the memory of requests is judged, if the given mix has no memory."""
-FOLD = 0.1
-"""Buffered arrivals are counted once they make up this part of the total weight."""
+ENOUGH = 1000  # arrivals before the memory of requests is judged, if the given mix has no memory
+FOLD = 0.1  # buffered arrivals are counted once they make up this part of the total weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,6 @@ class WorkloadMix:
 
 
 def typical(request: Request) -> Request:
-    """The request that represents this one in a mix."""
     return Request(request.cpus_milli, 0, request.gpu)
 
 
@@ -105,17 +99,15 @@ class MixEstimator:
         self._cpus = self._memory = 0.0
         self._with_state = 0
         if given.cpus_per_mib < float("inf"):
-            taken = [one.cpus_milli * count for one, count in self._counts.items() if one.gpu is not None]
+            taken = [request.cpus_milli * count for request, count in self._counts.items() if request.gpu is not None]
             self._cpus, self._memory, self._with_state = sum(taken), sum(taken) / given.cpus_per_mib, ENOUGH
 
     def add(self, request: Request) -> None:
-        """Count one submitted request."""
         self._waiting.append(request)
         if len(self._waiting) >= FOLD * self._all:
             self._fold()
 
     def mix(self) -> WorkloadMix:
-        """The current mix."""
         self._fold()
         return WorkloadMix.of(self._counts, LEARNED_POPULARITY)
 
@@ -132,8 +124,8 @@ class MixEstimator:
         self._cpus, self._memory = self._cpus * fading, self._memory * fading
         self._counts = {request: count * fading for request, count in self._counts.items() if count > 0.01}
         for request, times in Counter(self._waiting).items():
-            one = typical(request)
-            self._counts[one] = self._counts.get(one, 0.0) + times
+            kind = typical(request)
+            self._counts[kind] = self._counts.get(kind, 0.0) + times
             if request.gpu is not None:
                 self._with_state += times
                 self._cpus += times * request.cpus_milli

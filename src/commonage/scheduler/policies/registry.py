@@ -7,10 +7,9 @@ from typing import Final
 
 from commonage.scheduler.model.grid import Grid
 from commonage.scheduler.policies import Policy
-from commonage.scheduler.policies.best_fit import BestFit
 from commonage.scheduler.policies.expected_waste import ExpectedWaste
 from commonage.scheduler.policies.mix import WorkloadMix
-from commonage.scheduler.policies.spread import Spread
+from commonage.scheduler.policies.scored import BestFit, Spread
 
 Maker = Callable[[Grid, WorkloadMix, int], Policy]
 

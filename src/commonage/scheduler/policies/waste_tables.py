@@ -11,20 +11,15 @@ import numpy as np
 
 from commonage.scheduler.model.shapes import Floats, Ints
 
-PARTS = 100
-"""The number of parts in which a device's idle share is counted."""
-STEPS = 240
-"""The number of steps in which the CPUs of a device are counted."""
-FINE = 4
-"""The number of columns for each step, for a finer lookup."""
-WIDTH = STEPS * FINE + 1
-"""Columns of a table."""
+PARTS = 100  # the number of parts in which a device's idle share is counted
+STEPS = 240  # the number of steps in which the CPUs of a device are counted
+FINE = 4  # the number of columns for each step, for a finer lookup
+WIDTH = STEPS * FINE + 1  # columns of a table
 END = 0.03
 """The probability that the end comes before the next typical workload: idle capacity is then wasted. Large: waste
 counts soon.
 """
-CHOICE = 1.0
-"""Selectivity: a workload that wastes one device more than another is e to this times less frequent on it."""
+CHOICE = 1.0  # selectivity: a workload that wastes one device more than another is e to this times less frequent on it
 
 
 @dataclass(frozen=True, slots=True)

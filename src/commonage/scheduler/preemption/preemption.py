@@ -21,8 +21,7 @@ import numpy as np
 from commonage.domain.reasons import Reason, attempts
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
-from commonage.scheduler.model.shapes import Bools, Ints, Shape
+from commonage.scheduler.model.shapes import AllocatedRequest, Bools, Ints, QueuedRequest, Shape
 from commonage.scheduler.model.space import fits_in, free_rows
 from commonage.scheduler.preemption.victim_sets import EvictionUnit, cheapest_set, cost_of, order_of
 from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amounts_of
@@ -30,14 +29,11 @@ from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amount
 NODES_TRIED = 16
 """Nodes on which the smallest set of victims is searched; a single sufficient victim is found on any node."""
 
-MAX_FOR_QUOTA = 1000
-"""Limit of units (an attempt or a gang each) evicted for quota."""
+MAX_FOR_QUOTA = 1000  # limit of units (an attempt or a gang each) evicted for quota
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A workload to evict, and the reason shown to its owner."""
-
     allocated: AllocatedRequest
     reason: Reason
 
@@ -80,10 +76,7 @@ class _Search:
         self.grid, self.allocations, self.quotas = rules.grid, rules.allocations, rules.quotas
         self.queued, self.shape = queued, shape
         self.size = queued.gang_size if queued.gang is not None else 1
-        least = amounts_of(shape)
-        self.amounts = least
-        for _ in range(self.size - 1):
-            self.amounts = self.amounts.plus(least)
+        self.amounts = amounts_of(shape, self.size)
         self.slots = self._evictable(rules, now)
         self._gangs = self._members()
         self.allowed = np.ones(len(self.grid.nodes), np.bool_) if allowed is None else allowed
@@ -91,11 +84,11 @@ class _Search:
     def _evictable(self, rules: Preemption, now: float) -> Ints:
         allocated, quotas, tenant = self.allocations, self.quotas, self.queued.tenant
         decision = quotas.decide(tenant, self.queued.owner, self.amounts)
-        claims = quotas.has_quota(tenant) and decision in (QuotaDecision.OWN, QuotaDecision.LENT)
+        claims = quotas.has_quota(tenant) and decision in (QuotaDecision.OWN, QuotaDecision.RECLAIMABLE)
         borrows = np.array([name != tenant and quotas.borrows(name) for name in allocated.tenants], np.bool_)
         open_to_all = np.array([name == tenant or not quotas.has_quota(name) for name in allocated.tenants], np.bool_)
-        there = allocated.node >= 0
-        may = there & allocated.preemptible & (allocated.at + rules.guaranteed_s <= now)
+        known = allocated.node >= 0
+        may = known & allocated.preemptible & (allocated.at + rules.guaranteed_s <= now)
         for attempt in rules.exempt:
             if attempt in allocated.slot:
                 may[allocated.slot[attempt]] = False
@@ -103,27 +96,25 @@ class _Search:
             return np.empty(0, np.int64)
         less = allocated.priority < self.queued.priority
         may &= (less & (open_to_all | borrows)[allocated.tenant]) | (borrows[allocated.tenant] if claims else False)
-        stay = np.unique(allocated.gang[there & ~may & (allocated.gang >= 0)])
+        stay = np.unique(allocated.gang[known & ~may & (allocated.gang >= 0)])
         return np.flatnonzero(may & ~np.isin(allocated.gang, stay))
 
     # --- units --------------------------------------------------------------------------------------------------------
 
     def _members(self) -> dict[int, list[int]]:
-        """The evictable slots of each gang."""
         gangs: dict[int, list[int]] = {}
         for slot in self.slots[self.allocations.gang[self.slots] >= 0].tolist():
             gangs.setdefault(int(self.allocations.gang[slot]), []).append(slot)
         return gangs
 
     def _unit(self, slot: int) -> EvictionUnit:
-        """The unit that is evicted with a slot."""
         slots = self._gangs.get(int(self.allocations.gang[slot]), [slot])
-        allocated = [one for one in (self.allocations.allocated[at] for at in slots) if one is not None]
+        allocated = [request for request in (self.allocations.allocated[at] for at in slots) if request is not None]
         return EvictionUnit(
             tuple(slots),
             tuple(allocated),
-            max(one.priority for one in allocated),
-            max(one.allocation.at for one in allocated),
+            max(request.priority for request in allocated),
+            max(request.allocation.at for request in allocated),
         )
 
     def _units_on(self, number: int) -> list[EvictionUnit]:
@@ -131,7 +122,6 @@ class _Search:
         return sorted(units, key=order_of)
 
     def _rows(self, units: Collection[EvictionUnit], number: int) -> Ints:
-        """[units, W]: the row that each unit frees on a node."""
         rows = np.zeros((len(units), self.allocations.rows.shape[1]), np.int64)
         for index, unit in enumerate(units):
             for slot in unit.slots:
@@ -146,12 +136,12 @@ class _Search:
 
     def _keeps_its_own(self, tenant: str, units: Collection[EvictionUnit]) -> bool:
         """Whether the last of them can be evicted while the tenant still borrows."""
-        theirs = [[allocated for allocated in unit.allocated if allocated.tenant == tenant] for unit in units]
-        theirs = [allocated for allocated in theirs if allocated]
-        if len(theirs) == 1:
+        losses = [[allocated for allocated in unit.allocated if allocated.tenant == tenant] for unit in units]
+        losses = [allocated for allocated in losses if allocated]
+        if len(losses) == 1:
             return self.quotas.borrows(tenant)
-        with self.quotas.excluding(allocated for some in theirs for allocated in some):
-            return any(self._borrows_with(tenant, last) for last in theirs)
+        with self.quotas.excluding(allocated for some in losses for allocated in some):
+            return any(self._borrows_with(tenant, last) for last in losses)
 
     def _borrows_with(self, tenant: str, last: list[AllocatedRequest]) -> bool:
         for allocated in last:
@@ -168,9 +158,9 @@ class _Search:
         all_slots = self.slots
         if not self._starts(()):
             self.slots = self._slots_for_quota()
-            found = self._search()
-            if found is not None:
-                return found
+            proposal = self._search()
+            if proposal is not None:
+                return proposal
         self.slots = all_slots
         return self._search()
 
@@ -179,7 +169,7 @@ class _Search:
         if not len(self.slots):
             return self.slots
         mine, names = self.queued.tenant, self.allocations.tenants
-        if self.quotas.decide(mine, self.queued.owner, self.amounts) is QuotaDecision.LENT:
+        if self.quotas.decide(mine, self.queued.owner, self.amounts) is QuotaDecision.RECLAIMABLE:
             helps = np.array([name != mine and self.quotas.borrows(name) for name in names], np.bool_)
         else:
             helps = np.array([name == mine for name in names], np.bool_)
@@ -189,16 +179,20 @@ class _Search:
         nodes = np.flatnonzero(self.allowed)
         free = fits_in(self.grid, self.shape, nodes, free_rows(self.grid, nodes))
         ready = nodes[free].tolist()[: self.size]
-        found: list[tuple[int, tuple[EvictionUnit, ...]]] = [(number, ()) for number in ready]
-        if len(found) < self.size:
-            found += self._make_room(nodes[~free], self.size - len(found))
-        if len(found) < self.size:
+        places: list[tuple[int, tuple[EvictionUnit, ...]]] = [(number, ()) for number in ready]
+        if len(places) < self.size:
+            places += self._make_room(nodes[~free], self.size - len(places))
+        if len(places) < self.size:
             return None
-        numbers = tuple(number for number, _ in found)
-        units = self._for_quota({unit for _, some in found for unit in some})
+        numbers = tuple(number for number, _ in places)
+        units = self._for_quota({unit for _, some in places for unit in some})
         if units is None or not self.is_legal(units):
             return None
-        return self._eviction(numbers, self._minimal(numbers, units))
+        units_to_evict = self._minimal(numbers, units)
+        victims = [
+            Victim(allocated, self._reason(allocated)) for unit in units_to_evict for allocated in unit.allocated
+        ]
+        return PreemptionProposal(numbers, tuple(victims))
 
     def _make_room(self, nodes: Ints, wanted: int) -> list[tuple[int, tuple[EvictionUnit, ...]]]:
         """(node, units to evict) of the cheapest nodes; at most `wanted`, fewer if there are not enough."""
@@ -208,20 +202,19 @@ class _Search:
         if len(nodes) < wanted:
             return []
         if wanted == 1:
-            one = self._single_victim(nodes)
-            if one is not None:
-                return [one]
-        found = []
+            place = self._single_victim(nodes)
+            if place is not None:
+                return [place]
+        places = []
         for number in self._by_likely_victims(nodes)[: wanted + NODES_TRIED].tolist():
             units = self._units_on(number)
             least = cheapest_set(self.grid, self.shape, number, units, self._rows(units, number), self.is_legal)
             if least is not None:
-                found.append((number, least))
-        found.sort(key=lambda pair: (cost_of(pair[1]), pair[0]))
-        return found[:wanted]
+                places.append((number, least))
+        places.sort(key=lambda pair: (cost_of(pair[1]), pair[0]))
+        return places[:wanted]
 
     def _single_victim(self, nodes: Ints) -> tuple[int, tuple[EvictionUnit, ...]] | None:
-        """The cheapest unit whose eviction alone is enough."""
         slots = self.slots[np.isin(self.allocations.node[self.slots], nodes) & (self.allocations.gang[self.slots] < 0)]
         at = self.allocations.node[slots]
         rows = free_rows(self.grid, at) + self.allocations.rows[slots]
@@ -260,7 +253,6 @@ class _Search:
     # --- quotas --------------------------------------------------------------------------------
 
     def _starts(self, units: Collection[EvictionUnit]) -> bool:
-        """Whether quotas let the request start after these evictions."""
         with self.quotas.excluding(allocated for unit in units for allocated in unit.allocated):
             return self.quotas.decide(self.queued.tenant, self.queued.owner, self.amounts).starts
 
@@ -299,10 +291,6 @@ class _Search:
         nodes = np.array(numbers)
         freed = np.array([self._rows(units, number).sum(axis=0) for number in numbers])
         return bool(fits_in(self.grid, self.shape, nodes, free_rows(self.grid, nodes) + freed).all())
-
-    def _eviction(self, numbers: tuple[int, ...], units: list[EvictionUnit]) -> PreemptionProposal:
-        victims = [Victim(allocated, self._reason(allocated)) for unit in units for allocated in unit.allocated]
-        return PreemptionProposal(numbers, tuple(victims))
 
     def _reason(self, allocated: AllocatedRequest) -> Reason:
         queued, is_session = self.queued, allocated.kind == "session"

@@ -14,12 +14,10 @@ from math import comb
 import numpy as np
 
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
-from commonage.scheduler.model.shapes import Ints, Shape
+from commonage.scheduler.model.shapes import AllocatedRequest, Ints, Shape
 from commonage.scheduler.model.space import devices_in, fits_in, free_rows
 
-MAX_COMBINATIONS = 4000
-"""Sets of a size are tried exhaustively up to this number of sets."""
+MAX_COMBINATIONS = 4000  # sets of a size are tried exhaustively up to this number of sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +78,20 @@ class _Node:
         self.free = free_rows(grid, self.nodes)[0]
 
     def sufficient_sets(self, size: int) -> list[list[int]]:
-        """All sets of `size` units whose eviction is sufficient."""
         sets = np.array(list(combinations(range(len(self.rows)), size)), np.int64)
         sums = self.free + self.rows[sets].sum(axis=1)
         chosen: list[list[int]] = sets[fits_in(self.grid, self.shape, np.repeat(self.nodes, len(sets)), sums)].tolist()
         return chosen
 
     def fits(self, chosen: Collection[int]) -> bool:
-        """Whether the shape fits after their eviction."""
-        row = self.free + self.rows[list(chosen)].sum(axis=0)
-        return bool(fits_in(self.grid, self.shape, self.nodes, row[None, :])[0])
+        return bool(fits_in(self.grid, self.shape, self.nodes, self._freed(chosen))[0])
 
     def is_short(self, device: int, chosen: Collection[int]) -> bool:
-        """Whether a device is still too small after their eviction."""
-        row = self.free + self.rows[list(chosen)].sum(axis=0)
-        return not devices_in(self.grid, self.shape, self.nodes, row[None, :])[0, device]
+        return not devices_in(self.grid, self.shape, self.nodes, self._freed(chosen))[0, device]
+
+    def _freed(self, chosen: Collection[int]) -> Ints:
+        """[1, W]: the free row after their eviction."""
+        return np.asarray(self.free + self.rows[list(chosen)].sum(axis=0), np.int64)[None, :]
 
 
 def _clear_greedily(

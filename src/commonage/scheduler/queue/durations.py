@@ -18,8 +18,6 @@ MIN = 2
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """The estimated remaining run time, in seconds."""
-
     seconds: float
     is_confident: bool
 
@@ -35,7 +33,6 @@ class Durations:
         return bool(self._past)
 
     def ended(self, kind: str, environment: str, owner: str, ran_s: float) -> None:
-        """Record a workload that ran for `ran_s` seconds."""
         for group in _groups(kind, environment, owner):
             self._past.setdefault(group, deque(maxlen=MAX_REMEMBERED)).append(max(0.0, ran_s))
             self._past.move_to_end(group)
@@ -50,8 +47,8 @@ class Durations:
         The quantile `part` (0 to 1) of the known longer runs, minus `ran_s`. A workload that has run longer than all
         others is guessed to be halfway, for the quantile 0.5. None if no such workload is known.
         """
-        known = [past for one in _groups(*group) if (past := self._of(one))]
-        longer = [[one for one in past if one > ran_s] for past in known]
+        known = [past for key in _groups(*group) if (past := self._of(key))]
+        longer = [[duration for duration in past if duration > ran_s] for past in known]
         for least in (ENOUGH, MIN):
             for past in longer:
                 if len(past) >= least:
@@ -59,10 +56,10 @@ class Durations:
         return Remaining(max(1.0, ran_s * part / max(0.1, 1 - part)), False) if known else None
 
     def _of(self, group: tuple[str, ...]) -> list[float]:
-        found = self._sorted.get(group)
-        if found is None:
-            found = self._sorted[group] = sorted(self._past.get(group, ()))
-        return found
+        durations = self._sorted.get(group)
+        if durations is None:
+            durations = self._sorted[group] = sorted(self._past.get(group, ()))
+        return durations
 
 
 def _groups(kind: str, environment: str, owner: str) -> Iterator[tuple[str, ...]]:

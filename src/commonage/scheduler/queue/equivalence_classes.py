@@ -43,7 +43,6 @@ class EquivalenceClasses:
         return heappop(self._heap) if self._heap else None
 
     def started(self, number: int) -> None:
-        """The current request of the class started."""
         self._at[number] += 1
         self._push(number)
 

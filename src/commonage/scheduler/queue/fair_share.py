@@ -38,7 +38,6 @@ class Capacity:
         return cls(max(1, int(grid.cpus_total.sum())), max(1, int(grid.memory_total.sum())), max(1, devices))
 
     def share(self, amounts: Amounts) -> float:
-        """The dominant share of an allocation or request."""
         parts = (
             amounts.cpus_milli / self.cpus_milli,
             amounts.memory_mib / self.memory_mib,
@@ -58,11 +57,9 @@ class Usage:
     def __init__(self, half_life_s: float, entry_penalty_s: float) -> None:
         self.half_life_s, self.entry_penalty_s = half_life_s, entry_penalty_s
         self.version = 0
-        self.names: list[tuple[str, str]] = []
-        self.tenants: list[str] = []
+        self.tenants: dict[str, int] = {}
         self.tenant_of: Ints = np.zeros(16, np.int64)
         self._number: dict[tuple[str, str], int] = {}
-        self._tenant_number: dict[str, int] = {}
         self._rate: Floats = np.zeros(16)
         self._past: Floats = np.zeros(16)
         self._open: dict[str, tuple[int, float]] = {}
@@ -70,22 +67,16 @@ class Usage:
         self._k = half_life_s / math.log(2)
 
     def account(self, tenant: str, owner: str) -> int:
-        """The number of the account."""
         number = self._number.get((tenant, owner))
         if number is None:
-            number = self._number[tenant, owner] = len(self.names)
-            self.names.append((tenant, owner))
-            if tenant not in self._tenant_number:
-                self._tenant_number[tenant] = len(self.tenants)
-                self.tenants.append(tenant)
+            number = self._number[tenant, owner] = len(self._number)
             if number >= len(self._rate):
                 self._rate, self._past = (np.concatenate((old, np.zeros(len(old)))) for old in (self._rate, self._past))
                 self.tenant_of = np.concatenate((self.tenant_of, np.zeros_like(self.tenant_of)))
-            self.tenant_of[number] = self._tenant_number[tenant]
+            self.tenant_of[number] = self.tenants.setdefault(tenant, len(self.tenants))
         return number
 
     def begin(self, attempt_id: str, tenant: str, owner: str, share: float, at: float) -> None:
-        """Record an allocation from `at` on. Idempotent."""
         if attempt_id in self._open:
             return
         number, weight = self.account(tenant, owner), self._weight(at)
@@ -95,7 +86,6 @@ class Usage:
         self.version += 1
 
     def end(self, attempt_id: str, at: float) -> None:
-        """Record the end of an allocation."""
         opened = self._open.pop(attempt_id, None)
         if opened is None:
             return
@@ -104,21 +94,15 @@ class Usage:
         self._past[number] += share * self._k * weight
         self.version += 1
 
-    def charge(self, attempt_id: str, tenant: str, owner: str, share: float, allocated: tuple[float, float]) -> None:
-        """Charge a past allocation, held from `allocated[0]` until `allocated[1]`."""
-        self.begin(attempt_id, tenant, owner, share, allocated[0])
-        self.end(attempt_id, allocated[1])
-
     def debts(self, now: float) -> tuple[Floats, Floats]:
         """([accounts], [tenants]): the debts at `now`, in capacity-seconds."""
-        count, weight = len(self.names), self._weight(now)
+        count, weight = len(self._number), self._weight(now)
         own = self._k * self._rate[:count] + self._past[:count] / weight
         own = np.maximum(0.0, own)
         of_tenants = np.bincount(self.tenant_of[:count], weights=own, minlength=len(self.tenants))
         return own, of_tenants.astype(np.float64)
 
     def debt(self, tenant: str, owner: str, now: float) -> float:
-        """The debt of one account at `now`, in capacity-seconds."""
         number = self._number.get((tenant, owner))
         return 0.0 if number is None else float(self.debts(now)[0][number])
 

@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules
-from commonage.scheduler.model.queued_requests import QueuedRequest
-from commonage.scheduler.model.shapes import Floats, Ints
+from commonage.scheduler.model.shapes import Floats, Ints, QueuedRequest
 from commonage.scheduler.queue.fair_share import Usage
 
 COST_UNIT = 1e9  # costs are summed in whole billionths of the capacity, so that the order of summation does not matter
@@ -50,14 +49,12 @@ class QueueOrder:
         return len(self.slots)
 
     def only(self, which: Ints | npt.NDArray[np.bool_]) -> QueueOrder:
-        """The order of a subset of the requests."""
         request_classes, accounts, limits = self.request_classes[which], self.accounts[which], self.limits[which]
         return QueueOrder(
             self.now, self.version, self.slots[which], request_classes, accounts, limits, self.leads[which]
         )
 
     def place(self, slot: int) -> int:
-        """Position of a slot, from 0."""
         return int(np.argmax(self.slots == slot))
 
 
@@ -67,7 +64,6 @@ class Queue:
     def __init__(self) -> None:
         self.version = 0
         self.queued_requests: list[QueuedRequest | None] = []
-        self.requests: list[Request | None] = []
         self._class_of: dict[Request, int] = {}
         self._class_sizes: list[int] = []
         self._slot: dict[str, int] = {}
@@ -99,7 +95,6 @@ class Queue:
         return (queued for queued in self.queued_requests if queued is not None)
 
     def get(self, workload_id: str) -> QueuedRequest | None:
-        """The request of a queued workload."""
         slot = self._slot.get(workload_id)
         return None if slot is None else self.queued_requests[slot]
 
@@ -137,7 +132,6 @@ class Queue:
         return request_class
 
     def dequeue(self, workload_id: str) -> None:
-        """Remove a request; no effect if it is not queued."""
         slot = self._slot.pop(workload_id, None)
         queued = None if slot is None else self.queued_requests[slot]
         if slot is None or queued is None:
@@ -156,19 +150,16 @@ class Queue:
         self._class_sizes[request_class] -= 1
         if not self._class_sizes[request_class]:
             del self._class_of[queued.request]
-            self.requests[request_class] = None
             self._free_classes.append(request_class)
         self.version += 1
 
     def _class_for(self, request: Request) -> int:
         request_class = self._class_of.get(request)
         if request_class is None:
-            request_class = self._free_classes.pop() if self._free_classes else len(self.requests)
-            if request_class == len(self.requests):
-                self.requests.append(None)
+            request_class = self._free_classes.pop() if self._free_classes else len(self._class_sizes)
+            if request_class == len(self._class_sizes):
                 self._class_sizes.append(0)
             self._class_of[request] = request_class
-            self.requests[request_class] = request
         self._class_sizes[request_class] += 1
         return request_class
 
@@ -195,7 +186,7 @@ class Queue:
         if len(self._priorities) == 1:
             slots = self._ranked(before, keys)
         else:
-            levels = (before[self._priority[before] == one] for one in sorted(self._priorities, reverse=True))
+            levels = (before[self._priority[before] == priority] for priority in sorted(self._priorities, reverse=True))
             slots = np.concatenate([age[:0], *(self._ranked(level, keys) for level in levels)])
         self._slots = slots
         leads = np.ones(len(slots), np.bool_) if behind is None else ~behind[slots]
@@ -278,7 +269,6 @@ class Queue:
         return self._priority, self._submitted, keys
 
     def gangs(self) -> list[str]:
-        """The gangs with queued members."""
         return list(self._gangs)
 
     def gang(self, name: str) -> list[QueuedRequest]:
@@ -295,7 +285,6 @@ class Queue:
         return (queued.submitted_at, queued.workload_id)
 
     def _merge_changes(self) -> None:
-        """Apply pending removals and insertions to the list by age."""
         if self._left:
             self._by_age = self._by_age[self._is_queued[self._by_age]]
             arrived = {slot for slot in self._arrived if self._is_queued[slot]}

@@ -1,8 +1,8 @@
-"""Quotas: the resources that a tenant may hold at once. `QuotaAccounts.decide` says whether a workload waits for quota.
+"""Quotas: the resources that a tenant may hold at once.
 
 The pass asks `decide` for each request before it looks for nodes, and reports each start and end. explain.py asks for
-the `refusal`; admission asks for `never` before it accepts a workload. preemption.py chooses the victims of a reclaim.
-Allocations within a reservation are not counted: leave them out.
+the `refusal`, admission for the `unsatisfiable_reason`. Leave out allocations within a reservation: quotas do not count
+them.
 
 All tenants form one cohort, with nominal quota, borrowing limit and lending limit as in Kueue. A tenant lends the
 nominal quota that it does not use, at most its lending limit. All loans form a pool, from which a tenant also draws its
@@ -22,8 +22,7 @@ from commonage.domain.reasons import Reason, refusals, waiting
 from commonage.domain.reasons.waiting import Resource
 from commonage.domain.tenants import Amounts, Bounds, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
-from commonage.scheduler.model.shapes import NEVER, Bools, Shape
+from commonage.scheduler.model.shapes import NEVER, AllocatedRequest, Bools, Shape
 
 RESOURCES = ("cpus_milli", "memory_mib", "gpu_milli", "vram_mib")
 _RESOURCES = (Resource.CPU, Resource.MEMORY, Resource.GPU, Resource.GPU_MEMORY)
@@ -33,18 +32,17 @@ GPU, VRAM = 2, 3
 class QuotaDecision(StrEnum):
     """`own` and `borrowed` may start, the others wait.
 
-    `lent`: within the tenant's nominal quota, but others borrowed it; reclaim returns it. `full`: the tenant or user
-    has reached a limit.
+    `reclaimable`: within the tenant's nominal quota, but others borrowed it; reclaim returns it. `exhausted`: the
+    tenant or user has reached a limit.
     """
 
     OWN = "own"
     BORROWED = "borrowed"
-    LENT = "lent"
-    FULL = "full"
+    RECLAIMABLE = "reclaimable"
+    EXHAUSTED = "exhausted"
 
     @property
     def starts(self) -> bool:
-        """Whether the request may start."""
         return self in (QuotaDecision.OWN, QuotaDecision.BORROWED)
 
 
@@ -65,7 +63,6 @@ class _Account:
         return max(0, self.used[resource] - self.guaranteed[resource])
 
     def own(self, resource: int) -> int:
-        """The nominal quota of a counted resource."""
         return self.nominal[resource] or 0
 
 
@@ -101,28 +98,25 @@ class QuotaAccounts:
         for account in self._accounts.values():
             for resource in account.counted:
                 self.pool[resource] += account.own(resource) - account.guaranteed[resource]
-        for one in allocated:
-            self.take(one)
+        for request in allocated:
+            self.take(request)
 
     def take(self, allocated: AllocatedRequest) -> None:
-        """Count an allocation."""
         self._add(allocated, 1)
 
     def give(self, allocated: AllocatedRequest) -> None:
-        """Stop counting an allocation that has ended."""
         self._add(allocated, -1)
 
     @contextmanager
-    def excluding(self, gone: Iterable[AllocatedRequest]) -> Iterator[None]:
-        """Inside the context, do not count these allocations."""
-        away = list(gone)
-        for one in away:
-            self._add(one, -1)
+    def excluding(self, allocated: Iterable[AllocatedRequest]) -> Iterator[None]:
+        excluded = list(allocated)
+        for request in excluded:
+            self._add(request, -1)
         try:
             yield
         finally:
-            for one in away:
-                self._add(one, 1)
+            for request in excluded:
+                self._add(request, 1)
 
     def _add(self, allocated: AllocatedRequest, sign: int) -> None:
         account = self._account_of(allocated.tenant)
@@ -135,10 +129,10 @@ class QuotaAccounts:
                 self.pool[resource] -= account.drawn(resource) - drawn
 
     def _account_of(self, tenant: str) -> _Account:
-        found = self._accounts.get(tenant)
-        if found is None:
-            found = self._accounts[tenant] = _account(Tenant(tenant))
-        return found
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = _account(Tenant(tenant))
+        return account
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -147,15 +141,13 @@ class QuotaAccounts:
         return self._decide(tenant, owner, _vector(amounts))[0]
 
     def borrows(self, tenant: str) -> bool:
-        """Whether a tenant holds more of a resource than its nominal quota."""
         account = self._account_of(tenant)
         return any(account.used[resource] > account.own(resource) for resource in account.counted)
 
     def has_quota(self, tenant: str) -> bool:
-        """Whether a tenant has a nominal quota on any resource."""
         return bool(self._account_of(tenant).counted)
 
-    def mask(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
+    def nodes_within_quota(self, grid: Grid, shape: Shape, tenant: str, owner: str) -> Bools | None:
         """[N]: the nodes on which the shape stays within quota; None if the answer is the same for all nodes.
 
         Only shares by VRAM, or of unequal devices, take different amounts on different devices; `amounts_of` counts the
@@ -173,32 +165,31 @@ class QuotaAccounts:
         allowed: Bools = np.all(~bad[grid.kind], axis=1)
         return allowed
 
-    def _decide(self, tenant: str, owner: str, asked: tuple[int, ...]) -> tuple[QuotaDecision, int]:
-        """(decision, resource that caused it)."""
+    def _decide(self, tenant: str, owner: str, requested: tuple[int, ...]) -> tuple[QuotaDecision, int]:
         account = self._account_of(tenant)
-        over = self._over_member(account, owner, asked)
+        over = self._over_member(account, owner, requested)
         if over is not None:
-            return QuotaDecision.FULL, over
+            return QuotaDecision.EXHAUSTED, over
         borrowed = short = None
         for resource in account.counted:
-            if not asked[resource]:
+            if not requested[resource]:
                 continue
             used, guaranteed, most = account.used[resource], account.guaranteed[resource], account.most[resource]
-            after = used + asked[resource]
+            after = used + requested[resource]
             if after > account.own(resource):
                 if most is not None and after > most:
-                    return QuotaDecision.FULL, resource
+                    return QuotaDecision.EXHAUSTED, resource
                 borrowed = resource
             if max(0, after - guaranteed) - max(0, used - guaranteed) > self.pool[resource]:
                 short = resource
         if short is not None:
-            return (QuotaDecision.LENT if borrowed is None else QuotaDecision.FULL), short
+            return (QuotaDecision.RECLAIMABLE if borrowed is None else QuotaDecision.EXHAUSTED), short
         return (QuotaDecision.OWN, 0) if borrowed is None else (QuotaDecision.BORROWED, borrowed)
 
-    def _over_member(self, account: _Account, owner: str, asked: tuple[int, ...]) -> int | None:
+    def _over_member(self, account: _Account, owner: str, requested: tuple[int, ...]) -> int | None:
         holds = self._members.get((account.name, owner), (0, 0, 0, 0))
         for resource, bound in enumerate(account.per_user):
-            if bound is not None and asked[resource] and holds[resource] + asked[resource] > bound:
+            if bound is not None and requested[resource] and holds[resource] + requested[resource] > bound:
                 return resource
         return None
 
@@ -206,12 +197,12 @@ class QuotaAccounts:
 
     def refusal(self, tenant: str, owner: str, amounts: Amounts) -> Reason | None:
         """The quota reason why a request waits; None if it may start."""
-        asked = _vector(amounts)
-        decide, resource = self._decide(tenant, owner, asked)
-        if decide.starts:
+        requested = _vector(amounts)
+        decision, resource = self._decide(tenant, owner, requested)
+        if decision.starts:
             return None
         account = self._account_of(tenant)
-        member = self._over_member(account, owner, asked)
+        member = self._over_member(account, owner, requested)
         if member is not None:
             holds = self._members.get((tenant, owner), [0, 0, 0, 0])[member]
             return waiting.UserQuotaExceeded(
@@ -222,7 +213,7 @@ class QuotaAccounts:
                 limit=account.per_user[member] or 0,
             )
         used, own, most = account.used[resource], account.own(resource), account.most[resource]
-        if decide is QuotaDecision.LENT:
+        if decision is QuotaDecision.RECLAIMABLE:
             left = max(0, self.pool[resource])
             return waiting.QuotaLent(tenant=tenant, resource=_RESOURCES[resource], used=used, quota=own, left=left)
         return waiting.QuotaExceeded(
@@ -234,13 +225,15 @@ class QuotaAccounts:
             unused=self._unused(account, resource),
         )
 
-    def never(self, tenant: str, amounts: Amounts) -> Reason | None:
+    def unsatisfiable_reason(self, tenant: str, amounts: Amounts) -> Reason | None:
         """Why a user of the tenant can never hold `amounts`, even on an idle cluster; None if it can."""
-        account, asked = self._account_of(tenant), _vector(amounts)
+        account, requested = self._account_of(tenant), _vector(amounts)
         for resource, bound in enumerate(account.per_user):
-            if bound is not None and asked[resource] > bound:
+            if bound is not None and requested[resource] > bound:
                 name = _RESOURCES[resource]
-                return refusals.UserQuotaTooSmall(tenant=tenant, resource=name, limit=bound, requested=asked[resource])
+                return refusals.UserQuotaTooSmall(
+                    tenant=tenant, resource=name, limit=bound, requested=requested[resource]
+                )
         for resource in account.counted:
             own, most = account.own(resource), account.most[resource]
             lent = sum(
@@ -249,30 +242,29 @@ class QuotaAccounts:
                 if other is not account and resource in other.counted
             )
             bound = own + lent if most is None else min(most, own + lent)
-            if asked[resource] > bound:
+            if requested[resource] > bound:
                 return refusals.QuotaTooSmall(
                     tenant=tenant,
                     resource=_RESOURCES[resource],
                     limit=bound,
                     borrowed=max(0, bound - own),
-                    requested=asked[resource],
+                    requested=requested[resource],
                 )
         return None
 
     def _unused(self, account: _Account, resource: int) -> int:
-        """The amount that others lend and no tenant uses."""
         mine = max(0, account.own(resource) - max(account.used[resource], account.guaranteed[resource]))
         return max(0, self.pool[resource] - mine)
 
 
-def amounts_of(shape: Shape) -> Amounts:
-    """The least that a shape takes on any device: known before placement."""
-    if not shape.devices:
-        return Amounts(shape.cpus_milli, shape.memory_mib)
-    milli, mib = int(shape.need_milli.min()), int(shape.need_mib.min())
+def amounts_of(shape: Shape, members: int = 1) -> Amounts:
+    """The least that the members of a gang take on any device: known before placement."""
+    cpus_milli, memory_mib = shape.cpus_milli * members, shape.memory_mib * members
+    milli = int(shape.need_milli.min()) if shape.devices else NEVER
     if milli >= NEVER:
-        return Amounts(shape.cpus_milli, shape.memory_mib)
-    return Amounts(shape.cpus_milli, shape.memory_mib, milli * shape.devices, mib * shape.devices)
+        return Amounts(cpus_milli, memory_mib)
+    devices = shape.devices * members
+    return Amounts(cpus_milli, memory_mib, milli * devices, int(shape.need_mib.min()) * devices)
 
 
 def _on_kind(shape: Shape, kind: int) -> Amounts:

@@ -38,7 +38,6 @@ class Sites:
         self.sync()
 
     def sync(self) -> None:
-        """Update after nodes came or left."""
         if self._epoch == self._grid.epoch:
             return
         present = sorted({node.site for node in self._grid.nodes})
@@ -73,16 +72,13 @@ class Sites:
         return site
 
     def forget(self, workload_id: str) -> None:
-        """Forget a workload that left the queue."""
         self._shown_at.pop(workload_id, None)
 
     def started(self, site: str) -> None:
-        """Note a start on a site."""
         self._choices += 1
         self._last_choice[site] = self._choices
 
     def _sites_with(self, nodes: Bools, count: int) -> Ints:
-        """The sites with at least `count` of these nodes, in order."""
         per_site = np.bincount(self._of[nodes], minlength=len(self.names))
         return np.flatnonzero(per_site >= count)
 

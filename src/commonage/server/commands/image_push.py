@@ -15,7 +15,7 @@ from commonage.cli.connection import calls_server, connect
 from commonage.cli.credentials import Server
 from commonage.domain.errors import InvalidInput
 from commonage.domain.images import ImageName, parse_image_name
-from commonage.domain.quantities import parse_memory
+from commonage.domain.requests import parse_memory
 from commonage.images import buildah
 from commonage.images.buildah import ImageError
 from commonage.images.builder import local_name

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.nodes import Node
-from commonage.domain.quantities import format_duration, parse_duration
+from commonage.domain.requests import format_duration, parse_duration
 from commonage.domain.tenants import Rules
 from commonage.replay.chart import ReplayRun, page
 from commonage.replay.clusters import all_ready, parse_cluster, with_more_devices, with_more_nodes

@@ -11,7 +11,7 @@ import click
 
 from commonage.domain.errors import CommonageError, InvalidInput
 from commonage.domain.principals import Scope
-from commonage.domain.quantities import parse_duration
+from commonage.domain.requests import parse_duration
 from commonage.ports.identity import IssuedToken
 from commonage.server.commands.common import Failure, NotRunning, as_json, reads_settings
 from commonage.server.data_dir import DataDirError, Running, running_server

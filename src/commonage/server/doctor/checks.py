@@ -21,14 +21,14 @@ from typing import Literal
 import httpx2
 
 from commonage.domain.errors import CommonageError, Conflict, EngineFailure
-from commonage.domain.quantities import format_memory
+from commonage.domain.requests import format_memory
 from commonage.domain.volumes import VolumeKind
 from commonage.engines.containers.files.mounts import check_path_is_trusted
 from commonage.engines.docker.daemon import examine_daemon
 from commonage.engines.settings import parse_mount
 from commonage.engines.swarm.doctor import examine_swarm
 from commonage.gpu.detect import open_devices
-from commonage.messages import text
+from commonage.messages import text, texts
 from commonage.server.bootstrap import database_of
 from commonage.server.clock import SystemClock
 from commonage.server.data_dir import MIN_FREE_MIB, DataDirError, Running, running_server
@@ -218,11 +218,11 @@ def _gpus(context: Context) -> Finding:
         opened = open_devices(context.settings.gpus, node_name="doctor", clock=SystemClock())
     except CommonageError as error:
         return Finding("gpus", "bad", str(error), "see `nvidia-smi`, or start with --gpus none or simulated:1x24GiB")
-    faults = [f"GPU {device.label}: {fault}" for device in opened.devices.inventory() for fault in device.faults]
+    faults = [f"GPU {device.label}: {texts(device.faults)}" for device in opened.devices.inventory() if device.faults]
     simulated = any(device.simulated for device in opened.devices.inventory())
     opened.devices.close()
     if faults:
-        return Finding("gpus", "bad", opened.said, "; ".join(faults))
+        return Finding("gpus", "bad", opened.said, " ".join(faults))
     return Finding("gpus", "note" if simulated else "ok", opened.said)
 
 

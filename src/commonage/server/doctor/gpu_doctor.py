@@ -20,6 +20,7 @@ from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mig import Mig
 from commonage.gpu.isolation.mps import Mps
 from commonage.gpu.isolation.mps_daemon import MpsDaemon
+from commonage.messages import text
 from commonage.server.clock import SystemClock
 from commonage.server.doctor.gpu_probes import Places
 from commonage.server.doctor.gpu_sharing import Sharing, rate_of
@@ -88,7 +89,7 @@ def measure_all(
         levels = [level for level in _levels(folder) if level.isolation in wanted]
         for device in devices:
             for fault in device.faults:
-                on_progress(f"GPU {device.label} is not measured: it {fault}")
+                on_progress(f"GPU {device.label} is not measured. {text(fault)}")
             if not device.faults:
                 sharing = Sharing(device, places, seconds, termination)
                 measured.append(_measure(device, sharing, levels, on_progress))
@@ -101,9 +102,9 @@ def _measure(
     alone = sharing.alone()
     together, beside, left_out = [], [], []
     for level in levels:
-        why = level.available(device)
+        why = level.why_unavailable(device)
         if why:
-            left_out.append({"level": level.isolation.value, "why": why})
+            left_out.append({"level": level.isolation.value, "why": text(why)})
             continue
         on_progress(f"  GPU {device.label}, {level.isolation} …")
         together += [asdict(one) for one in sharing.together(level, rate_of(alone))]
@@ -125,8 +126,7 @@ def claimed(devices: Sequence[Device]) -> Iterator[list[Device]]:
         found = []
         for device in devices:
             taken = claims.claim(device.parent_uuid or device.uuid)
-            faults = (f"{taken}; end that server and its work first",) if taken else ()
-            found.append(replace(device, faults=(*device.faults, *faults)))
+            found.append(replace(device, faults=(*device.faults, taken)) if taken else device)
             if not taken:
                 _end_leftovers(device.uuid)
         yield found

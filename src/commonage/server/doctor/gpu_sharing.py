@@ -142,20 +142,20 @@ class Sharing:
             device.uuid, device.index, device.model, memory, 1000 // count, False, device.memory_mib, False,
             Isolation(level.isolation),
         )  # fmt: skip
-        holds: list[ShareAssignment] = []
+        assignments: list[ShareAssignment] = []
         places = []
         try:
             for number in range(count):
                 place = self._places.make(f"doctor-{os.getpid()}-{number}")
-                hold = ShareAssignment(place.name, (share,), place.groups)
-                holds.append(hold)
+                assignment = ShareAssignment(place.name, (share,), place.groups)
+                assignments.append(assignment)
                 with self._termination.interruptible():
-                    applied = level.apply(hold)
+                    applied = level.apply(assignment)
                 places.append(replace(place, variables={**share_environment([share]), **applied}))
             yield places
         finally:
-            for hold in holds:
-                level.release(hold)
+            for assignment in assignments:
+                level.release(assignment)
             self._places.clear()
 
 

@@ -20,6 +20,7 @@ from commonage.gpu.cuda.probe import digits
 from commonage.gpu.environment import share_environment
 from commonage.gpu.isolation.level import Level
 from commonage.gpu.isolation.mps import Mps
+from commonage.messages import texts
 from commonage.ports.devices import ShareAssignment
 from commonage.server.doctor.gpu_probes import Answer, Burning, Place, Places, ask
 from commonage.server.processes.termination import Termination
@@ -112,7 +113,9 @@ class GpuTrials:
         """Run the trials one after the other; everything is released in any case."""
         for device in self._devices:
             for level in self._levels:
-                why = "; ".join(device.faults) or level.available(device) or self._no_room(device)
+                unavailable = level.why_unavailable(device)
+                reasons = device.faults or ((unavailable,) if unavailable else ())
+                why = texts(reasons) or self._no_room(device)
                 if why:
                     yield _not_tried(device, level.isolation, why)
                 else:
@@ -126,31 +129,31 @@ class GpuTrials:
         return "" if free >= needs else f"{free} MiB are free, {needs} are needed to tell a limit from a full GPU"
 
     def _try(self, device: Device, level: Level) -> Iterator[Trial]:
-        holds: list[ShareAssignment] = []
+        assignments: list[ShareAssignment] = []
         try:
-            there = self._prepare(device, level, holds)
+            there = self._prepare(device, level, assignments)
             if isinstance(level, Mps) and level.is_exclusive(device.uuid):
                 there = replace(there, promises=there.promises | {Check.EMPTY})
             yield from self._checks(there)
         except EngineFailure as error:
             yield _not_tried(device, level.isolation, f"it cannot be applied: {error.message}", held=False)
         finally:
-            for hold in holds:
-                level.release(hold)
+            for assignment in assignments:
+                level.release(assignment)
             self._places.clear()
 
-    def _prepare(self, device: Device, level: Level, holds: list[ShareAssignment]) -> _Set:
-        """Make and apply two shares. Each applied share is added to `holds` first."""
+    def _prepare(self, device: Device, level: Level, assignments: list[ShareAssignment]) -> _Set:
+        """Make and apply two shares. Each applied share is added to `assignments` first."""
         share = _share_of(device, level.isolation)
         # A MIG instance has no second share; its neighbors are other instances.
         names = ("tried",) if device.parent_uuid else ("tried", "neighbour")
         made = []
         for name in names:
             place = self._places.make(f"doctor-{os.getpid()}-{name}")
-            hold = ShareAssignment(place.name, (share,), place.groups)
-            holds.append(hold)
+            assignment = ShareAssignment(place.name, (share,), place.groups)
+            assignments.append(assignment)
             with self._termination.interruptible():  # waits for a daemon that may not start
-                applied = level.apply(hold)
+                applied = level.apply(assignment)
             made.append(replace(place, variables={**share_environment([share]), **applied}))
         promises = PROMISES[level.isolation]
         neighbour = made[1] if len(made) > 1 else None

@@ -24,8 +24,8 @@ import httpx2
 import yaml
 
 from commonage.domain.errors import Conflict, EngineFailure
+from commonage.domain.images import DELETE, PULL, Access
 from commonage.domain.iterations import Iterations
-from commonage.domain.registry import DELETE, PULL, Access
 from commonage.images.registry_storage import Stored, last_needed, needed, note_needed, size_bytes, stored, unneeded
 from commonage.images.registry_tokens import ISSUER, LASTS_S, Signer
 from commonage.link.certificate_authority import CertificateAuthority

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from commonage.domain.errors import InvalidInput
-from commonage.domain.quantities import format_cpus, parse_cpus, parse_duration, parse_memory
+from commonage.domain.requests import format_cpus, parse_cpus, parse_duration, parse_memory
 from commonage.engines.settings import parse_mount
 
 _ZERO = ("0", "0.0", "0s", "0m", "0h", "0MiB", "0GiB")

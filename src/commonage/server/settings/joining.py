@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from commonage.clouds.libcloud_machines import Rental, driver_of
-from commonage.domain.node_pools import MachineKind, NodePoolPolicy
+from commonage.domain.nodes import MachineKind, NodePoolPolicy
 from commonage.server.settings.fields import (
     UNIQUE_NAMES,
     Entry,

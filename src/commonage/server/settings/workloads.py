@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from commonage.control.limits import Limits
-from commonage.domain.environments import Environment
+from commonage.domain.images import Environment
 from commonage.domain.workloads import Kind
 from commonage.server.settings.fields import DiskMib, Entry, Mib, Milli, Seconds, Takes, setting
 

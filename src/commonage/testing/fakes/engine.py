@@ -12,8 +12,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure, NotFound
+from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.nodes import NodeReport
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PreparingEnvironment, StoppedBeforeStart

@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from commonage.domain.errors import CommonageError, Conflict, InvalidInput, NotFound, StaleVersion, Unavailable
-from commonage.domain.events import Event
 from commonage.domain.images import Image
 from commonage.domain.nodes import Node
 from commonage.domain.tenants import Amounts, Reservation
-from commonage.domain.usage import PastAllocation, Usage
-from commonage.domain.usage_reports import UsageReport
-from commonage.domain.workloads import Attempt, State, Workload
+from commonage.domain.usage import PastAllocation, Usage, UsageReport
+from commonage.domain.workloads import Attempt, Event, State, Workload
 from commonage.ports.store import Batch, Filter, Page
 from commonage.store.cursors import cursor_after, read_cursor
 
@@ -245,7 +243,7 @@ class MemoryStore:
             for one in self.shelf.attempts.get(workload.id, {}).values()
             if one.ended_at is not None and one.ended_at >= since
         ]
-        return sorted(found, key=lambda each: (each.until, each.attempt_id), reverse=True)[:limit]
+        return sorted(found, key=lambda each: (each.ended_at, each.attempt_id), reverse=True)[:limit]
 
     async def nodes(self) -> Sequence[Node]:
         """All nodes, by site and name."""

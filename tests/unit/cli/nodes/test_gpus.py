@@ -19,6 +19,10 @@ MEASURED = {
 }  # fmt: skip
 
 
+def reason(code: str, message: str) -> dict[str, Any]:
+    return {"code": code, "params": {}, "message": message}
+
+
 def node_with(*devices: dict[str, Any]) -> NodeOut:
     return NodeOut(
         name="gpu-1", site="here", engine="process", state="ready", reasons=[], observed_at=0, cpus_milli=8000,
@@ -37,9 +41,9 @@ def test_all_facts_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(
         capsys,
         {
-            "faults": ["fell off the bus"],
-            "notices": ["persistence mode is off"],
-            "unavailable": [{"isolation": "driver-limit", "why": "only root may set it"}],
+            "faults": [reason("GpuNotReachable", "It fell off the bus.")],
+            "notices": [reason("PersistenceModeOff", "Persistence mode is off.")],
+            "unavailable": [{"isolation": "driver-limit", "reason": reason("RootRequired", "Only root may set it.")}],
             "driver": "615.10",
             "cuda": "13.4",
             "pci": "0000:3b:00.0",
@@ -51,9 +55,9 @@ def test_all_facts_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
         {"uuid": "GPU-2", "label": "1"},
     )
     for words in (
-        "fault        fell off the bus",
-        "notice       persistence mode is off",
-        "no driver-limit: only root may set it",
+        "fault        It fell off the bus.",
+        "notice       Persistence mode is off.",
+        "no driver-limit: Only root may set it",
         "driver 615.10, CUDA 13.4",
         "PCI 0000:3b:00.0, NUMA node 1",
         "3 equal slots",
@@ -81,8 +85,5 @@ def test_mig_instance_names_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_faults_are_listed() -> None:
-    assert gpus.faults(node_with({"faults": ["is lost"]}, {})) == ["GPU 0 takes no workloads: it is lost"]
-
-
-def test_labels_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "zone=basement" in shown(capsys)
+    node = node_with({"faults": [reason("GpuNotReachable", "It is lost.")]}, {})
+    assert gpus.faults(node) == ["GPU 0 takes no workloads. It is lost."]

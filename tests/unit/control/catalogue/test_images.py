@@ -8,10 +8,8 @@ from tests.unit.control.world import ROOT, SPAWNER, USER, Site, job
 
 from commonage.control.queries.workloads import StateDetails
 from commonage.control.workloads.submission import Submission
-from commonage.domain.environments import EnvironmentState
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound
-from commonage.domain.events import EventKind
-from commonage.domain.images import Image, Kernel
+from commonage.domain.images import EnvironmentState, Image, Kernel
 from commonage.domain.nodes import NodeReport
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.attempts import EnvironmentFailed, OnNodes, PreparingEnvironment, PullingImage
@@ -21,7 +19,7 @@ from commonage.domain.reasons.waiting import EnvironmentNotInImage, ImageRemoved
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import Phase, Status
 from commonage.domain.tenants import Rules, Tenant
-from commonage.domain.workloads import Kind, State
+from commonage.domain.workloads import EventKind, Kind, State
 from commonage.testing import factories as make
 from commonage.testing.behaviour import Behaviour
 

@@ -10,11 +10,10 @@ from commonage.control.control import Control
 from commonage.control.loops import session_restarts as again
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, InvalidInput, Unavailable
-from commonage.domain.quantities import parse_duration
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLost, StartFailed
 from commonage.domain.reasons.notes import RestartedAs, RestartedTooOften, RestartFailed, RestartOf
-from commonage.domain.requests import parse_gpus
+from commonage.domain.requests import parse_duration, parse_gpus
 from commonage.domain.workloads import MAX_LOSSES, Kind, State, Workload
 from commonage.testing import factories
 

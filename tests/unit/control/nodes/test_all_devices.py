@@ -11,11 +11,11 @@ from tests.unit.control.world import ANN, ROOT, Site, job
 
 from commonage.control.nodes.all_devices import AllDevices
 from commonage.control.usage.attribution import attribute
-from commonage.domain.events import EventKind
 from commonage.domain.nodes import Allocation, NodeReport
 from commonage.domain.reasons.notes import GpuWarning
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
+from commonage.domain.workloads import EventKind
 from commonage.ports.agents import AgentReport
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing import factories

@@ -8,16 +8,16 @@ from tests.unit.control.world import ANN, BOB, ROOT, Site, job
 
 from commonage.control.nodes.device_alarms import device_of
 from commonage.domain.errors import Forbidden, NotFound
-from commonage.domain.events import EventKind
 from commonage.domain.nodes import Device
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import FatalXid, Remedy
 from commonage.domain.reasons.notes import GpuFault, GpuMissing, GpuRecovered
 from commonage.domain.requests import parse_gpus
-from commonage.domain.workloads import State
+from commonage.domain.workloads import EventKind, State
 from commonage.testing import factories as make
 
 pytestmark = pytest.mark.anyio
-FELL = "had Xid 79 (fell off the bus): reboot the node"
+FELL = FatalXid(number=79, index=0, remedy=Remedy.REBOOT)
 
 
 def says(site: Site, *devices: Device) -> None:
@@ -39,7 +39,7 @@ async def test_a_device_that_fails_takes_no_new_work_and_its_workloads_are_told(
         await site.clock.advance(1)
         says(site, replace(device, faults=(FELL,)))
         await site.clock.advance(60)
-        fault = GpuFault(node="gpu-1", gpu="0", model=device.model, detail=FELL)
+        fault = GpuFault(node="gpu-1", gpu="0", model=device.model, faults=(FELL,))
         assert told(site, EventKind.WARNING, mine.id) == [replace(fault, is_held=True)]
         assert not told(site, EventKind.WARNING, none.id)
         assert fault in told(site, EventKind.NODE)

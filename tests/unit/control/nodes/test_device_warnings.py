@@ -8,9 +8,9 @@ import pytest
 from tests.unit.control.world import ANN, Site, job
 
 from commonage.domain.errors import Unavailable
-from commonage.domain.events import EventKind
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.notes import GpuWarning
+from commonage.domain.workloads import EventKind
 
 pytestmark = pytest.mark.anyio
 

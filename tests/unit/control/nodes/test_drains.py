@@ -11,7 +11,6 @@ from commonage.control.control import Control
 from commonage.control.nodes.node_states import reasons_for, with_state
 from commonage.control.workloads.submission import Submission
 from commonage.domain.errors import Conflict, Forbidden, InvalidInput, NotFound, Unavailable
-from commonage.domain.events import EventKind
 from commonage.domain.nodes import Node, NodeState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import NodeDrained, NodeLeft, NodeLost, NodeRemoved, Running, Stopping
@@ -35,7 +34,7 @@ from commonage.domain.reasons.notes import (
     NodeUndecided,
 )
 from commonage.domain.reasons.waiting import Requeued
-from commonage.domain.workloads import Kind, State, Workload
+from commonage.domain.workloads import EventKind, Kind, State, Workload
 from commonage.testing import factories
 
 pytestmark = pytest.mark.anyio

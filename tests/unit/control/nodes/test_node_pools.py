@@ -14,14 +14,12 @@ from tests.unit.control.world import ANN, ROOT, Site, job
 from commonage.control.control import Control
 from commonage.control.settings import ControlSettings
 from commonage.domain.errors import Forbidden, Unavailable
-from commonage.domain.events import EventKind
-from commonage.domain.node_pools import Machine, MachineKind, NodePoolPolicy, NodePoolView
-from commonage.domain.nodes import NodeState
+from commonage.domain.nodes import Machine, MachineKind, NodePoolPolicy, NodePoolView, NodeState
 from commonage.domain.reasons.nodes import MayRunWithoutAgent, SwarmNodeDown
 from commonage.domain.reasons.notes import PoolNodeAdded, PoolNodeRemoved
 from commonage.domain.reasons.waiting import NodeRequested, UserQuotaExceeded
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
-from commonage.domain.workloads import State, Workload
+from commonage.domain.workloads import EventKind, State, Workload
 from commonage.ports.clouds import Cloud
 from commonage.ports.joining import JoinToken
 from commonage.testing import factories

@@ -7,14 +7,13 @@ from tests.unit.control.world import ANN, ROOT, USER, Site, job
 
 from commonage.control.reservations.reservations import Wanted
 from commonage.domain.errors import CommonageError, Conflict, Forbidden, InvalidInput, NotFound, Unschedulable
-from commonage.domain.events import EventKind
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.notes import ReservationMade, ReservationOver
 from commonage.domain.reasons.refusals import ReservationBlocked
 from commonage.domain.reasons.waiting import ReservedForOthers
 from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Rules, Tenant
-from commonage.domain.workloads import State
+from commonage.domain.workloads import EventKind, State
 from commonage.testing.factories import NOW
 
 pytestmark = pytest.mark.anyio

@@ -10,10 +10,9 @@ from commonage.control.state.feed import Feed
 from commonage.control.state.live_state import LiveState
 from commonage.control.state.writer import Writer
 from commonage.domain.errors import CommonageError, Conflict, StaleVersion, Unavailable
-from commonage.domain.events import Event
 from commonage.domain.lifecycle import AllocationAssigned, StartRun, StopRequested
 from commonage.domain.reasons.attempts import StoppedBy
-from commonage.domain.workloads import State, StopRequest
+from commonage.domain.workloads import Event, State, StopRequest
 from commonage.ports.store import Batch
 from commonage.testing import factories
 from commonage.testing.fakes.clock import FakeClock, settle

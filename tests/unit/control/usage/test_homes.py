@@ -4,9 +4,9 @@ import pytest
 
 from commonage.control.usage.homes import HomeWatch
 from commonage.domain.errors import Forbidden, Unavailable
-from commonage.domain.folders import folder_name
 from commonage.domain.principals import Principal, Scope
 from commonage.domain.reasons.notes import HomeUsed
+from commonage.domain.volumes import folder_name
 from commonage.testing.fakes.clock import FakeClock
 
 pytestmark = pytest.mark.anyio

@@ -11,7 +11,7 @@ from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import LastUse, Phase, Status
-from commonage.domain.usage_reports import UsageReport
+from commonage.domain.usage import UsageReport
 from commonage.domain.workloads import RetryPolicy, State, Workload
 from commonage.ports.devices import DeviceSample, ProcessMemory
 from commonage.testing.behaviour import Behaviour

@@ -12,7 +12,6 @@ from tests.unit.control.world import ANN, BOB, ROOT, Site, job
 
 from commonage.control.control import Control
 from commonage.domain.errors import Unavailable
-from commonage.domain.events import Event, EventKind
 from commonage.domain.reasons.attempts import NeededBy, OverGpuShare
 from commonage.domain.reasons.notes import (
     OverGpuShareFollows,
@@ -23,7 +22,7 @@ from commonage.domain.reasons.notes import (
 )
 from commonage.domain.requests import parse_gpus
 from commonage.domain.statuses import ProcessOwner
-from commonage.domain.workloads import State, Workload
+from commonage.domain.workloads import Event, EventKind, State, Workload
 from commonage.ports.devices import DeviceSample, ProcessMemory
 
 pytestmark = pytest.mark.anyio

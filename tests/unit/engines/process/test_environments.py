@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from commonage.catalogue import builtin_environments, read_requirements
-from commonage.domain.environments import Environment, EnvironmentState
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment, EnvironmentState
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PreparingEnvironment
 from commonage.engines.process import environments as module

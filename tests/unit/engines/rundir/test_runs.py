@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Allocation, Isolation, Share
 from commonage.domain.reasons.attempts import NodeLost, StartFailed
 from commonage.domain.statuses import StartRequest

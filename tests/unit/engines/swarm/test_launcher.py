@@ -15,8 +15,8 @@ import pytest
 from tests.unit.engines.containers.test_program import request
 from tests.unit.engines.swarm.test_statuses import task
 
-from commonage.domain.environments import Environment
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment
 from commonage.domain.nodes import Allocation, NodeReport, Share
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage, SwarmSeesNoGpuMemory

@@ -8,6 +8,25 @@ from pathlib import Path
 import pytest
 
 from commonage.domain.nodes import Device, Isolation, Share
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import (
+    CgroupsMissing,
+    ComputeCapabilityTooLow,
+    ContainerToolkitTooOld,
+    DriverTooOld,
+    GpuSimulated,
+    GpuTakenByOtherServer,
+    IsolationLost,
+    IsolationNotAvailable,
+    MigInstanceHasNoLimits,
+    MpsNotForContainers,
+    MpsNotStarting,
+    NvidiaOnly,
+    ProgramMissing,
+    RootRequired,
+    SharedByMps,
+    SocketPathTooLong,
+)
 from commonage.gpu.isolation.contexts import Contexts
 from commonage.gpu.isolation.cooperative import Cooperative
 from commonage.gpu.isolation.devices import IsolatedDevices, Sharing, Wanted
@@ -21,6 +40,7 @@ from commonage.gpu.slots import Slots
 from commonage.ports.devices import ShareAssignment, ShareNotEnforced
 from commonage.testing.devices_contract import share_of
 
+TOO_OLD = DriverTooOld(required="615", present="580")
 A100 = Device("GPU-1", 0, "A100", 40960, driver="615.10", compute_capability="8.0")
 INSTANCE = replace(A100, uuid="MIG-1", index=1, parent_uuid="GPU-9", parent_memory_mib=40960, mig_profile="1g.5gb")
 SIMULATED = replace(A100, uuid="GPU-SIM-1", index=2, simulated=True)
@@ -37,28 +57,28 @@ class Devices(NoDevices):
 class FakeLevel:
     """Remembers for whom it is applied; `why` says why it is not available, `fails` why it cannot be applied."""
 
-    def __init__(self, isolation: Isolation, why: str = "", fails: str = "") -> None:
+    def __init__(self, isolation: Isolation, why: Reason | None = None, fails: str = "") -> None:
         self.isolation = isolation
         self.why, self.fails = why, fails
         self.applied: dict[str, ShareAssignment] = {}
 
-    def available(self, device: Device) -> str:
-        return "the GPU is simulated" if device.simulated else self.why
+    def why_unavailable(self, device: Device) -> Reason | None:
+        return GpuSimulated() if device.simulated else self.why
 
-    def apply(self, hold: ShareAssignment) -> Mapping[str, str]:
-        self.applied[hold.attempt_id] = hold
+    def apply(self, assignment: ShareAssignment) -> Mapping[str, str]:
+        self.applied[assignment.attempt_id] = assignment
         if self.fails:
             raise ShareNotEnforced(self.fails)
-        return {f"BY_{self.isolation.name}": str(hold.shares[0].memory_mib)}
+        return {f"BY_{self.isolation.name}": str(assignment.shares[0].memory_mib)}
 
-    def release(self, hold: ShareAssignment) -> None:
-        self.applied.pop(hold.attempt_id, None)
+    def release(self, assignment: ShareAssignment) -> None:
+        self.applied.pop(assignment.attempt_id, None)
 
-    def settle(self, holds: Sequence[ShareAssignment]) -> None:
-        self.applied = {hold.attempt_id: hold for hold in holds}
+    def settle(self, assignments: Sequence[ShareAssignment]) -> None:
+        self.applied = {assignment.attempt_id: assignment for assignment in assignments}
 
-    def watch(self) -> Mapping[str, tuple[str, ...]]:
-        return {"GPU-1": ("watched",)} if self.isolation is Isolation.MPS else {}
+    def watch(self) -> Mapping[str, tuple[Reason, ...]]:
+        return {"GPU-1": (SharedByMps(),)} if self.isolation is Isolation.MPS else {}
 
     def close(self) -> None:
         pass
@@ -104,18 +124,18 @@ def test_the_strongest_that_holds_is_chosen_and_of_the_others_is_said_why_not(ma
     (device,) = make(A100).inventory()
     assert device.isolation is Isolation.DRIVER_LIMIT
     assert [level for level, _ in device.unavailable] == [Isolation.MIG]
-    limit.why = "it needs driver 615"
+    limit.why = TOO_OLD
     (device,) = make(A100).inventory()
     assert device.isolation is Isolation.MPS
-    assert (Isolation.DRIVER_LIMIT, "it needs driver 615") in device.unavailable
-    assert "watched" in device.notices
+    assert (Isolation.DRIVER_LIMIT, TOO_OLD) in device.unavailable
+    assert SharedByMps() in device.notices
 
 
 def test_mps_is_used_in_containers_only_where_it_is_named(make: Make, limit: FakeLevel) -> None:
-    limit.why = "it needs driver 615"
+    limit.why = TOO_OLD
     (device,) = make(A100, in_containers=True).inventory()
     assert device.isolation is Isolation.COOPERATIVE
-    assert "/dev/shm" in dict(device.unavailable)[Isolation.MPS]
+    assert dict(device.unavailable)[Isolation.MPS] == MpsNotForContainers()
     devices = make(A100, wanted="mps", in_containers=True)
     assert [device.isolation for device in devices.inventory()] == [Isolation.MPS]
     devices.enforce(ShareAssignment("a-1", (replace(quarter(A100), isolation=Isolation.MPS),), in_container=True))
@@ -130,19 +150,20 @@ def test_limits_in_containers_need_a_toolkit_that_sets_them(tmp_path: Path, monk
     program = tmp_path / "nvidia-cdi-hook"
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
 
-    def available() -> str:
-        return DriverLimit(tmp_path, lambda: True, in_containers=True).available(A100)
+    def toolkit_is_too_old() -> bool:
+        level = DriverLimit(tmp_path, lambda: True, in_containers=True)
+        return isinstance(level.why_unavailable(A100), ContainerToolkitTooOld)
 
-    assert "container toolkit" in available()
+    assert toolkit_is_too_old()
     program.write_text("#!/bin/sh\necho 'COMMANDS: update-ldcache create-symlinks'\n")
     program.chmod(0o755)
-    assert "container toolkit" in available()
+    assert toolkit_is_too_old()
     program.write_text("#!/bin/sh\necho 'COMMANDS: update-ldcache apply-cuda-memory-limits'\n")
-    assert "container toolkit" not in available()
+    assert not toolkit_is_too_old()
 
 
 def test_an_instance_is_held_by_the_hardware_whatever_is_wanted(make: Make, limit: FakeLevel) -> None:
-    limit.why = "not on MIG"
+    limit.why = MigInstanceHasNoLimits()
     (device,) = make(INSTANCE, wanted="mps").inventory()
     assert (device.isolation, device.faults) == (Isolation.MIG, ())
 
@@ -150,12 +171,10 @@ def test_an_instance_is_held_by_the_hardware_whatever_is_wanted(make: Make, limi
 def test_the_level_that_is_wanted_is_taken_or_the_device_takes_no_work(make: Make, mps: FakeLevel) -> None:
     (device,) = make(A100, wanted="mps").inventory()
     assert (device.isolation, device.faults) == (Isolation.MPS, ())
-    mps.why = "nvidia-cuda-mps-control is not on PATH"
+    mps.why = MpsNotStarting(error="no")
     (device,) = make(A100, wanted="mps").inventory()
     assert device.isolation is Isolation.COOPERATIVE
-    assert device.faults == (
-        "is not shared: gpu_isolation is mps, which does not hold here: nvidia-cuda-mps-control is not on PATH",
-    )
+    assert device.faults == (IsolationNotAvailable(level="mps", cause=MpsNotStarting(error="no")),)
 
 
 def test_simulated_devices_are_cooperative_and_have_slots(make: Make) -> None:
@@ -167,7 +186,7 @@ def test_a_device_of_another_server_takes_no_work(make: Make, tmp_path: Path) ->
     others = GpuLocks("data folder /other", tmp_path)
     others.claim("GPU-1")
     (device,) = make(A100).inventory()
-    assert "another Commonage" in device.faults[0]
+    assert isinstance(device.faults[0], GpuTakenByOtherServer)
     others.close()
     (device,) = make(A100).inventory()
     assert not device.faults
@@ -185,17 +204,17 @@ def test_a_share_is_held_at_its_level_and_frameworks_are_told(make: Make, limit:
 
 
 def test_a_device_keeps_the_level_of_the_shares_that_are_held(make: Make, limit: FakeLevel, mps: FakeLevel) -> None:
-    limit.why = "it needs driver 615"
+    limit.why = TOO_OLD
     devices = make(A100)
     (device,) = devices.inventory()
     devices.enforce(ShareAssignment("a-1", (quarter(device),)))
-    limit.why = ""  # as after an upgrade of the driver
+    limit.why = None  # as after an upgrade of the driver
     (device,) = devices.inventory()
     assert (device.isolation, device.faults) == (Isolation.MPS, ())
-    mps.why = "its daemon does not start"
+    mps.why = MpsNotStarting(error="no")
     (device,) = devices.inventory()
     assert device.isolation is Isolation.MPS
-    assert "until its present shares ended: mps does not hold any more: its daemon does not start" in device.faults[0]
+    assert device.faults == (IsolationLost(level="mps", cause=MpsNotStarting(error="no")),)
     later = make(A100)
     later.settle(["a-1"])
     assert later.inventory()[0].isolation is Isolation.MPS
@@ -265,44 +284,46 @@ def test_limits_are_by_the_measured_context_and_the_rest_is_the_devices_own(make
 # --- when each level is available -----------------------------------------------------------------------------
 
 
-def why_not(device: Device, root: Path, is_root: bool = True) -> str:
-    return DriverLimit(root, lambda: is_root).available(device)
+def why_not(device: Device, root: Path, is_root: bool = True) -> Reason | None:
+    return DriverLimit(root, lambda: is_root).why_unavailable(device)
 
 
 def test_limits_of_the_driver_need_much(tmp_path: Path) -> None:
-    assert "version 2" in why_not(A100, tmp_path)
+    assert why_not(A100, tmp_path) == CgroupsMissing(folder=str(tmp_path))
     (tmp_path / "cgroup.controllers").write_text("memory")
-    assert "only root" in why_not(A100, tmp_path, is_root=False)
-    assert "simulated" in why_not(SIMULATED, tmp_path)
-    assert "MIG" in why_not(INSTANCE, tmp_path)
-    assert "needs driver 615 or newer, here is 580.65" in why_not(replace(A100, driver="580.65"), tmp_path)
-    assert "does not say" in why_not(replace(A100, driver=""), tmp_path)
+    assert why_not(A100, tmp_path, is_root=False) == RootRequired()
+    assert why_not(SIMULATED, tmp_path) == GpuSimulated()
+    assert why_not(INSTANCE, tmp_path) == MigInstanceHasNoLimits()
+    for driver in ("580.65", ""):
+        too_old = DriverTooOld(required="615", present=driver)
+        assert why_not(replace(A100, driver=driver), tmp_path) == too_old
 
 
 def test_mps_needs_its_program_and_a_device_that_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "not on PATH" in Mps(tmp_path).available(A100)
+    assert isinstance(Mps(tmp_path).why_unavailable(A100), ProgramMissing)
     program = tmp_path / "nvidia-cuda-mps-control"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     short = Path("/tmp/c")  # nothing is written there
-    assert Mps(short).available(A100) == ""
-    assert "too long" in Mps(short / ("x" * 80)).available(A100)
-    assert "capability" in Mps(short).available(replace(A100, compute_capability="6.1"))
-    assert "does not say" in Mps(short).available(replace(A100, compute_capability=""))
+    assert Mps(short).why_unavailable(A100) is None
+    assert isinstance(Mps(short / ("x" * 80)).why_unavailable(A100), SocketPathTooLong)
+    for capability in ("6.1", ""):
+        too_low = ComputeCapabilityTooLow(required="7.0", present=capability)
+        assert Mps(short).why_unavailable(replace(A100, compute_capability=capability)) == too_low
 
 
 def test_devices_of_amd_are_cooperative(tmp_path: Path) -> None:
     device = replace(A100, model="AMD Instinct MI300X", driver="6.14.14", compute_capability="gfx942")
     for level in (DriverLimit(), Mig(), Mps(tmp_path)):
-        assert "only NVIDIA's" in level.available(device)
-    assert Cooperative().available(device) == ""
+        assert level.why_unavailable(device) == NvidiaOnly()
+    assert Cooperative().why_unavailable(device) is None
 
 
 def test_a_container_is_told_by_variables() -> None:
-    hold = ShareAssignment("a-1", (quarter(A100),), in_container=True)
-    assert DriverLimit().apply(hold) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
-    assert not Cooperative().apply(hold)
+    assignment = ShareAssignment("a-1", (quarter(A100),), in_container=True)
+    assert DriverLimit().apply(assignment) == {"NVIDIA_GPU_MEMORY_REQUEST": "10240", "NVIDIA_GPU_MEMORY_LIMIT": "10240"}
+    assert not Cooperative().apply(assignment)
 
 
 def test_without_a_control_group_the_driver_cannot_hold_it(tmp_path: Path) -> None:

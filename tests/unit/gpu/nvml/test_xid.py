@@ -2,30 +2,27 @@
 
 import pytest
 
+from commonage.domain.reasons.devices import FatalXid, Remedy, XidReported
 from commonage.gpu.nvml import xid
-from commonage.gpu.nvml.xid import Kind
 
 
-@pytest.mark.parametrize("number", [13, 31, 43, 45, 94, 109, 63, 154, 999, 0])
-def test_what_stops_no_device(number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "by_application"),
+    [(13, True), (31, True), (43, True), (45, True), (94, True), (109, True), (63, False), (154, False), (999, False)],
+)
+def test_an_error_that_stops_no_device_is_a_notice(number: int, by_application: bool) -> None:
     assert not xid.is_fatal(number)
-    assert f"Xid {number}" in xid.notice_of(number)
+    assert xid.notice_of(number, 7.0) == XidReported(number=number, seen_at=7.0, by_application=by_application)
 
 
-@pytest.mark.parametrize("number", [46, 48, 62, 64, 74, 95, 119, 120, 140, 143, 158])
-def test_what_needs_a_reset(number: int) -> None:
-    assert xid.meaning_of(number).kind is Kind.RESET
-    assert "nvidia-smi --gpu-reset -i 3" in xid.fault_of(number, 3)
-
-
-def test_what_needs_a_reboot() -> None:
-    assert "reboot the node" in xid.fault_of(79, 0)
-    assert "power cables" in xid.fault_of(54, 0)
-
-
-def test_what_is_not_known_is_said_to_be() -> None:
-    assert "not known here" in xid.notice_of(999)
-
-
-def test_every_entry_has_one_meaning() -> None:
-    assert len(xid.MEANINGS) == sum(len(table) for table in xid._TABLE.values())
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        *((number, Remedy.RESET) for number in (46, 48, 62, 64, 74, 95, 119, 120, 140, 143, 158)),
+        (79, Remedy.REBOOT),
+        (54, Remedy.POWER),
+    ],
+)
+def test_a_fatal_error_names_its_remedy(number: int, remedy: Remedy) -> None:
+    assert xid.is_fatal(number)
+    assert xid.fault_of(number, 3) == FatalXid(number=number, index=3, remedy=remedy)

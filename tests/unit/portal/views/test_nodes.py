@@ -15,6 +15,7 @@ from commonage import messages
 from commonage.domain.nodes import Isolation
 from commonage.domain.principals import Principal
 from commonage.domain.reasons.attempts import NodeLost
+from commonage.domain.reasons.devices import FatalXid, PersistenceModeOff, Remedy, RootRequired
 from commonage.domain.reasons.nodes import DrainedBy, EngineNotAnswering, NeedsRepair
 from commonage.domain.workloads import Kind
 from commonage.ports.devices import DeviceSample
@@ -51,13 +52,13 @@ async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     broken = replace(
         device_row,
         simulated=False,
-        faults=("had Xid 95 (uncontained memory error)",),
-        notices=("persistence mode is off",),
+        faults=(FatalXid(number=95, index=0, remedy=Remedy.RESET),),
+        notices=(PersistenceModeOff(index=0),),
         driver="615.10",
         cuda="13.4",
         pci="0000:3b:00.0",
         peers=((device_row.uuid, 4),),
-        unavailable=((Isolation.DRIVER_LIMIT, "only root may set it"),),
+        unavailable=((Isolation.DRIVER_LIMIT, RootRequired()),),
     )
     portal.engine.add_node(replace(report, devices=(broken,)))
     measured = DeviceSample(
@@ -67,14 +68,14 @@ async def test_all_of_a_device_is_shown_and_an_admin_says_that_it_was_reset(
     await portal.control.nodes.refresh()
     page = (await ann.get("nodes")).text
     for words in (
-        "had Xid 95", "persistence mode is off", "615.10", "13.4", "0000:3b:00.0", "4 to GPU 0", "250 of 400 W",
-        "1410 MHz", "temperature", "driver-limit unavailable: only root may set it",
+        "had Xid 95", "Persistence mode is off", "615.10", "13.4", "0000:3b:00.0", "4 to GPU 0", "250 of 400 W",
+        "1410 MHz", "temperature", "driver-limit is not available. Only root may set it.",
     ):  # fmt: skip
         assert words in page
     assert "nodes/gpu-2/resume" not in page
     assert "nodes/gpu-2/resume" in (await root.get("nodes")).text
     answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
-    assert "still faulty: had Xid 95" in unquote(answer.headers["HX-Trigger"])
+    assert "still faulty. It had Xid 95" in unquote(answer.headers["HX-Trigger"])
     portal.engine.add_node(report)
     answer = await root.post("nodes/gpu-2/resume", {"gpu": device_row.uuid}, HX_Request="true")
     assert "schedulable again" in answer.headers["HX-Trigger"]

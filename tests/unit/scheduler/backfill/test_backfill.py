@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.scheduler.clusters import GIB, NOW, Scene
-from tests.unit.scheduler.test_plan import allocated, queued
+from tests.unit.scheduler.clusters import GIB, NOW, Scene, allocated, queued
 
 from commonage.domain.tenants import Rules
 from commonage.scheduler import plan as planner
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.testing import factories
 
 PATIENT = Rules(policy="best-fit", head_of_queue_timeout_s=600.0)

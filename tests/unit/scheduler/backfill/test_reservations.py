@@ -17,7 +17,7 @@ from commonage.domain.tenants import Reservation
 from commonage.scheduler.backfill.reservations import ReservedCapacity, feasible
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.policies.mix import WorkloadMix
 from commonage.scheduler.policies.registry import POLICIES
 from commonage.testing import factories
@@ -64,7 +64,7 @@ class World:
         limit_s = None if limit is None else int(limit)
         queued = QueuedRequest(f"w{number}", f"a{number}", request, 0, self.now, limit_s, owner, tenant)
         shape = self.grid.shape(request)
-        allowed, own_nodes = self.reserved.mask(queued, shape), self.reserved.own_nodes(queued, shape)
+        allowed, own_nodes = self.reserved.open_nodes(queued, shape), self.reserved.own_nodes(queued, shape)
         costs = self.policy.costs(shape)
         costs = costs if allowed is None else np.where(allowed, costs, np.inf)
         if own_nodes is not None and np.isfinite(costs[own_nodes]).any():
@@ -231,7 +231,7 @@ def test_lost_device_causes_a_shortfall() -> None:
 def test_no_mask_without_reservations() -> None:
     world = two_devices()
     queued = QueuedRequest("w", "a", factories.request(), 0, NOW)
-    assert world.reserved.mask(queued, world.grid.shape(queued.request)) is None
+    assert world.reserved.open_nodes(queued, world.grid.shape(queued.request)) is None
     assert world.reserved.unreserved(queued, world.grid.shape(queued.request)) is None
     assert world.reserved.own_nodes(queued, world.grid.shape(queued.request)) is None
 
@@ -286,10 +286,10 @@ def test_incremental_updates_equal_a_rebuild(nodes: list[Node], stops: list[Desi
     queued_requests = [
         QueuedRequest("w", "a", request, 0, NOW, limit, "bob", tenant) for request, limit, tenant in sorts
     ]
-    seen = [kept.mask(queued, world.grid.shape(queued.request)) for queued in queued_requests]
+    seen = [kept.open_nodes(queued, world.grid.shape(queued.request)) for queued in queued_requests]
     kept._places.renumber()
     kept._reset_usage()
     for queued, before in zip(queued_requests, seen, strict=True):
-        now = kept.mask(queued, world.grid.shape(queued.request))
+        now = kept.open_nodes(queued, world.grid.shape(queued.request))
         assert (before is None) == (now is None)
         assert before is None or now is None or np.array_equal(before, now)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.scheduler.clusters import GIB, NOW, REQUESTS, Scene, clusters, play, scenes
-from tests.unit.scheduler.test_plan import allocated, queued
+from tests.unit.scheduler.clusters import GIB, NOW, REQUESTS, Scene, allocated, clusters, play, queued, scenes
 
 from commonage.domain.explanations import Confidence
 from commonage.domain.nodes import Node, NodeState
@@ -15,7 +14,7 @@ from commonage.domain.reasons.waiting import Resources
 from commonage.domain.requests import Request, parse_gpus
 from commonage.scheduler.explain.explain import ever_fits, why_waiting
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.scheduler.plan import plan
 from commonage.testing import factories
 
@@ -37,9 +36,9 @@ def gpus_shortfall(model: str | None) -> waiting.InsufficientGpus:
 @given(scenes())
 def test_explanation_says_starts_now_exactly_if_the_plan_starts_it(scene: Scene) -> None:
     started = {workload_id for workload_id, _ in scene.plan().starts}
-    for position, one in enumerate(scene.queue, 1):
-        explanation = scene.explain(one)
-        assert explanation.startable_now == (one.workload_id in started)
+    for position, request in enumerate(scene.queue, 1):
+        explanation = scene.explain(request)
+        assert explanation.startable_now == (request.workload_id in started)
         assert (explanation.position, explanation.queue_length) == (position, len(scene.queue))
         assert explanation.startable_now or explanation.reasons
 
@@ -48,22 +47,22 @@ def test_explanation_says_starts_now_exactly_if_the_plan_starts_it(scene: Scene)
 @given(scenes(8))
 def test_expected_start_is_the_actual_start(scene: Scene) -> None:
     starts = play(scene)
-    for one in scene.queue:
-        assert scene.explain(one).expected_start_at == starts.get(one.workload_id)
+    for request in scene.queue:
+        assert scene.explain(request).expected_start_at == starts.get(request.workload_id)
 
 
 @SLOWLY
 @given(scenes(8), st.data())
 def test_suggested_smaller_request_starts(scene: Scene, data: st.DataObject) -> None:
-    one = data.draw(st.sampled_from(list(scene.queue)))
-    explanation = scene.explain(one)
+    original = data.draw(st.sampled_from(list(scene.queue)))
+    explanation = scene.explain(original)
     if explanation.fits_now_gpus is None:
         return
     assert explanation.fits_now is not None
-    request = replace(one.request, gpu=parse_gpus(explanation.fits_now_gpus))
-    assert request != one.request
-    smaller = replace(one, workload_id="z-new", attempt_id="z-new-1", request=request, submitted_at=NOW)
-    others = [other for other in scene.queue if other is not one]
+    request = replace(original.request, gpu=parse_gpus(explanation.fits_now_gpus))
+    assert request != original.request
+    smaller = replace(original, workload_id="z-new", attempt_id="z-new-1", request=request, submitted_at=NOW)
+    others = [other for other in scene.queue if other is not original]
     assert "z-new" in replace(scene, queue=[*others, smaller]).plan().started
 
 
@@ -85,10 +84,10 @@ def test_list_reason_agrees_with_the_explanation(scene: Scene) -> None:
     snapshot = scene.snapshot()
     outcome = plan(snapshot, NOW)
     started = outcome.started
-    for position, one in enumerate(scene.queue, 1):
-        if one.workload_id not in started:
-            explanation = scene.explain(one)
-            assert why_waiting(snapshot, outcome, one, position) == explanation.reasons[0]
+    for position, request in enumerate(scene.queue, 1):
+        if request.workload_id not in started:
+            explanation = scene.explain(request)
+            assert why_waiting(snapshot, outcome, request, position) == explanation.reasons[0]
             assert explanation.position == position
 
 
@@ -119,7 +118,7 @@ def test_shortfall_names_the_holder_and_a_smaller_request() -> None:
         ),
     )
     assert (explanation.fits_now, explanation.fits_now_gpus) == ("8 GiB of VRAM", "8192MiB")
-    assert [(one.owner, one.kind, one.name, one.holds) for one in explanation.holders] == [
+    assert [(holder.owner, holder.kind, holder.name, holder.holds) for holder in explanation.holders] == [
         ("alice", "session", "session", Resources(gpu_memory_mib=16 * GIB))
     ]
     assert explanation.expected_start_at is None
@@ -157,8 +156,8 @@ def test_holders_of_cpus_are_named() -> None:
 def test_expected_start_follows_the_time_limit() -> None:
     node = factories.node("gpu-1", 1)
     before = allocated(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
-    one = queued(1, "12GiB")
-    explanation = Scene(NOW, [node], [before], [one]).explain(one)
+    request = queued(1, "12GiB")
+    explanation = Scene(NOW, [node], [before], [request]).explain(request)
     assert explanation.expected_start_at == NOW + 600
     assert (explanation.confidence, explanation.basis) == (Confidence.LIMITS, waiting.EstimateFromTimeLimits())
 
@@ -167,8 +166,8 @@ def test_head_of_queue_may_use_its_own_promise() -> None:
     """Its own promise does not stand in its way when it asks for less."""
     node = factories.node("gpu-1", 1)
     before = allocated(0, "gpu-1", {"GPU-gpu-1-0": 16 * GIB}, ends_at=NOW + 600)
-    one = queued(1, "20GiB")
-    assert Scene(NOW, [node], [before], [one]).explain(one).fits_now_gpus == "8192MiB"
+    request = queued(1, "20GiB")
+    assert Scene(NOW, [node], [before], [request]).explain(request).fits_now_gpus == "8192MiB"
 
 
 @pytest.mark.parametrize(
@@ -186,8 +185,10 @@ def test_head_of_queue_may_use_its_own_promise() -> None:
 def test_shortfall_has_requested_and_free_amounts(
     gpus: str | None, cpus: int, memory: int, shortfalls: Reason, fits_now: str | None, fits_gpus: str | None
 ) -> None:
-    one = queued(1, gpus, cpus=cpus, memory=memory)
-    explanation = Scene(NOW, [factories.node("n", 2)], [allocated(0, "n", {"GPU-n-0": 4 * GIB})], [one]).explain(one)
+    request = queued(1, gpus, cpus=cpus, memory=memory)
+    explanation = Scene(NOW, [factories.node("n", 2)], [allocated(0, "n", {"GPU-n-0": 4 * GIB})], [request]).explain(
+        request
+    )
     assert explanation.reasons[0] == shortfalls
     assert (explanation.fits_now, explanation.fits_now_gpus) == (fits_now, fits_gpus)
 
@@ -197,8 +198,8 @@ def test_shortfall_of_compute() -> None:
     busy = allocated(0, "n")
     share = factories.share(node.report.devices[0], memory_mib=1024, compute_milli=900)
     busy = replace(busy, allocation=replace(busy.allocation, shares=(share,)))
-    one = queued(1, "0.25")
-    explanation = Scene(NOW, [node], [busy], [one]).explain(one)
+    request = queued(1, "0.25")
+    explanation = Scene(NOW, [node], [busy], [request]).explain(request)
     assert explanation.reasons == (
         waiting.InsufficientGpuCompute(node="n", total=1, gpu="0", model=None, requested_milli=250, free_milli=100),
     )

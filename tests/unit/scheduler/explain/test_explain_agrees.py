@@ -12,7 +12,7 @@ from commonage.domain.requests import Request
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
 from commonage.scheduler.explain.explain import explain, why_waiting
 from commonage.scheduler.fit.filters import FILTERS
-from commonage.scheduler.model.queued_requests import QueuedRequest
+from commonage.scheduler.model.shapes import QueuedRequest
 from commonage.scheduler.plan import plan
 
 SLOWLY = settings(max_examples=40, deadline=None)
@@ -48,9 +48,9 @@ def ruled(draw: st.DrawFn, most: int = 8) -> Scene:
 
 def instead(scene: Scene, queued: QueuedRequest, request: Request) -> Scene:
     """The scene in which an ask, or each of its gang, asks for something else, as of now."""
-    mine = [one for one in scene.queue if one is queued or (queued.gang and one.gang == queued.gang)]
-    others = [one for one in scene.queue if one not in mine]
-    return replace(scene, queue=[*others, *(replace(one, request=request, submitted_at=NOW) for one in mine)])
+    mine = [member for member in scene.queue if member is queued or (queued.gang and member.gang == queued.gang)]
+    others = [member for member in scene.queue if member not in mine]
+    return replace(scene, queue=[*others, *(replace(member, request=request, submitted_at=NOW) for member in mine)])
 
 
 @SLOWLY
@@ -59,36 +59,36 @@ def test_position_start_and_shortfall_agree_with_the_plan(scene: Scene) -> None:
     snapshot = scene.snapshot()
     outcome = plan(snapshot, NOW)
     queued_requests = [snapshot.queue.queued_requests[slot] for slot in outcome.order.slots.tolist()]
-    for place, one in enumerate(queued_requests):
-        assert one is not None
-        explanation = explain(snapshot, one, NOW)
+    for place, request in enumerate(queued_requests):
+        assert request is not None
+        explanation = explain(snapshot, request, NOW)
         assert (explanation.position, explanation.queue_length) == (place + 1, len(queued_requests))
-        assert explanation.startable_now == (one.workload_id in outcome.started)
+        assert explanation.startable_now == (request.workload_id in outcome.started)
         assert sum(ahead.count for ahead in explanation.jobs_ahead) == (0 if explanation.startable_now else place)
         assert explanation.startable_now or explanation.reasons, "who waits lacks something"
         if not explanation.startable_now:
-            assert explanation.reasons[0] == why_waiting(snapshot, outcome, one, place + 1)
+            assert explanation.reasons[0] == why_waiting(snapshot, outcome, request, place + 1)
 
 
 @SLOWLY
 @given(ruled(), st.data())
 def test_suggested_smaller_request_starts_under_any_rules(scene: Scene, data: st.DataObject) -> None:
-    one = data.draw(st.sampled_from(list(scene.queue)))
-    explanation = scene.explain(one)
+    request = data.draw(st.sampled_from(list(scene.queue)))
+    explanation = scene.explain(request)
     if explanation.fits_now_request is not None:
-        assert explanation.fits_now_request != one.request
-        assert one.workload_id in instead(scene, one, explanation.fits_now_request).plan().started
+        assert explanation.fits_now_request != request.request
+        assert request.workload_id in instead(scene, request, explanation.fits_now_request).plan().started
 
 
 @SLOWLY
 @given(scenes(8, gangs=True))
 def test_estimate_by_time_limits_is_an_upper_bound(scene: Scene) -> None:
     starts = play(scene)
-    for one in scene.queue:
-        explanation = scene.explain(one)
+    for request in scene.queue:
+        explanation = scene.explain(request)
         if explanation.confidence is Confidence.LIMITS:
             assert explanation.expected_start_at is not None
-            assert explanation.expected_start_at <= starts[one.workload_id]
+            assert explanation.expected_start_at <= starts[request.workload_id]
             assert (explanation.earliest_start_at or 0) <= explanation.expected_start_at
 
 
@@ -98,8 +98,8 @@ def test_filters_agree_for_all_nodes_and_each_node(scene: Scene, request_: Reque
     grid = scene.grid()
     shape = grid.shape(request_)
     for number in range(len(grid.nodes)):
-        for one in FILTERS:
-            refused = one.refusal(grid, shape, number) is not None
-            assert refused != bool(one.passes(grid, shape, np.array([number]))[0])
+        for condition in FILTERS:
+            refused = condition.refusal(grid, shape, number) is not None
+            assert refused != bool(condition.passes(grid, shape, np.array([number]))[0])
             if refused:
                 break

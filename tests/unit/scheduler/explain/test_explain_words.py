@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from tests.unit.scheduler.clusters import GIB, NOW, PATIENT, Scene
-from tests.unit.scheduler.test_plan import allocated, queued
+from tests.unit.scheduler.clusters import GIB, NOW, PATIENT, Scene, allocated, queued
 
 from commonage.domain.explanations import Confidence, Explanation, JobsAhead, Precedence
 from commonage.domain.nodes import NodeState
@@ -13,7 +12,7 @@ from commonage.domain.requests import Request, parse_gpus
 from commonage.domain.tenants import Bounds, Quota, Reservation, Rules, Tenant
 from commonage.scheduler.explain.expected_start import BY_FEW, BY_HISTORY, BY_TOTAL_WORK, MAX_AHEAD
 from commonage.scheduler.explain.explain import explain
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 from commonage.scheduler.queue.durations import ENOUGH, Durations
 from commonage.testing import factories
 
@@ -26,8 +25,8 @@ def test_nodes_with_equal_shortfalls_are_grouped() -> None:
     nodes = [factories.node(f"n{number}", 1) for number in range(5)]
     nodes += [factories.node(f"d{number}", 1, state=NodeState.DRAINING) for number in range(2)]
     nodes += [factories.node("cpu")]
-    one = queued(1, "12GiB")
-    explanation = Scene(NOW, nodes, [busy(number, 14 + number) for number in range(5)], [one]).explain(one)
+    request = queued(1, "12GiB")
+    explanation = Scene(NOW, nodes, [busy(number, 14 + number) for number in range(5)], [request]).explain(request)
     assert explanation.reasons == (
         waiting.InsufficientGpuMemory(
             node="n0",
@@ -45,10 +44,10 @@ def test_nodes_with_equal_shortfalls_are_grouped() -> None:
 
 
 def test_shortfall_on_numa_nodes() -> None:
-    one = queued(1, "2")
-    one = replace(one, request=replace(one.request, one_numa=True))
+    request = queued(1, "2")
+    request = replace(request, request=replace(request.request, one_numa=True))
     devices = [factories.device(index, uuid=f"c{index}", numa=index) for index in range(2)]
-    explanation = Scene(NOW, [factories.node("n", devices)], [], [one]).explain(one)
+    explanation = Scene(NOW, [factories.node("n", devices)], [], [request]).explain(request)
     assert explanation.reasons == (
         waiting.InsufficientGpusOnNumaNode(node="n", total=1, model=None, requested=2, free=2, together=1),
     )
@@ -68,7 +67,7 @@ def test_jobs_ahead_are_grouped_by_reason() -> None:
         JobsAhead(Precedence.OLDER, 2, (("session", "ann"), ("session", "ann"))),
         JobsAhead(Precedence.OWN, 1, (("job", "eve"),)),
     )
-    assert [(one.precedence, one.count) for one in scene.explain(mine).jobs_ahead] == [
+    assert [(group.precedence, group.count) for group in scene.explain(mine).jobs_ahead] == [
         (Precedence.PRIORITY, 1),
         (Precedence.FAIR_SHARE, 1),
         (Precedence.OLDER, 1),
@@ -77,24 +76,24 @@ def test_jobs_ahead_are_grouped_by_reason() -> None:
 
 
 def test_quota_reason_comes_with_a_smaller_request() -> None:
-    one = replace(queued(1, "12GiB"), owner="eve", tenant="course")
+    request = replace(queued(1, "12GiB"), owner="eve", tenant="course")
     rules = replace(PATIENT, tenants=(Tenant("course", quota=Quota(per_user=Bounds(vram_mib=8 * GIB))),))
-    explanation = Scene(NOW, [factories.node("n", 1)], [], [one], rules).explain(one)
+    explanation = Scene(NOW, [factories.node("n", 1)], [], [request], rules).explain(request)
     assert explanation.reasons == (
         waiting.UserQuotaExceeded(tenant="course", user="eve", resource=Resource.GPU_MEMORY, used=0, limit=8 * GIB),
     )
 
 
 def test_reservation_reason_names_its_tenant() -> None:
-    one = queued(1, "12GiB")
+    request = queued(1, "12GiB")
     kept = Reservation("r", "course", NOW - 60, NOW + 1800, Request(1000, GIB, parse_gpus("20GiB")), title="lab class")
-    explanation = Scene(NOW, [factories.node("n", 1)], [], [one], Rules(reservations=(kept,))).explain(one)
+    explanation = Scene(NOW, [factories.node("n", 1)], [], [request], Rules(reservations=(kept,))).explain(request)
     assert explanation.reasons == (
         waiting.ReservedForOthers(
             node="n", free=Resources(gpu_memory_mib=24 * GIB), tenant="course", title="lab class", ends_in_s=1800
         ),
     )
-    assert explanation.fits_now_gpus is None or parse_gpus(explanation.fits_now_gpus) != one.request.gpu
+    assert explanation.fits_now_gpus is None or parse_gpus(explanation.fits_now_gpus) != request.request.gpu
 
 
 def test_gang_shortfall_comes_with_a_request_for_all_members() -> None:
@@ -113,11 +112,11 @@ def waiting_for(durations: list[float], ran_s: float = 0.0) -> Explanation:
     """One that waits for a session without a time limit, of which such are known to have taken so long."""
     session = replace(allocated(0, "n", {"GPU-n-0": 24 * GIB}), kind="session", owner="ann")
     session = replace(session, allocation=replace(session.allocation, at=NOW - ran_s))
-    one = queued(1, "1")
-    snapshot = Scene(NOW, [factories.node("n", 1)], [session], [one]).snapshot()
+    request = queued(1, "1")
+    snapshot = Scene(NOW, [factories.node("n", 1)], [session], [request]).snapshot()
     for seconds in durations:
         snapshot.durations.ended("session", "", "carol", seconds)
-    return explain(snapshot, one, NOW)
+    return explain(snapshot, request, NOW)
 
 
 def test_expected_start_from_past_durations() -> None:
@@ -142,8 +141,8 @@ def test_durations_of_the_narrowest_known_group_are_used() -> None:
         known.ended("job", "torch", "bob", 900.0)
 
     def half(owner: str, ran_s: float) -> tuple[float, bool] | None:
-        found = known.remaining(("job", "torch", owner), ran_s, 0.5)
-        return None if found is None else (found.seconds, found.is_confident)
+        remaining = known.remaining(("job", "torch", owner), ran_s, 0.5)
+        return None if remaining is None else (remaining.seconds, remaining.is_confident)
 
     assert half("ann", 0.0) == (100.0, True)
     assert half("ann", 200.0) == (700.0, True), "it outlived its own kind, and goes on like the rest"
@@ -161,3 +160,28 @@ def test_expected_start_far_back_follows_total_work() -> None:
     endless = [queued(number, "1") for number in range(MAX_AHEAD + 2)]
     explanation = Scene(NOW, [factories.node("n", 1)], [before], endless).explain(endless[-1])
     assert (explanation.confidence, explanation.expected_start_at) == (Confidence.UNKNOWN, None)
+
+
+def requested_mib(gpus: str, slots: int = 3) -> int:
+    """The reported request of a GPU with slots, of which one is free but too small, or none."""
+    device = factories.device(uuid="GPU-n-0", slots=slots)
+    request = queued(1, gpus)
+    scene = Scene(NOW, [factories.node("n", [device])], [allocated(9, "n", {"GPU-n-0": 24 * GIB})], [request])
+    (explanation,) = scene.explain(request).reasons
+    assert isinstance(explanation, waiting.InsufficientGpuMemory)
+    return explanation.requested_mib
+
+
+def test_shares_rounded_to_the_same_slot_are_explained_alike() -> None:
+    assert requested_mib("1/3") == 8 * GIB
+    assert requested_mib("4GiB") == 8 * GIB
+    assert requested_mib("9GiB") == 16 * GIB
+    assert requested_mib("4GiB", slots=0) == 4 * GIB
+
+
+def test_partitioned_device_is_explained() -> None:
+    parts = [factories.device(100 + place, uuid=f"MIG-{place}", parent_uuid="GPU-1") for place in range(2)]
+    request = queued(1, "1")
+    assert Scene(NOW, [factories.node("n", parts)], [], [request]).explain(request).reasons == (
+        waiting.GpuIsPartitioned(node="n", total=1, model=None),
+    )

@@ -11,7 +11,7 @@ from commonage.domain.nodes import Node
 from commonage.domain.requests import Request
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices, times_in, whole_rows
 
 FIELDS = ("cpus", "memory", "free_mib", "free_milli")

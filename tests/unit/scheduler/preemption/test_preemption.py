@@ -16,7 +16,7 @@ from commonage.domain.requests import GpuRequest, Request
 from commonage.domain.tenants import Bounds, Quota, Rules, Tenant
 from commonage.scheduler.model.allocations import AllocationTable
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.model.space import everywhere, fits_in, free_rows, pick_devices
 from commonage.scheduler.preemption.preemption import Preemption, PreemptionProposal
 from commonage.scheduler.queue.quota import QuotaAccounts, amounts_of
@@ -249,14 +249,14 @@ def suffices(
     world: World, request: Request, numbers: tuple[int, ...], going: list[AllocatedRequest], size: int
 ) -> bool:
     shape = world.grid.shape(request)
-    least, amounts = amounts_of(shape), amounts_of(shape)
-    for _ in range(size - 1):
-        amounts = amounts.plus(least)
-    with world.grid.trial(), world.quotas.excluding(going):
-        for one in going:
-            world.grid.give(one.allocation)
-        starts = world.quotas.decide("bio", "alice", amounts).starts
-        return starts and bool(world.grid.fits(shape, np.array(numbers)).all())
+    with world.quotas.excluding(going):
+        starts = world.quotas.decide("bio", "alice", amounts_of(shape, size)).starts
+    for victim in going:
+        world.grid.give(victim.allocation)
+    fits = bool(world.grid.fits(shape, np.array(numbers)).all())
+    for victim in going:
+        world.grid.take(victim.allocation)
+    return starts and fits
 
 
 @given(clusters(), RUNNING, REQUESTS)

@@ -8,7 +8,7 @@ from tests.unit.scheduler.clusters import GIB, NOW
 
 from commonage.domain.requests import Request
 from commonage.domain.tenants import Rules, Tenant
-from commonage.scheduler.model.queued_requests import AllocatedRequest, QueuedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest, QueuedRequest
 from commonage.scheduler.snapshot import Snapshot
 from commonage.testing import factories
 
@@ -154,4 +154,4 @@ def test_unused_request_classes_are_reused() -> None:
         snapshot.enqueue(queued(number, request=Request(1000 + number, GIB)))
         snapshot.dequeue(f"w{number:03}")
         order(snapshot)
-    assert len(snapshot.queue.requests) == 1
+    assert len(snapshot.queue._class_sizes) == 1

@@ -14,7 +14,7 @@ from commonage.domain.reasons.waiting import Resource
 from commonage.domain.requests import GpuRequest
 from commonage.domain.tenants import Amounts, Bounds, Quota, Rules, Tenant
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import AllocatedRequest
+from commonage.scheduler.model.shapes import AllocatedRequest
 from commonage.scheduler.queue.quota import QuotaAccounts, QuotaDecision, amounts_of
 from commonage.testing import factories
 
@@ -52,7 +52,7 @@ def test_tenant_uses_its_nominal_quota_then_borrows() -> None:
 
 def test_borrowing_is_limited_by_the_borrowing_limit() -> None:
     quotas = QuotaAccounts(Rules(LAB), [allocated("bio", 8)])
-    assert quotas.decide("bio", "ann", amounts(3)) is QuotaDecision.FULL
+    assert quotas.decide("bio", "ann", amounts(3)) is QuotaDecision.EXHAUSTED
     assert quotas.refusal("bio", "ann", amounts(3)) == waiting.QuotaExceeded(
         tenant="bio", resource=Resource.GPU, used=8000, quota=8000, borrowing=2000, unused=3000
     )
@@ -77,7 +77,7 @@ def test_lent_quota_returns_by_reclaim_and_guaranteed_quota_at_once() -> None:
     quotas = QuotaAccounts(Rules((tenant("bio", 8), LAB[1])), [allocated("bio", 11)])
     assert quotas.borrows("bio")
     assert quotas.decide("physics", "bob", amounts(1)) is QuotaDecision.OWN
-    assert quotas.decide("physics", "bob", amounts(2)) is QuotaDecision.LENT
+    assert quotas.decide("physics", "bob", amounts(2)) is QuotaDecision.RECLAIMABLE
     assert quotas.refusal("physics", "bob", amounts(2)) == waiting.QuotaLent(
         tenant="physics", resource=Resource.GPU, used=0, quota=4000, left=0
     )
@@ -100,11 +100,11 @@ def test_resource_without_nominal_quota_is_not_counted() -> None:
 
 def test_request_beyond_all_quotas_is_refused_at_submit() -> None:
     quotas = QuotaAccounts(Rules((*LAB, tenant("art", 0, per_user=2))))
-    assert quotas.never("bio", amounts(10)) is None
-    assert quotas.never("bio", amounts(11)) == refusals.QuotaTooSmall(
+    assert quotas.unsatisfiable_reason("bio", amounts(10)) is None
+    assert quotas.unsatisfiable_reason("bio", amounts(11)) == refusals.QuotaTooSmall(
         tenant="bio", resource=Resource.GPU, limit=10_000, borrowed=2000, requested=11_000
     )
-    assert quotas.never("art", amounts(3)) == refusals.UserQuotaTooSmall(
+    assert quotas.unsatisfiable_reason("art", amounts(3)) == refusals.UserQuotaTooSmall(
         tenant="art", resource=Resource.GPU, limit=2000, requested=3000
     )
 
@@ -115,10 +115,10 @@ def test_vram_share_goes_to_nodes_where_it_stays_within_quota() -> None:
     shape = grid.shape(factories.request(gpus="8GiB"))
     assert amounts_of(shape).gpu_milli == 100
     quotas = QuotaAccounts(Rules((Tenant("bio", quota=Quota(gpus(0.2), gpus(0))),)))
-    allowed = quotas.mask(grid, shape, "bio", "ann")
+    allowed = quotas.nodes_within_quota(grid, shape, "bio", "ann")
     assert allowed is not None
     assert allowed.tolist() == [False, True]
-    assert quotas.mask(grid, shape, "other", "ann") is None
+    assert quotas.nodes_within_quota(grid, shape, "other", "ann") is None
 
 
 def test_least_amounts_of_an_unmatched_shape_have_no_devices() -> None:
@@ -182,7 +182,7 @@ def test_tenant_within_nominal_quota_waits_only_while_others_borrow(
         if own > 0:
             decision = quotas.decide(one.name, "a", amounts(own / 1000))
             others = any(quotas.borrows(other.name) for other in tenants if other is not one)
-            assert decision is QuotaDecision.OWN or (decision is QuotaDecision.LENT and others)
+            assert decision is QuotaDecision.OWN or (decision is QuotaDecision.RECLAIMABLE and others)
 
 
 @given(TENANTS, MOVES)
@@ -194,7 +194,7 @@ def test_refusal_has_a_reason_exactly_if_the_request_waits(
         name = tenants[number % len(tenants)].name
         starts = quotas.decide(name, owner, amounts(n)).starts
         assert starts == (quotas.refusal(name, owner, amounts(n)) is None)
-        if quotas.never(name, amounts(n)):
+        if quotas.unsatisfiable_reason(name, amounts(n)):
             assert not starts
         if starts:
             quotas.take(allocated(name, n, owner))

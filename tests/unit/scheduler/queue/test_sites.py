@@ -12,8 +12,7 @@ from commonage.domain.nodes import Node
 from commonage.domain.tenants import Rules
 from commonage.scheduler.explain.explain import explain
 from commonage.scheduler.model.grid import Grid
-from commonage.scheduler.model.queued_requests import QueuedRequest
-from commonage.scheduler.model.shapes import Bools
+from commonage.scheduler.model.shapes import Bools, QueuedRequest
 from commonage.scheduler.plan import plan
 from commonage.scheduler.queue.sites import SitePolicy, Sites
 from commonage.scheduler.snapshot import Snapshot

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from commonage.domain.folders import folder_name
 from commonage.domain.statuses import StartRequest
+from commonage.domain.volumes import folder_name
 from commonage.engines.containers.files import control_folder
 from commonage.engines.containers.files.mounts import bind_options, docker_mounts, source_of
 from commonage.engines.containers.files.prepare import INJECTED_INSIDE, folders_of

@@ -11,8 +11,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Literal
 
-from commonage.domain.environments import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.errors import EngineFailure
+from commonage.domain.images import Environment, EnvironmentState, EnvironmentStatus
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import EnvironmentFailed, PullingImage
 from commonage.engines.containers.attempt_backend import Unreachable

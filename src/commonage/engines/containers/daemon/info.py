@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from commonage.domain.reasons import Reason
 from commonage.domain.reasons.attempts import PullingImage
+from commonage.domain.reasons.devices import ContainersWithoutGpus
 from commonage.domain.reasons.nodes import DaemonMapsUsers, DaemonWithoutSeccomp
 
 
@@ -75,16 +76,13 @@ def has_runtime(info: Mapping[str, Any]) -> bool:
     return "nvidia" in (info.get("Runtimes") or {})
 
 
-def services_fault(info: Mapping[str, Any]) -> str:
-    """Why this daemon gives no GPUs to services of a Swarm, which cannot request them; empty if it does."""
+def services_fault(info: Mapping[str, Any]) -> Reason | None:
+    """Why this daemon gives no GPUs to services of a Swarm, which cannot request them."""
     default = str(info.get("DefaultRuntime") or "runc")
     program = str(((info.get("Runtimes") or {}).get(default) or {}).get("path", ""))
     if "nvidia" in default or "nvidia" in program:
-        return ""
-    return (
-        f"its Docker does not give it to containers: their runtime is {default} and not NVIDIA's; run `commonage node "
-        "join` for the node again"
-    )
+        return None
+    return ContainersWithoutGpus(runtime=default)
 
 
 def cdi_names(info: Mapping[str, Any]) -> frozenset[str]:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from commonage.domain.errors import EngineFailure
-from commonage.domain.folders import folder_name
 from commonage.domain.statuses import StartRequest
-from commonage.domain.volumes import ROOT, Mount, VolumeKind
+from commonage.domain.volumes import ROOT, Mount, VolumeKind, folder_name
 from commonage.engines.containers.files.control_folder import Owner, give
 from commonage.engines.rundir.workspaces import link_volumes
 from commonage.engines.settings import Mount as AdminMount

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from commonage.domain.nodes import Device, NodeReport
 from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import GpuNotDeclared
 from commonage.domain.reasons.nodes import (
     AgentNotAnswering,
     HostNameChanged,
@@ -21,10 +22,6 @@ from commonage.engines.swarm.translate import VRAM
 from commonage.ports.agents import AgentReport
 
 _MIB = 1024 * 1024
-_UNDECLARED = (
-    "cannot be reserved, as Docker there declares {declared} VRAM for GPUs of {there} MiB: run `commonage node join` "
-    "for that node again"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +185,7 @@ def report_of(
 def _reservable(gpus: tuple[Device, ...], declared_mib: int) -> Iterator[Device]:
     """The GPUs; with a fault on those that have no VRAM left to reserve, because Swarm would start no task on them."""
     there = sum(gpu.memory_mib for gpu in gpus if not gpu.simulated)
-    why = _UNDECLARED.format(declared=f"{declared_mib} MiB of" if declared_mib else "no", there=there)
+    why = GpuNotDeclared(declared_mib=declared_mib, present_mib=there)
     left = declared_mib
     for gpu in gpus:
         left -= 0 if gpu.simulated else gpu.memory_mib

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from commonage.domain.nodes import Device, NodeReport
+from commonage.domain.reasons import Reason
+from commonage.domain.reasons.devices import GpuNotDeclared
 from commonage.domain.reasons.nodes import (
     AgentNotAnswering,
     DaemonMapsUsers,
@@ -147,7 +149,7 @@ def test_fencing_in_progress_is_reported_and_node_not_given_up() -> None:
 
 
 def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
-    def faults(generic: Any, *gpus: Device) -> list[tuple[str, ...]]:
+    def faults(generic: Any, *gpus: Device) -> list[tuple[Reason, ...]]:
         swarm_node = swarm_nodes_of([node("a", generic=generic)])["a"]
         told = agent_report("a")
         told = replace(told, report=replace(told.report, devices=gpus))
@@ -159,13 +161,9 @@ def test_gpus_that_docker_declares_no_vram_for_take_no_work() -> None:
         return [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": mib}}]
 
     gpus = [Device(f"GPU-{number}", number, "A100", 40960) for number in (0, 1)]
-    [[why], _] = faults(None, *gpus)
-    assert why.startswith("cannot be reserved, as Docker there declares no VRAM for GPUs of 81920 MiB")
-    assert "commonage node join" in why
+    assert faults(None, *gpus) == [(GpuNotDeclared(declared_mib=0, present_mib=81920),)] * 2
     assert faults(vram(81920), *gpus) == [(), ()]
-    [first, [second]] = faults(vram(40960), *gpus)
-    assert first == ()
-    assert "declares 40960 MiB of VRAM for GPUs of 81920 MiB" in second
+    assert faults(vram(40960), *gpus) == [(), (GpuNotDeclared(declared_mib=40960, present_mib=81920),)]
     simulated = Device("GPU-9", 9, "Simulated", 24576, simulated=True)
     assert faults(None, simulated) == [()]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from commonage.gpu.nvml.driver_versions import in_words, library_version, loaded_version
+from commonage.gpu.nvml.errors import library_version, loaded_version, versions_in_words
 
 LOADED = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.14  Release Build  (dvs-builder@U16)
 GCC version:  gcc version 12.3.0
@@ -15,10 +15,10 @@ def test_both_are_named(tmp_path: Path) -> None:
     (tmp_path / "maps").write_text(MAPPED)
     assert loaded_version(tmp_path / "version") == "550.54.14"
     assert library_version(tmp_path / "maps") == "570.86.10"
-    assert in_words(tmp_path / "version", tmp_path / "maps") == " (550.54.14, the library is of 570.86.10)"
+    assert versions_in_words(tmp_path / "version", tmp_path / "maps") == " (550.54.14, the library is of 570.86.10)"
 
 
 def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "maps").write_text(MAPPED)
-    assert in_words(tmp_path / "none", tmp_path / "maps") == " (the library is of 570.86.10)"
-    assert in_words(tmp_path / "none", tmp_path / "none") == ""
+    assert versions_in_words(tmp_path / "none", tmp_path / "maps") == " (the library is of 570.86.10)"
+    assert versions_in_words(tmp_path / "none", tmp_path / "none") == ""

@@ -20,18 +20,18 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", re.ASCII)
 _SUFFIX = ".json"
 
 
-class Holds:
+class AssignmentFiles:
     """The files in `folder`, which is created with the first one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def put(self, hold: ShareAssignment) -> None:
+    def put(self, assignment: ShareAssignment) -> None:
         """Write a hold; replaces an earlier one of the same attempt. Raises OSError."""
-        path = self._path(hold.attempt_id)
+        path = self._path(assignment.attempt_id)
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = path.with_suffix(".new")
-        new.write_text(json.dumps(to_json(hold)), encoding="utf-8")
+        new.write_text(json.dumps(to_json(assignment)), encoding="utf-8")
         os.replace(new, path)
 
     def get(self, attempt_id: str) -> ShareAssignment | None:
@@ -49,19 +49,17 @@ class Holds:
             return ShareAssignment(attempt_id, ())
 
     def drop(self, attempt_id: str) -> None:
-        """Remove the hold after its release. Idempotent."""
         if _ID.fullmatch(attempt_id):
             with suppress(FileNotFoundError, NotADirectoryError):
                 self._path(attempt_id).unlink()
 
     def __iter__(self) -> Iterator[ShareAssignment]:
         for attempt_id in self.ids():
-            hold = self.get(attempt_id)
-            if hold is not None:
-                yield hold
+            assignment = self.get(attempt_id)
+            if assignment is not None:
+                yield assignment
 
     def ids(self) -> list[str]:
-        """The attempts, in order."""
         try:
             return sorted(entry.name[: -len(_SUFFIX)] for entry in os.scandir(self._folder) if _is_ours(entry.name))
         except FileNotFoundError:
