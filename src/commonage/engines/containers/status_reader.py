@@ -117,9 +117,7 @@ def write_end(folder: RunFolder, end: Exit) -> None:
 
 
 def _began(run: Run, seen: ContainerState, latest: float) -> float | None:
-    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation
-    (allocation).
-    """
+    """Its start time; None if it did not start. The first value stays, and no start precedes the allocation."""
     reported = seen.started_at if isinstance(seen, Running | Ended) else None
     if reported is None or run.status.started_at is not None:
         return run.status.started_at

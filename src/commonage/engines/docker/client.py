@@ -62,10 +62,9 @@ class Client(Connection):
         return None
 
     async def events(self, label: str) -> AsyncIterator[Json]:
-        """Yield events of containers with this label, from shortly before now. The first is empty: the connection is
-        open.
+        """Yield events of containers with this label, from shortly before now.
 
-        Ends when the connection does. Raises EngineFailure without a connection.
+        The first is empty: the connection is open. Ends when the connection does. Raises EngineFailure without one.
         """
         filters = {"type": ["container"], "event": _EVENTS, "label": [label]}
         params = {"filters": json.dumps(filters), "since": str(int(time.time()) - 1)}

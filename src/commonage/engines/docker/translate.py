@@ -1,8 +1,7 @@
 """Maps a start request to the description of a container, in terms of Docker's API. Pure; used by the launcher.
 
 All isolation is defined here. A container is root inside at most, with few capabilities that it cannot extend
-(no-new-privileges), behind the daemon's own seccomp profile; it sees its owner's workspace, its control folder and its
-log, and
+(no-new-privileges), behind the daemon's own seccomp profile. It sees its owner's workspace, control folder and log, and
 what the admin mounts.
 """
 

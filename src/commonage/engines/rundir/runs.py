@@ -11,8 +11,7 @@
 
 The shim or a stop creates `pid` exclusively: so an attempt runs at most once, whichever process dies when.
 If workloads run on other nodes, `log` (and the control folder) lie in a folder that those see, and nothing else of
-this:
-see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
+this: see `Runs`. Used by the engine, mostly in threads; nothing here starts or ends processes.
 """
 
 from __future__ import annotations

@@ -88,8 +88,6 @@ class FakeContainerClient:
 
 
 class Engine(ContainerEngine):
-    """As an engine is that hears nothing by itself."""
-
     def __init__(self, folder: Path, container_client: FakeContainerClient) -> None:
         super().__init__("site", "fake", folder, ContainerSettings(), Connection("unix:///nowhere"))
         self.fakes = container_client
@@ -98,11 +96,9 @@ class Engine(ContainerEngine):
         await self._recover(await self._load_requests(), self.fakes)
 
     async def hear(self) -> None:
-        """Something became of each."""
         await self._settle_all()
 
     async def phase(self, is_so: Callable[[Status], bool]) -> Status:
-        """The status of the one attempt once it is so."""
         for _ in range(1000):
             (found,) = await self.statuses()
             if is_so(found):

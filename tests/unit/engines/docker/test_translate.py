@@ -20,7 +20,6 @@ AROUND = ContainerContext(
 
 
 def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
-    """The container of an order with these shares."""
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, ContainerNetwork("10.213.0.1", frozenset()), {}, {})
     return container_config(stop, program, context, "entry", DockerSettings(**settings))

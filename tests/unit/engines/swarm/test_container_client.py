@@ -49,7 +49,6 @@ class Lost:
         return list(attempts) if self.ends else []
 
     def runs(self) -> None:
-        """It began, and was seen."""
         (self.run.control_folder.path / "claim").write_text("ran\n")
         self.run.status = replace(self.run.status, phase=Phase.RUNNING)
 

@@ -174,8 +174,6 @@ class FakeNetworks:
 
 
 class Scene:
-    """Launcher and hands over one Swarm of one node."""
-
     def __init__(self, folder: Path, account: RegistryAccount | None = None) -> None:
         self.swarm, self.agents = FakeSwarm(), FakeAgents()
         client: Any = self.swarm
@@ -205,11 +203,9 @@ class Scene:
         self._runs.open()
 
     def hear(self) -> None:
-        """As the engine does every second."""
         self.node_tracker.agent_reports = {one.node: one for one in self.agents.agent_reports()}
 
     def run(self, **changes: Any) -> Run:
-        """A new attempt."""
         attempt, node = changes.setdefault("attempt_id", "w-1"), changes.pop("node", "worker1")
         allocation = Allocation(attempt, node, 1000, 256, changes.pop("shares", ()), 0.0)
         stop: StartRequest = request(

@@ -36,7 +36,6 @@ NAME = re.compile(r"[a-zA-Z0-9](?:[-_]*[A-Za-z0-9]+)*")
 
 
 def described(context: ContainerContext = AROUND, shares: tuple[Share, ...] = (), **settings: Any) -> dict[str, Any]:
-    """The service of an order with these shares."""
     stop = request(allocation=Allocation("w-1", "here", 1500, 64, shares, 0.0))
     program = program_of(stop, ContainerNetwork("10.98.0.1", frozenset()), {}, {})
     return service_spec(stop, program, context, SwarmSettings(**settings))

@@ -1,8 +1,7 @@
 """Parts of a container description that all engines share, in terms of Docker's API. Pure.
 
-A container is root inside at most, with few capabilities; it sees its owner's workspace, its control folder and its
-log, and what
-the admin and its request mount.
+A container is root inside at most, with few capabilities. It sees its owner's workspace, its control folder, its log,
+and what the admin and its request mount.
 """
 
 from __future__ import annotations

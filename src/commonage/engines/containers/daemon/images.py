@@ -52,7 +52,7 @@ class Images:
     async def ensure(self, environment: Environment, on_progress: OnProgress, have: EnsureImage | None = None) -> None:
         """Make the image of the environment available, here or by `have`.
 
-        Raises EngineFailure, with the environment's name, if that fails. Away is passed on unchanged: ask again.
+        Raises EngineFailure, with the environment's name, if that fails. Unreachable is passed on unchanged: ask again.
         """
         name = environment.name
 

@@ -84,8 +84,7 @@ def prepare_folders(run: Run, program: Program, defaults: ContainerDefaults, own
     """Create all folders except the files; return the workspace. In a thread. Raises EngineFailure.
 
     If containers run elsewhere, the control folder has a file by which one can be asked to end, and no secrets: root on
-    any node
-    of the site can read it.
+    any node of the site can read it.
     """
     request = run.request
     secrets = program.secrets if defaults.is_local else {}

@@ -76,7 +76,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def why_not(folder: Path) -> str:
-    """What is said against mounting it; nothing if nothing is."""
     try:
         check_path_is_trusted(str(folder), "the volume data")
     except EngineFailure as error:

@@ -220,7 +220,6 @@ def test_no_attempt_runs_twice_in_any_partition(size: int, data: st.DataObject, 
 
 
 def lost(size: int, *phases: Phase, agentless: Collection[str] = ()) -> Site:
-    """A site to which this happened."""
     site = Site(size, agentless=agentless)
     asyncio.run(site.go_through([Phase(SURELY_S), *phases]))
     return site

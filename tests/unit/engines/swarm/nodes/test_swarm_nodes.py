@@ -29,7 +29,6 @@ from commonage.ports.agents import AgentReport
 
 
 def node(name: str, id: str = "n1", state: str = "ready", **more: Any) -> dict[str, Any]:
-    """As Swarm tells of one."""
     vram = [{"DiscreteResourceSpec": {"Kind": "VRAM", "Value": 24576}}]
     return {
         "ID": id,
